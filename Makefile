@@ -1,0 +1,28 @@
+# make run    set up, then train the quickstart           make test    set up, then the tests (at most 15 minutes)
+# make check  ruff, mypy --strict, import-linter          make verify  the full matrices (at most 75 minutes)
+# ARGS passes options on: make run ARGS="--set seed=1"
+.PHONY: run test verify check setup clean
+PY := .venv/bin/python
+export PYTHONDONTWRITEBYTECODE :=
+export DO_NOT_TRACK := true
+
+run: setup
+	.venv/bin/yatt train configs/quickstart.yaml $(ARGS)
+
+test: setup check
+	$(PY) -m pytest -m "not verify" $(ARGS)
+
+verify: setup check
+	$(PY) -m pytest --timeout 900 $(ARGS)
+
+check: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports --no-cache
+
+setup:
+	@python3 ops/bootstrap.py
+
+clean:
+	rm -rf .venv dist build *.egg-info .tmp .mypy_cache .ruff_cache

@@ -1,0 +1,102 @@
+"""Creates the project's virtual environment; runs on a bare python3, before anything is installed.
+
+Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by itself).
+Produces .venv with YATT installed in editable form and byte code compiled, and a stamp so that a second call does nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / ".yatt-setup"
+EXTRAS = "dev"
+# vLLM's CPU build names these, never uses them, and their PyPI builds break beside the CPU build of torch.
+NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+
+def fingerprint() -> str:
+    """What the environment was made from; a change makes the next `make setup` install again."""
+    digest = hashlib.sha256(f"{sys.version}|{EXTRAS}|{VENV}".encode())
+    for name in ("pyproject.toml", "constraints.txt", "ops/bootstrap.py"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def pip_setting(name: str) -> list[str]:
+    """Values of one of pip's settings, from its environment variables and configuration files."""
+    listing = subprocess.run(
+        [PYTHON, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    values: list[str] = []
+    for line in listing:
+        key, _, value = line.partition("=")
+        if key.rsplit(".", 1)[-1] == name:
+            values += [word for word in value.strip("'\"").replace("\\n", " ").split() if word not in values]
+    return values
+
+
+def package_sources() -> list[str]:
+    """pip's settings in uv's words."""
+    arguments: list[str] = []
+    for link in pip_setting("find-links"):
+        arguments += ["--find-links", link]
+    for index in pip_setting("index-url")[:1]:
+        arguments += ["--default-index", index]
+    for index in pip_setting("extra-index-url"):
+        arguments += ["--index", index]
+    if len(arguments) > 2:
+        # pip looks at all its indexes for the best version; uv must be told to do the same.
+        arguments += ["--index-strategy", "unsafe-best-match"]
+    return arguments
+
+
+def has_nvidia_gpu() -> bool:
+    """True where the driver's tool is installed, which is what CUDA builds of torch need."""
+    return shutil.which("nvidia-smi") is not None
+
+
+def install() -> None:
+    """Installs YATT and its development extra into the virtual environment, at the pinned versions."""
+    constraint_lines = (ROOT / "constraints.txt").read_text().splitlines()
+    uv_pin = next(line for line in constraint_lines if line.startswith("uv=="))
+    pip = [PYTHON, "-m", "pip", "install", "-q", "--disable-pip-version-check", uv_pin]
+    subprocess.run(pip, check=True)
+    command: list[str | Path] = [
+        VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, "--compile-bytecode",
+        "--constraint", ROOT / "constraints.txt", *package_sources(),
+    ]  # fmt: skip
+    if not has_nvidia_gpu():
+        overrides = VENV / "overrides.txt"
+        overrides.write_text("".join(f"{name}; sys_platform == 'never'\n" for name in NEVER_ON_CPU))
+        command += ["--override", overrides]
+    environment = os.environ | {"UV_CACHE_DIR": str(VENV / ".uv-cache"), "UV_LINK_MODE": "copy"}
+    subprocess.run([*command, "-e", f"{ROOT}[{EXTRAS}]"], check=True, env=environment)
+    shutil.rmtree(VENV / ".uv-cache", ignore_errors=True)
+
+
+def main() -> int:
+    """Creates or refreshes the environment; returns the exit code."""
+    if sys.version_info < (3, 11):
+        sys.stderr.write(f"YATT needs Python 3.11 or later; this is {sys.version.split()[0]}\n")
+        return 2
+    if STAMP.exists() and STAMP.read_text() == fingerprint():
+        return 0
+    sys.stderr.write("setting up .venv (once)\n")
+    if not PYTHON.exists():
+        venv.create(VENV, with_pip=True, symlinks=True)
+    install()
+    STAMP.write_text(fingerprint())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

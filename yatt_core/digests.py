@@ -1,0 +1,65 @@
+"""Digests that say whether two runs are the same: weights, experience, metrics, and canonical JSON.
+
+All are sha256 in lower-case hexadecimal. They depend on contents alone: never on files, controllers, attempts or time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+READ_BYTES = 1 << 20
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces; refuses NaN, which has no canonical form."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def json_digest(value: Any) -> str:
+    """sha256 of the canonical JSON of a value."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's bytes, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def weights_digest(tensors: Mapping[str, npt.NDArray[Any]], dtypes: Mapping[str, str] | None = None) -> str:
+    """sha256 over name, dtype, shape and little-endian bytes of every tensor, names sorted.
+
+    tensors: the full state dict, tied tensors once. dtypes: names of dtypes that numpy lacks (bfloat16), whose tensors are
+    then given as their raw bits.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        array = tensors[name]
+        dtype = (dtypes or {}).get(name, array.dtype.name)
+        digest.update(f"{name}|{dtype}|{','.join(map(str, array.shape))}|".encode())
+        little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        digest.update(np.ascontiguousarray(little_endian).data.cast("B") if array.size else b"")
+    return digest.hexdigest()
+
+
+def experience_digest_of_iteration(group_digests: bytes) -> str:
+    """Digest of an iteration's experience from its prompts' group digests (32 bytes each) in order of prompt ordinal."""
+    return hashlib.sha256(group_digests).hexdigest()
+
+
+def chain_digest(digests: Iterable[str]) -> str:
+    """sha256 over a sequence of digests; with the iterations' digests along a branch, the run's experience digest."""
+    digest = hashlib.sha256()
+    for item in digests:
+        digest.update(item.encode())
+    return digest.hexdigest()

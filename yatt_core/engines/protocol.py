@@ -1,0 +1,153 @@
+"""The two small protocols that every engine keeps, and the batches that cross them.
+
+A rollout engine turns tokenized prompts into sampled responses with the weights of one version; a train engine turns an
+iteration's experience into the weights of the next version. The rest of YATT never knows which engine it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.receipts import (
+    BatchTask,
+    PrepareReceipt,
+    UpdateReceipt,
+    WarmupReceipt,
+)
+
+Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
+Float32 = npt.NDArray[np.float32]
+UInt64 = npt.NDArray[np.uint64]
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+StateWriter = Callable[[Path], None]
+
+FINISHED_STOP, FINISHED_LENGTH = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One decode batch: P prompts, S samples each; the members are fixed by the caller.
+
+    prompts: P arrays of token ids. seeds: [P, S], one per response. stop_tokens end a response and are part of it.
+    greedy: take the likeliest token; seeds and temperature are then unused (log-probabilities are at temperature 1).
+    """
+
+    prompts: Sequence[Int32]
+    seeds: UInt64
+    max_new_tokens: int
+    stop_tokens: tuple[int, ...]
+    weight_version: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    greedy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateResult:
+    """The responses, row p * S + s after row; tokens and log-probabilities of all rows behind one another.
+
+    tokens, log_probs: [sum(lengths)]. lengths, finish: [P * S]. log_probs are those of the sampled tokens under the
+    distribution that was sampled from (after temperature and top-p). seconds: wall time of the batch.
+    """
+
+    tokens: Int32
+    log_probs: Float32
+    lengths: Int32
+    finish: Int8
+    weight_version: int
+    seconds: float
+
+
+class RolloutEngine(Protocol):
+    """Generates. One call at a time; the caller serialises.
+
+    capabilities: `batch_invariant` (a response does not depend on the batch it is in), `sleep`, `in_flight_update`.
+    Raises `InfrastructureError` when asked for another version than it holds.
+    """
+
+    @property
+    def version(self) -> int:
+        """Version of the weights it holds; -1 before the first update, and while an update is under way."""
+        ...
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Answers every prompt S times."""
+        ...
+
+    def update_weights(self, tensors: Tensors, version: int) -> None:
+        """Takes new weights in place. tensors: the full state dict in Hugging Face names."""
+        ...
+
+
+class TrainEngine(Protocol):
+    """One logical rank of the trainer; every rank gets the same calls in the same order.
+
+    A version is the number of iterations learnt; 0 after `initialise` and `warm_up`.
+    """
+
+    @property
+    def version(self) -> int:
+        """Version of the weights it holds; -1 when they are undefined (before the start, or after a failed update)."""
+        ...
+
+    def connect(self, rank: int, ranks: int, address: str) -> None:
+        """Joins the group of ranks. address: `tcp://host:port` of the rendezvous, served by rank 0."""
+        ...
+
+    def initialise(self) -> None:
+        """Loads the initial weights; version 0."""
+        ...
+
+    def warm_up(self) -> WarmupReceipt:
+        """Supervised training on the demonstrations; version stays 0. The optimizer starts afresh behind it."""
+        ...
+
+    def prepare(self, task: BatchTask) -> PrepareReceipt | None:
+        """Writes old and reference log-probabilities where needed, and the advantages; only rank 0 returns a receipt."""
+        ...
+
+    def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
+        """Applies the iteration's optimizer steps. At version k it returns the kept receipt of k, at k-1 it applies.
+
+        Raises `NumericError` for a loss or gradient that is not finite, and leaves version -1 if a step was taken.
+        """
+        ...
+
+    def export_weights(self) -> Tensors:
+        """The full state dict in Hugging Face names, tied tensors once; meant for rank 0."""
+        ...
+
+    def freeze_state(self) -> StateWriter:
+        """Copies what a snapshot holds (weights, optimizer, schedule, reference) and returns what writes it.
+
+        Training may go on before the writer is called, in another thread. Meant for rank 0. Nothing is pickled where
+        safetensors will do.
+        """
+        ...
+
+    def restore(self, folder: Path, version: int) -> None:
+        """Loads what a writer of `freeze_state` wrote, after the caller verified the files' digests."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """Where a train engine finds things. run_folder: absolute. model_path: the initial Hugging Face folder."""
+
+    run_folder: Path
+    inputs_folder: Path
+    model_path: str
+    branch: int

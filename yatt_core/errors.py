@@ -1,0 +1,72 @@
+"""Failures as data: each has a class that decides its budget, its answer and the exit code.
+
+A failure crosses process borders (Ray pickles it), so its constructor takes the message alone.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class FailureClass(StrEnum):
+    """What kind of thing went wrong; budgets and answers are kept by class (RECOVERY: budgets)."""
+
+    INFRASTRUCTURE = "infrastructure"
+    DATA = "data"
+    NUMERIC = "numeric"
+    CONFIGURATION = "configuration"
+    FENCED = "fenced"
+
+
+class ExitCode:
+    """The command line's exit codes."""
+
+    OK = 0
+    FAILURE = 1
+    CONFIGURATION = 2
+    LEASE_HELD = 3
+    PAUSED = 4
+    INTERRUPTED = 130
+
+
+class YattError(Exception):
+    """Base of every error that YATT raises on purpose; its text is fit to be shown to a user."""
+
+    failure_class: ClassVar[FailureClass] = FailureClass.INFRASTRUCTURE
+    exit_code: ClassVar[int] = ExitCode.FAILURE
+
+
+class InfrastructureError(YattError):
+    """A process, machine, network or disk failed; trying again may help."""
+
+
+class DataError(YattError):
+    """The input or a reward function is at fault; trying again gives the same failure."""
+
+    failure_class = FailureClass.DATA
+
+
+class NumericError(YattError):
+    """A loss or gradient is not finite, or a replayed update differs from its recorded fingerprint."""
+
+    failure_class = FailureClass.NUMERIC
+
+
+class ConfigurationError(YattError):
+    """The spec, a path or an option is wrong; says what, where, and what would be right."""
+
+    failure_class = FailureClass.CONFIGURATION
+    exit_code = ExitCode.CONFIGURATION
+
+
+class FencedError(YattError):
+    """A newer epoch owns the run; this holder must leave without another write."""
+
+    failure_class = FailureClass.FENCED
+    exit_code = ExitCode.LEASE_HELD
+
+
+def failure_class_of(error: BaseException) -> FailureClass:
+    """The class of any exception; what YATT did not raise itself counts as infrastructure."""
+    return error.failure_class if isinstance(error, YattError) else FailureClass.INFRASTRUCTURE

@@ -1,0 +1,179 @@
+"""What travels between the driver and the actors: tasks out, receipts back. Never tensors, texts or tokens.
+
+Everything here is small, immutable and picklable. Paths are relative to the run folder. Receipts carry counts, sums and
+digests, so that the driver's traffic stays below 1 KB a sample whatever the sample weighs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from yatt_core.keys import WorkKey
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRef:
+    """A drawn prompt: its ordinal in the run's stream, and where it stands in its source's endless seeded order."""
+
+    ordinal: int
+    source: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputsReceipt:
+    """What the run starts from, materialised once: prompts, tokenizer, initial model.
+
+    folder: relative to the run folder. model_path: absolute. A virtual run has no model (empty path).
+    """
+
+    folder: str
+    model_path: str
+    manifest_sha256: str
+    data_digest: str
+    train_prompts: int
+    held_out_prompts: int
+    probe_prompts: int
+    vocabulary: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """Make the experience of one logical shard with the weights of a version."""
+
+    key: WorkKey
+    epoch: int
+    prompts: tuple[PromptRef, ...]
+    weight_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReceipt:
+    """A finished shard: its manifest is durable.
+
+    group_digests: 32 bytes per prompt in order of ordinal. sums: additive statistics of the samples (class result).
+    lengths are response tokens. timing: seconds by stage (class timing). adopted: found sealed, not made now.
+    """
+
+    key: WorkKey
+    epoch: int
+    folder: str
+    manifest_sha256: str
+    prompts: int
+    samples: int
+    tokens: int
+    group_digests: bytes
+    sums: Mapping[str, float]
+    timing: Mapping[str, float]
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateTask:
+    """Answer a slice of the held-out tasks greedily."""
+
+    key: WorkKey
+    epoch: int
+    start: int
+    stop: int
+    weight_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateReceipt:
+    """How many of a slice's tasks were answered, and how many rightly."""
+
+    key: WorkKey
+    total: int
+    correct: int
+    reward_sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupReceipt:
+    """What the supervised warm-up came to."""
+
+    steps: int
+    loss: float
+    probe_accuracy: float
+    seconds: float
+    weights_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRef:
+    """A sealed shard as the ledger names it."""
+
+    folder: str
+    manifest_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTask:
+    """An iteration's whole experience, to be prepared or learnt from; shards in canonical order.
+
+    version: the version that the weights get by learning it; the iteration's number.
+    """
+
+    key: WorkKey
+    epoch: int
+    shards: tuple[ShardRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareReceipt:
+    """Where `prepare` put its columns. files: name within the folder -> sha256."""
+
+    key: WorkKey
+    folder: str
+    files: Mapping[str, str]
+    metrics: Mapping[str, float]
+    timing: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReceipt:
+    """An applied update. fingerprint: what a replay has to reproduce (loss, gradient norm, weights digest where cheap)."""
+
+    key: WorkKey
+    version: int
+    metrics: Mapping[str, float]
+    fingerprint: Mapping[str, float | str]
+    timing: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReceipt:
+    """A published snapshot: its manifest is durable."""
+
+    branch: int
+    iteration: int
+    epoch: int
+    folder: str
+    manifest_sha256: str
+    bytes: int
+    weights_digest: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReceipt:
+    """An engine that now holds the weights of a version."""
+
+    instance: int
+    version: int
+    seconds: float
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorIdentity:
+    """Who an actor is, for logs and for the record of attempts."""
+
+    name: str
+    pid: int
+    node: str
+    engine: str = ""
+    capabilities: Mapping[str, bool] = field(default_factory=dict)

@@ -1,0 +1,46 @@
+"""The learning rule and its options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from yatt_core.spec.base import SpecModel
+
+
+class KlSpec(SpecModel):
+    """A pull towards the reference policy: the weights before the first iteration."""
+
+    coefficient: PositiveFloat = 0.01
+    where: Literal["loss", "reward"] = "loss"
+    """In the loss (k3 estimator, per token) or taken off the reward (sum of log-ratios over the response)."""
+
+
+class GrpoSpec(SpecModel):
+    """Group relative policy optimisation (arXiv 2402.03300) and its usual variants."""
+
+    kind: Literal["grpo"] = "grpo"
+    epochs: PositiveInt = 1
+    """Passes over an iteration's experience."""
+    mini_batches: PositiveInt = 1
+    """Optimizer steps in a pass."""
+    clip_low: PositiveFloat = Field(default=0.2, lt=1.0)
+    clip_high: PositiveFloat = 0.2
+    """Above `clip_low` it is DAPO's clip-higher (arXiv 2503.14476)."""
+    kl: KlSpec | None = None
+    entropy_bonus: NonNegativeFloat = 0.0
+    """Coefficient of the mean token entropy, added to the objective."""
+    normalise: Literal["group_std", "group_mean", "batch_std"] = "group_std"
+    """Reward less the group's mean, over the group's deviation, over 1 (arXiv 2503.20783), or over the batch's."""
+    epsilon: PositiveFloat = 1e-4
+    """Added to the deviation."""
+    aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
+    """Mean over all tokens, mean over sequences of their token means, or the sum over sequences x `max_new_tokens`."""
+    importance_cap: PositiveFloat | None = None
+    """C of the truncated importance weight min(exp(old - sampler), C); none: no weight."""
+    permute_advantages: bool = False
+    """Negative control: a seeded permutation of the advantages over the batch, under which nothing can be learnt."""
+
+
+AlgorithmSpec = Annotated[GrpoSpec, Field(discriminator="kind")]

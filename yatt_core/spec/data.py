@@ -1,0 +1,61 @@
+"""Where prompts come from, and how many of them an iteration takes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
+
+from yatt_core.spec.base import SpecModel
+
+
+class ReasoningGymSource(SpecModel):
+    """Tasks of the reasoning-gym package: generated prompts with a verifiable answer."""
+
+    kind: Literal["reasoning_gym"] = "reasoning_gym"
+    task: str
+    """Name of a reasoning-gym task, such as `spell_backward`."""
+    size: PositiveInt = 20_000
+    """How many training entries to draw; those whose question is held out are dropped."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Options of the task, such as `max_word_len`."""
+    weight: PositiveFloat = 1.0
+    """Share of the prompts that come from here, relative to the other sources."""
+
+
+class JsonlSource(SpecModel):
+    """A local JSON Lines file, one prompt a row."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    path: str
+    """The file, relative to the spec's folder."""
+    held_out_path: str | None = None
+    """A file of held-out rows; without it they are taken from the end of `path`."""
+    prompt_field: str = "prompt"
+    """Key of the prompt's text in a row."""
+    answer_field: str = "answer"
+    """Key of the reference answer in a row; rows may lack it."""
+    weight: PositiveFloat = 1.0
+    """Share of the prompts that come from here, relative to the other sources."""
+
+
+Source = Annotated[ReasoningGymSource | JsonlSource, Field(discriminator="kind")]
+
+
+class DataSpec(SpecModel):
+    """Prompts: sources, order and quantity."""
+
+    sources: tuple[Source, ...] = Field(min_length=1)
+    """Mixture: each draw picks a source by weight; each source is walked in a seeded order, epoch by epoch."""
+    prompts_per_iteration: PositiveInt = 64
+    """Prompts of an iteration; each is answered `rollout.samples_per_prompt` times."""
+    logical_shards: PositiveInt = 16
+    """Fixed slices of an iteration's prompts; files and decode batches follow them."""
+    held_out: PositiveInt = 300
+    """Tasks for evaluation, shared out over the sources by weight; no training prompt has the same text."""
+    probe: PositiveInt = 200
+    """Training-side tasks that tell the warm-up when to stop; never trained on either."""
+    system_prompt: str | None = None
+    """A system message before each prompt, where the model's chat template takes one."""
+    max_prompt_tokens: PositiveInt = 1024
+    """A longer prompt is an error that names the row."""

@@ -1,0 +1,69 @@
+"""The policy: a local Hugging Face folder, or a small model made from a config, with a tokenizer of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from yatt_core.spec.base import SpecModel
+
+
+class ModelFolder(SpecModel):
+    """A local Hugging Face folder of a causal language model."""
+
+    kind: Literal["folder"] = "folder"
+    path: str
+    """The folder with config.json, weights and tokenizer, relative to the spec's folder."""
+
+
+class TokenizerSpec(SpecModel):
+    """A tokenizer trained on the training prompts: their common phrases are one token each, all else is characters."""
+
+    lowercase: bool = True
+    """Fold case before splitting."""
+    phrase_share: PositiveFloat = Field(default=0.2, le=1.0)
+    """A run of words that occurs in at least this share of the prompts becomes one token."""
+
+
+class ModelFromConfig(SpecModel):
+    """A model made on the spot with seeded random weights, for machines without any."""
+
+    kind: Literal["from_config"] = "from_config"
+    architecture: Literal["qwen2", "qwen3", "llama"] = "qwen2"
+    hidden_size: PositiveInt = 128
+    layers: PositiveInt = 2
+    heads: PositiveInt = 4
+    key_value_heads: PositiveInt = 4
+    intermediate_size: PositiveInt = 344
+    max_positions: PositiveInt = 256
+    """Longest sequence, prompt and response together."""
+    tie_embeddings: bool = True
+    tokenizer: TokenizerSpec = TokenizerSpec()
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelFromConfig:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of heads {self.heads}")
+        if self.heads % self.key_value_heads:
+            raise ValueError(f"heads {self.heads} is no multiple of key_value_heads {self.key_value_heads}")
+        return self
+
+
+ModelSpec = Annotated[ModelFolder | ModelFromConfig, Field(discriminator="kind")]
+
+
+class WarmupSpec(SpecModel):
+    """Supervised training on demonstrations (prompt, reference answer) before the first iteration."""
+
+    demonstrations: PositiveInt = 500
+    """How many training prompts serve as demonstrations."""
+    batch_size: PositiveInt = 64
+    max_steps: PositiveInt = 400
+    stop_accuracy: PositiveFloat = Field(default=0.3, le=1.0)
+    """Stop when the greedy accuracy on `data.probe` tasks reaches this."""
+    probe_every: PositiveInt = 5
+    """Steps between two looks at the probe accuracy."""
+    learning_rate: PositiveFloat = 1e-3
+    ramp_steps: NonNegativeInt = 20
+    """Steps over which the learning rate rises from zero."""

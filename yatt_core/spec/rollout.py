@@ -1,0 +1,55 @@
+"""How responses are generated: the engine, and the sampling."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from yatt_core.spec.base import SpecModel
+
+
+class TorchRollout(SpecModel):
+    """Plain torch over a transformers model, with a decoding loop of our own."""
+
+    kind: Literal["torch"] = "torch"
+    instances: PositiveInt = 2
+    """Engines in the pool, one device each."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class VirtualRollout(SpecModel):
+    """Seeded synthetic tokens that take given durations on a scaled clock; for planning and tests."""
+
+    kind: Literal["virtual"] = "virtual"
+    instances: PositiveInt = 2
+    base_seconds: NonNegativeFloat = 0.006
+    """Seconds of a decode step, however few its sequences."""
+    seconds_per_sequence: NonNegativeFloat = 1.5e-5
+    """Seconds that each sequence adds to a decode step."""
+    clock_factor: PositiveFloat = 1.0
+    """Real seconds are these divided by the factor."""
+    vocabulary: PositiveInt = 1000
+    median_tokens: PositiveFloat = 16.0
+    """Median length of a response; lengths are log-normal."""
+    sigma: NonNegativeFloat = 0.5
+    """Spread of the lengths' logarithm."""
+
+
+RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout, Field(discriminator="kind")]
+
+
+class RolloutSpec(SpecModel):
+    """Sampling of responses."""
+
+    engine: RolloutEngineSpec = TorchRollout()
+    samples_per_prompt: PositiveInt = 8
+    """Responses to each prompt: the group of GRPO."""
+    temperature: PositiveFloat = 1.0
+    """Also applied to the trainer's log-probabilities."""
+    top_p: PositiveFloat = Field(default=1.0, le=1.0)
+    """Below 1 the engine renormalises, which widens the gap between sampler and trainer."""
+    max_new_tokens: PositiveInt = 256
+    """A response that has not ended by then is flagged as truncated."""
+    stop: tuple[str, ...] = ()
+    """Strings that are single tokens of the model and end a response, besides its end-of-sequence token."""

@@ -1,0 +1,65 @@
+"""How the weights are updated: the engine, the optimizer, the schedule."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from yatt_core.spec.base import SpecModel
+
+
+class TorchTrainer(SpecModel):
+    """Plain torch, data parallel over a fixed number of ranks."""
+
+    kind: Literal["torch"] = "torch"
+    ranks: PositiveInt = 2
+    """Logical ranks, one device each; part of the result, since sums are taken in their order."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the forward and backward passes; parameters and optimizer stay in float32."""
+    micro_batch_tokens: PositiveInt = 16_384
+    """Most tokens, padding included, that one forward pass holds."""
+
+
+class VirtualTrainer(SpecModel):
+    """Takes given durations on a scaled clock; its weights are a hash chain over the experience it learnt from."""
+
+    kind: Literal["virtual"] = "virtual"
+    ranks: PositiveInt = 2
+    fixed_seconds: NonNegativeFloat = 0.05
+    """Seconds of an update, however small."""
+    seconds_per_token: NonNegativeFloat = 1e-6
+    clock_factor: PositiveFloat = 1.0
+    """Real seconds are these divided by the factor."""
+
+
+TrainerEngineSpec = Annotated[TorchTrainer | VirtualTrainer, Field(discriminator="kind")]
+
+
+class AdamWSpec(SpecModel):
+    """AdamW with gradient clipping by global norm."""
+
+    learning_rate: PositiveFloat = 1e-6
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    """Gradients with a larger global norm are scaled down to it."""
+
+
+class ScheduleSpec(SpecModel):
+    """Learning rate over the iterations of the run."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_iterations: NonNegativeInt = 0
+    """Iterations over which it rises from zero."""
+    final_share: NonNegativeFloat = Field(default=0.0, le=1.0)
+    """Share of the learning rate that is left at the end."""
+
+
+class TrainerSpec(SpecModel):
+    """Engine, optimizer and schedule."""
+
+    engine: TrainerEngineSpec = TorchTrainer()
+    optimizer: AdamWSpec = AdamWSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
