@@ -51,5 +51,7 @@ class RolloutSpec(SpecModel):
     """Below 1 the engine renormalises, which widens the gap between sampler and trainer."""
     max_new_tokens: PositiveInt = 256
     """A response that has not ended by then is flagged as truncated."""
+    batch_samples: PositiveInt = 256
+    """Most responses in one decode batch; a shard is generated, and after a crash kept, batch by batch."""
     stop: tuple[str, ...] = ()
     """Strings that are single tokens of the model and end a response, besides its end-of-sequence token."""

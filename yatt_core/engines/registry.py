@@ -1,0 +1,44 @@
+"""Builds the engine that a spec names; imports an engine's libraries only when it is wanted."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from yatt_core.engines.protocol import RankContext, RolloutEngine, TrainEngine
+from yatt_core.spec import RunSpec
+from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
+
+
+def build_rollout_engine(spec: RunSpec, model_path: str) -> RolloutEngine:
+    """The rollout engine of a spec, with weights yet to come."""
+    engine = spec.rollout.engine
+    match engine:
+        case TorchRollout():
+            from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+
+            return TorchRolloutEngine(
+                model_path, engine.dtype, spec.data.max_prompt_tokens, spec.rollout.max_new_tokens
+            )
+        case VirtualRollout():
+            from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
+
+            return VirtualRolloutEngine(engine, spec.seed)
+        case _:
+            assert_never(engine)
+
+
+def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
+    """The train engine of a spec, not yet connected to its group."""
+    engine = spec.trainer.engine
+    match engine:
+        case TorchTrainer():
+            from yatt_core.engines.train.torch_engine import TorchTrainEngine
+
+            return TorchTrainEngine(spec, context)
+        case VirtualTrainer():
+            from yatt_core.engines.virtual.trainer import VirtualTrainEngine
+
+            return VirtualTrainEngine(spec, context)
+        case _:
+            assert_never(engine)

@@ -1,0 +1,58 @@
+"""The Ray actor around a rollout engine: loads it, fences its callers, takes weights in place.
+
+Consumes decode batches from controllers and packed weights from the trainer's first rank; produces responses.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from yatt_core.engines.packing import PackedTensors, unpack_tensors
+from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RolloutEngine
+from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.errors import InfrastructureError
+from yatt_core.fence import EpochFence
+from yatt_core.logs import actor_logs
+from yatt_core.receipts import ActorIdentity, SyncReceipt
+from yatt_core.spec import RunSpec
+
+
+class RolloutActor:
+    """One engine of the pool. Calls are served one at a time, in the order they come."""
+
+    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
+        self._spec = RunSpec.model_validate_json(spec_json)
+        self._instance = instance
+        self._fence = EpochFence(epoch)
+        self._engine: RolloutEngine | None = None
+        self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", epoch)
+
+    def load(self, epoch: int, model_path: str) -> ActorIdentity:
+        """Builds the engine; its weights come with the first `update`."""
+        self._fence.check(epoch)
+        self._engine = build_rollout_engine(self._spec, model_path)
+        return ActorIdentity(
+            self._identity.name,
+            self._identity.pid,
+            self._identity.node,
+            self._spec.rollout.engine.kind,
+            self._engine.capabilities,
+        )
+
+    def update(self, epoch: int, packed: PackedTensors, version: int) -> SyncReceipt:
+        """Takes the weights of a version."""
+        self._fence.check(epoch)
+        started = time.monotonic()
+        self._ready().update_weights(unpack_tensors(packed), version)
+        return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
+
+    def generate(self, epoch: int, request: GenerateRequest) -> GenerateResult:
+        """Answers a decode batch."""
+        self._fence.check(epoch)
+        return self._ready().generate(request)
+
+    def _ready(self) -> RolloutEngine:
+        if self._engine is None:
+            raise InfrastructureError(f"rollout-{self._instance} was asked to work before it was loaded")
+        return self._engine

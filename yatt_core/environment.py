@@ -1,0 +1,41 @@
+"""What a bit-exact replay depends on besides the log, and the revision of the code that runs."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from yatt_core.spec import RunSpec
+
+
+@cache
+def code_revision() -> str:
+    """Digest of this package's own source files: equal for equal code, wherever it is installed from."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def environment_facts(spec: RunSpec) -> dict[str, str]:
+    """Facts whose change may change the last bits of a replayed update."""
+    facts = {
+        "code": code_revision(),
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "layout": f"{spec.trainer.engine.kind} x {spec.trainer.engine.ranks}",
+    }
+    if not spec.virtual:
+        import torch
+
+        facts |= {
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "threads": str(torch.get_num_threads()),
+        }
+    return facts
