@@ -1,0 +1,32 @@
+"""How token losses become one loss: a weight for every token, with denominators of the whole optimizer step.
+
+The loss is sum_i w_i sum_t loss[i, t]. Since w comes from the lengths of all the step's responses, the sum may be split
+over ranks and micro-batches of any size without changing the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
+
+
+def token_weights(lengths: Int64, aggregation: Aggregation, max_new_tokens: int) -> Float64:
+    """The weight of each token of each response. lengths: [N], tokens that count, of all of a step. Returns [N].
+
+    token_mean: 1 / sum(lengths) (DAPO, arXiv 2503.14476). sequence_mean: 1 / (N length) (GRPO, arXiv 2402.03300).
+    fixed_length: 1 / (N max_new_tokens) (Dr. GRPO, arXiv 2503.20783). A response without tokens still counts in N.
+    """
+    count = len(lengths)
+    match aggregation:
+        case "token_mean":
+            return np.full(count, 1.0 / max(int(lengths.sum()), 1))
+        case "sequence_mean":
+            return 1.0 / (count * np.maximum(lengths, 1).astype(np.float64))
+        case "fixed_length":
+            return np.full(count, 1.0 / (count * max_new_tokens))

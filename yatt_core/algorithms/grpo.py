@@ -1,0 +1,92 @@
+"""Group relative policy optimisation (arXiv 2402.03300): the loss of a micro-batch, and its share of the step's metrics.
+
+Consumes the trainer's log-probabilities and entropies of the micro-batch's response tokens, flat, and what was recorded
+about those tokens. Produces a differentiable contribution to the step's loss: contributions of all micro-batches and
+ranks add up to the loss, gradients included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from yatt_core.algorithms.kl import k3
+from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
+from yatt_core.spec.algorithm import GrpoSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInputs:
+    """What is known of a micro-batch's T counted response tokens, each [T] in float32.
+
+    weights: `token_weights` of the token's response. old: none when the step is the only one on this experience; the
+    current log-probabilities are then the old ones. reference: none without a KL term in the loss.
+    """
+
+    advantages: torch.Tensor
+    weights: torch.Tensor
+    sampler: torch.Tensor
+    old: torch.Tensor | None
+    reference: torch.Tensor | None
+
+
+@dataclass(slots=True)
+class LossSums:
+    """Additive sums and maxima over tokens, as Python floats; merged over micro-batches here and over ranks elsewhere."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+
+    def merge(self, other: LossSums) -> None:
+        """Takes another part of the batch in."""
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, value in other.maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, value), value)
+
+
+SUM_NAMES = ("tokens", "loss", "policy_loss", "entropy", "clipped", "gap", "kl", "importance_weight")
+MAXIMUM_NAMES = ("ratio", "negative_ratio", "gap")
+
+
+def grpo_loss(
+    spec: GrpoSpec, log_probs: torch.Tensor, entropies: torch.Tensor, inputs: TokenInputs
+) -> tuple[torch.Tensor, LossSums]:
+    """Contribution to the loss: sum over tokens of weight * (importance * clipped loss + kl - bonus * entropy).
+
+    log_probs, entropies: [T], of the current weights at the sampling temperature. Returns a scalar, and the sums of
+    `SUM_NAMES` (loss and policy_loss weighted as in the loss, all else plain sums over tokens) and maxima.
+    """
+    old = log_probs.detach() if inputs.old is None else inputs.old
+    ratio = (log_probs - old).exp()
+    policy, clipped = clipped_policy_loss(ratio, inputs.advantages, spec.clip_low, spec.clip_high)
+    sums: dict[str, torch.Tensor] = {}
+    if spec.importance_cap is not None:
+        importance = importance_weight(old, inputs.sampler, spec.importance_cap)
+        policy = policy * importance
+        sums["importance_weight"] = importance.sum(dtype=torch.float64)
+    policy_sum = (policy * inputs.weights).sum()
+    loss = policy_sum
+    if spec.kl is not None and inputs.reference is not None:
+        divergence = k3(log_probs, inputs.reference)
+        loss = loss + spec.kl.coefficient * (divergence * inputs.weights).sum()
+        sums["kl"] = divergence.detach().sum(dtype=torch.float64)
+    if spec.entropy_bonus > 0.0:
+        loss = loss - spec.entropy_bonus * (entropies * inputs.weights).sum()
+    gap = (old - inputs.sampler).abs()
+    sums["loss"] = loss.detach()
+    sums["policy_loss"] = policy_sum.detach()
+    sums["entropy"] = entropies.detach().sum(dtype=torch.float64)
+    sums["clipped"] = clipped.sum(dtype=torch.float64)
+    sums["gap"] = gap.sum(dtype=torch.float64)
+    return loss, _collect(sums, ratio.detach(), gap)
+
+
+def _collect(sums: dict[str, torch.Tensor], ratio: torch.Tensor, gap: torch.Tensor) -> LossSums:
+    """Moves the sums out of torch and adds the extremes."""
+    collected = LossSums({name: float(value) for name, value in sums.items()})
+    collected.sums["tokens"] = float(ratio.numel())
+    if ratio.numel():
+        collected.maxima = {"ratio": float(ratio.max()), "negative_ratio": -float(ratio.min()), "gap": float(gap.max())}
+    return collected

@@ -1,0 +1,27 @@
+"""The learning rate of an iteration: a function of its number, so that nothing has to be remembered over a crash."""
+
+from __future__ import annotations
+
+import math
+
+from yatt_core.spec.trainer import ScheduleSpec
+
+
+def learning_rate_share(schedule: ScheduleSpec, iteration: int, iterations: int) -> float:
+    """Share of the full learning rate at an iteration, counted from 1 to `iterations`.
+
+    It rises as k / warmup_iterations, is 1 at the iteration behind the rise, and falls from there so that it would reach
+    `final_share` one iteration after the last (linear, or half a cosine: arXiv 1608.03983).
+    """
+    warmup = schedule.warmup_iterations
+    if iteration <= warmup:
+        return iteration / warmup
+    progress = min((iteration - 1 - warmup) / max(iterations - warmup, 1), 1.0)
+    match schedule.kind:
+        case "constant":
+            return 1.0
+        case "linear":
+            left = 1.0 - progress
+        case "cosine":
+            left = 0.5 * (1.0 + math.cos(math.pi * progress))
+    return schedule.final_share + (1.0 - schedule.final_share) * left
