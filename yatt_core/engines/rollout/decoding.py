@@ -19,9 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.engines.noise import uniforms
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.cache import SlotCache, rounded_slots
-from yatt_core.engines.rollout.sampling import greedy, sample, uniforms
+from yatt_core.engines.rollout.sampling import greedy, sample
 from yatt_core.errors import ConfigurationError, DataError, NumericError
 
 MINIMUM_ROWS = 4

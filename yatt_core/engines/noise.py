@@ -1,0 +1,34 @@
+"""Counter-based noise: seeds in, uniforms out, for all rows and tokens at once.
+
+A response's noise is a function of its seed and the token's place in the response, so that it is the same in any batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.engines.protocol import UInt64
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+
+
+def uniforms(seeds: UInt64, length: int) -> npt.NDArray[np.float64]:
+    """Noise of every token: [rows, length] in [0, 1), 32 bits each. seeds: [rows].
+
+    A counter-based generator: SplitMix64 (Steele, Lea, Flood 2014, doi 10.1145/2660193.2660195) from a start that is its
+    own mix of the seed, since the plain streams of seeds that are a multiple of its increment apart would be one stream.
+    """
+    start = mix(seeds + _GAMMA)
+    counters = np.arange(1, length + 1, dtype=np.uint64) * _GAMMA
+    high_bits = mix(start[:, None] + counters[None, :]) >> np.uint64(32)
+    return high_bits.astype(np.float64) * 2.0**-32
+
+
+def mix(values: UInt64) -> UInt64:
+    """The output function of SplitMix64, a bijection of 64-bit words."""
+    values = (values ^ (values >> np.uint64(30))) * _MULTIPLIER_1
+    values = (values ^ (values >> np.uint64(27))) * _MULTIPLIER_2
+    return values ^ (values >> np.uint64(31))

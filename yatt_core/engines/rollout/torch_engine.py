@@ -1,0 +1,130 @@
+"""The rollout engine on plain torch: any dense causal model of transformers, decoded by a loop of our own.
+
+Consumes decode batches and new weights; produces responses. Its weights are undefined (version -1) until the first update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from yatt_core.engines.protocol import GenerateRequest, GenerateResult, Tensors
+from yatt_core.engines.rollout.cache import SlotCache
+from yatt_core.engines.rollout.decoding import decode
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+class TorchRolloutEngine:
+    """One engine on one thread. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens."""
+
+    def __init__(self, model_path: str, dtype: str, max_prompt_tokens: int, max_new_tokens: int) -> None:
+        # The order of additions, and so every bit, depends on the number of threads.
+        torch.set_num_threads(1)
+        self._model = load_causal_lm(model_path, dtype).requires_grad_(False)
+        self._max_prompt_tokens = max_prompt_tokens
+        self._max_new_tokens = max_new_tokens
+        config: Any = self._model.config
+        self._cache = SlotCache(config.get_text_config().num_hidden_layers)
+        self._tensors, self._aliases = _state(self._model)
+        self._version = -1
+        self._capabilities = {
+            "batch_invariant": dtype == "float32" and _rows_are_independent(config.get_text_config()),
+            "sleep": False,
+            "in_flight_update": False,
+        }
+
+    @property
+    def version(self) -> int:
+        """Version of the weights; -1 before the first update, while one is under way, and after one that failed."""
+        return self._version
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        return self._capabilities
+
+    def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Answers every prompt S times.
+
+        Raises `InfrastructureError` for another version than it holds, `DataError` for a prompt that is too long,
+        `ConfigurationError` for more new tokens than the engine was made for, `NumericError` when logits are not finite.
+        """
+        if request.weight_version != self._version or self._version < 0:
+            raise InfrastructureError(
+                f"the torch rollout engine holds weights of version {self._version}, the request wants version"
+                f" {request.weight_version}; sync it first"
+            )
+        if request.max_new_tokens > self._max_new_tokens:
+            raise ConfigurationError(
+                f"the request wants {request.max_new_tokens} new tokens, the engine was made for {self._max_new_tokens}"
+            )
+        for row, prompt in enumerate(request.prompts):
+            if len(prompt) > self._max_prompt_tokens:
+                raise DataError(
+                    f"prompt {row} of the decode batch has {len(prompt)} tokens; data.max_prompt_tokens is"
+                    f" {self._max_prompt_tokens}"
+                )
+        return decode(self._model, request, self._cache)
+
+    def update_weights(self, tensors: Tensors, version: int) -> None:
+        """Copies new weights over the old ones.
+
+        tensors: the full state dict in Hugging Face names, a tied tensor under any one of its names; floating point of any
+        width, rounded to the engine's dtype. Raises `InfrastructureError`, and leaves version -1, when names or shapes
+        are not the model's.
+        """
+        self._version = -1
+        given = self._resolve(tensors)
+        with torch.no_grad():
+            for name, array in given.items():
+                self._tensors[name].copy_(_as_torch(array))
+        self._cache.clear()
+        self._version = version
+
+    def _resolve(self, tensors: Tensors) -> dict[str, npt.NDArray[Any]]:
+        """The given arrays by the model's own names, all of them there and of the right shape."""
+        if unknown := sorted(set(tensors) - set(self._aliases)):
+            raise InfrastructureError(f"weights hold {len(unknown)} tensors that the model lacks, such as {unknown[0]}")
+        given = {self._aliases[name]: array for name, array in tensors.items()}
+        if missing := sorted(set(self._tensors) - set(given)):
+            raise InfrastructureError(f"weights lack {len(missing)} tensors of the model, such as {missing[0]}")
+        for name, array in given.items():
+            if array.shape != tuple(self._tensors[name].shape):
+                raise InfrastructureError(
+                    f"weights: {name} has shape {list(array.shape)}, the model's is {list(self._tensors[name].shape)}"
+                )
+            if not np.issubdtype(array.dtype, np.floating):
+                raise InfrastructureError(f"weights: {name} has dtype {array.dtype}, floating point is wanted")
+        return given
+
+
+def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The model's tensors, tied ones once under their first name; and every name of the state dict -> that first name."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in model.state_dict().items():
+        owner = first.setdefault((tensor.data_ptr(), tensor.shape), name)
+        tensors.setdefault(owner, tensor)
+        aliases[name] = owner
+    return tensors, aliases
+
+
+def _rows_are_independent(config: Any) -> bool:
+    """False where a row's arithmetic depends on its neighbours: experts with few rows, positions scaled by the longest."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    experts = any(getattr(config, key, None) for key in EXPERT_KEYS)
+    return not experts and rope.get("rope_type") not in ("dynamic", "longrope")
+
+
+def _as_torch(array: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor over the array's memory; over a copy where the memory is read-only, as torch knows no such tensors."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,123 @@
+"""A rollout engine without a model: seeded synthetic responses that take given durations.
+
+Consumes decode batches and weights; produces responses that are a function of (run seed, digest of the weights, prompt,
+sample seed) alone, so that a batch answered with the wrong weights shows in the experience digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.digests import weights_digest
+from yatt_core.engines.noise import mix, uniforms
+from yatt_core.engines.protocol import (
+    FINISHED_LENGTH,
+    FINISHED_STOP,
+    GenerateRequest,
+    GenerateResult,
+    Int32,
+    Tensors,
+    UInt64,
+)
+from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.spec.rollout import VirtualRollout
+
+# Each token takes two numbers of a row's stream; two more, in front, make the length.
+_LENGTH_NUMBERS = 2
+LOG_PROB_RANGE = 4.0
+
+
+class VirtualRolloutEngine:
+    """One engine. Its log-probabilities are uniform in (-4, 0]; temperature and top-p do not change a response."""
+
+    def __init__(self, spec: VirtualRollout, seed: int, clock: ScaledClock | None = None) -> None:
+        self._spec = spec
+        self._seed = seed
+        self._clock = clock or ScaledClock(spec.clock_factor)
+        self._weights = ""
+        self._version = -1
+
+    @property
+    def version(self) -> int:
+        """Version of the weights; -1 before the first update."""
+        return self._version
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        return {"batch_invariant": True, "sleep": False, "in_flight_update": False}
+
+    def update_weights(self, tensors: Tensors, version: int) -> None:
+        """Takes any tensors; only their digest matters."""
+        self._version = -1
+        self._weights = weights_digest(tensors)
+        self._version = version
+
+    def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Answers every prompt S times, and takes the time that its decode steps would.
+
+        Raises `InfrastructureError` for another version than it holds, `DataError` for an empty prompt.
+        """
+        started = time.perf_counter()
+        if request.weight_version != self._version or self._version < 0:
+            raise InfrastructureError(
+                f"the virtual rollout engine holds weights of version {self._version}, the request wants version"
+                f" {request.weight_version}; sync it first"
+            )
+        for row, prompt in enumerate(request.prompts):
+            if len(prompt) == 0:
+                raise DataError(f"prompt {row} of the decode batch has no tokens")
+        noise = uniforms(self._keys(request), _LENGTH_NUMBERS + 2 * request.max_new_tokens)
+        lengths, finish = self._lengths(noise[:, :_LENGTH_NUMBERS], request)
+        tokens, log_probs = self._tokens(noise[:, _LENGTH_NUMBERS:], lengths, finish, request)
+        self._clock.spend(self._duration(lengths))
+        seconds = time.perf_counter() - started
+        return GenerateResult(tokens, log_probs, lengths, finish, request.weight_version, seconds)
+
+    def _keys(self, request: GenerateRequest) -> UInt64:
+        """The seed of each row's stream, [P * S]."""
+        context = hashlib.sha256(f"{self._seed}|{self._weights}|".encode())
+        prompts = np.empty(len(request.prompts), np.uint64)
+        for row, prompt in enumerate(request.prompts):
+            digest = context.copy()
+            digest.update(np.ascontiguousarray(prompt, dtype="<i4").data)
+            prompts[row] = int.from_bytes(digest.digest()[:8], "little")
+        seeds = np.zeros_like(request.seeds) if request.greedy else request.seeds
+        return mix(prompts[:, None] ^ mix(seeds)).reshape(-1)
+
+    def _lengths(self, noise: npt.NDArray[np.float64], request: GenerateRequest) -> tuple[Int32, npt.NDArray[np.int8]]:
+        """Log-normal lengths by Box and Muller's transform; a longer one is cut, and none ends without a stop token."""
+        normal = np.sqrt(-2.0 * np.log(1.0 - noise[:, 0])) * np.cos(2.0 * np.pi * noise[:, 1])
+        wanted = np.maximum(np.rint(self._spec.median_tokens * np.exp(self._spec.sigma * normal)), 1.0)
+        cut = (wanted > request.max_new_tokens) | (not request.stop_tokens)
+        lengths = np.where(cut, request.max_new_tokens, wanted).astype(np.int32)
+        return lengths, np.where(cut, FINISHED_LENGTH, FINISHED_STOP).astype(np.int8)
+
+    def _tokens(
+        self,
+        noise: npt.NDArray[np.float64],
+        lengths: Int32,
+        finish: npt.NDArray[np.int8],
+        request: GenerateRequest,
+    ) -> tuple[Int32, npt.NDArray[np.float32]]:
+        """Tokens and log-probabilities behind one another; a stop token stands at the end of a response and only there."""
+        words = np.setdiff1d(np.arange(self._spec.vocabulary, dtype=np.int32), request.stop_tokens)
+        tokens = words[(noise[:, 0::2] * len(words)).astype(np.int64)].astype(np.int32)
+        log_probs = (-LOG_PROB_RANGE * noise[:, 1::2]).astype(np.float32)
+        stopped = np.flatnonzero(finish == FINISHED_STOP)
+        if len(stopped):
+            tokens[stopped, lengths[stopped] - 1] = request.stop_tokens[0]
+        written = np.arange(request.max_new_tokens) < lengths[:, None]
+        return tokens[written], log_probs[written]
+
+    def _duration(self, lengths: Int32) -> float:
+        """Virtual seconds of the decode steps, finished sequences leaving: as many steps as the longest has tokens."""
+        if not len(lengths):
+            return 0.0
+        return self._spec.base_seconds * int(lengths.max()) + self._spec.seconds_per_sequence * int(lengths.sum())
