@@ -1,11 +1,17 @@
-"""Durable files on a local disk: written, synced, renamed, and the folder synced, so that a crash shows all or nothing."""
+"""Durable files on a local disk: written, synced, renamed, and the folder synced, so that a crash shows all or nothing.
+
+Names that begin with a dot are in the making or on their way out: whoever finds one after a crash may delete it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
+
+from yatt_core.errors import InfrastructureError
 
 
 def sync_folder(folder: Path) -> None:
@@ -19,9 +25,13 @@ def sync_folder(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Creates a folder and its missing parents, each entry durable."""
-    missing = [folder]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    if os.access(folder.parent, os.W_OK):
+        # Whoever made the last one that exists may have been killed before its entry was durable.
+        sync_folder(folder.parent)
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
         sync_folder(path.parent)
@@ -34,7 +44,10 @@ def sync_file(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Publishes a file: whoever sees the name sees all the bytes, also after a crash."""
+    """Publishes a file: whoever sees the name sees all the bytes, also after a crash.
+
+    Raises `InfrastructureError` when the disk refuses; an earlier file of that name is then untouched.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
@@ -42,11 +55,32 @@ def write_file(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.rename(path)
-    finally:
+        sync_folder(path.parent)
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        raise InfrastructureError(f"{path}: {len(data)} bytes cannot be written: {error.strerror}") from error
 
 
 def write_json(path: Path, value: Any) -> None:
     """Publishes a JSON file."""
     write_file(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Publishes a folder whose contents are durable under its final name, which must be free, on the same disk."""
+    source.rename(target)
+    sync_folder(target.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Deletes a file; durable when it returns."""
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Deletes a folder: whoever still sees the name sees all of it, also after a crash."""
+    trash = folder.with_name(f".{folder.name.lstrip('.')}.{os.getpid()}.trash")
+    shutil.rmtree(trash, ignore_errors=True)
+    move_folder(folder, trash)
+    shutil.rmtree(trash)

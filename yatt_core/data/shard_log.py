@@ -1,0 +1,235 @@
+"""The log of one logical shard: grows by chunks, is sealed once, and survives a kill at any instant.
+
+Consumes tables of responses and of scores, one each per decode batch; makes each durable before it returns. Sealing compacts
+them to `samples.parquet` and publishes the manifest last: a shard is finished when its manifest is durable. A later epoch
+finds the chunks and sealed shards of earlier ones here, so that nothing finished is generated or scored again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from yatt_core import durable
+from yatt_core.data.batch import SAMPLES_FILE, SHARD_KIND, load_table
+from yatt_core.data.chunks import Chunk, read_chunk, write_chunk
+from yatt_core.data.columns import fixed_column
+from yatt_core.data.experience import canonical_table, group_digests, sums_of
+from yatt_core.errors import DataError, FencedError
+from yatt_core.keys import WorkKey, iteration_folder, shard_folder
+from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
+from yatt_core.receipts import ShardReceipt, ShardRef
+
+_log = logging.getLogger(__name__)
+_FOLDER = re.compile(r"w\d+-s\d+\.e(\d+)")
+_TRASH = re.compile(r"\.w\d+-s\d+\.e\d+\..+")
+
+
+class ShardLog:
+    """One shard under one epoch. One writer; readers of earlier epochs' folders change nothing there.
+
+    Raises `FencedError` when a later epoch has begun on this shard.
+    """
+
+    def __init__(self, run_folder: Path, key: WorkKey, epoch: int) -> None:
+        self._run_folder, self._key, self._epoch = run_folder, key, epoch
+        self._folder = run_folder / shard_folder(key, epoch)
+        epochs = _epochs_of(run_folder, key)
+        if epochs and epochs[0] > epoch:
+            raise FencedError(f"{key}: epoch {epochs[0]} works on this shard, the holder of epoch {epoch} must leave")
+        earlier = [run_folder / shard_folder(key, older) for older in epochs if older < epoch]
+        self._folders = [self._folder, *earlier]
+        self._answered: dict[int, str] = {}
+        self._made = False
+
+    def responses(self, batch: int) -> pa.Table | None:
+        """The responses of a decode batch, from this epoch or the latest earlier one that has them."""
+        for folder in self._folders:
+            if (chunk := read_chunk(_chunk_path(folder, batch, "responses"))) is not None:
+                self._answered[batch] = chunk.sha256
+                return chunk.table
+        return None
+
+    def scores(self, batch: int) -> pa.Table | None:
+        """The scores of exactly the responses that this log holds for the batch, where there are any."""
+        if batch not in self._answered and self.responses(batch) is None:
+            return None
+        for folder in self._folders:
+            chunk = read_chunk(_chunk_path(folder, batch, "scores"))
+            if chunk is not None and _belongs(chunk, self._answered[batch]):
+                return chunk.table
+        return None
+
+    def append_responses(self, batch: int, table: pa.Table) -> None:
+        """Makes the responses of a decode batch durable."""
+        self._answered[batch] = self._append(batch, "responses", table, {})
+
+    def append_scores(self, batch: int, table: pa.Table) -> None:
+        """Makes the scores of a decode batch durable. Raises `DataError` when its responses are not in the log."""
+        if batch not in self._answered and self.responses(batch) is None:
+            raise DataError(f"{self._key}: scores of batch {batch} without its responses; append those first")
+        self._append(batch, "scores", table, {"responses": self._answered[batch]})
+
+    def seal(self, table: pa.Table, timing: Mapping[str, float]) -> ShardReceipt:
+        """Compacts the shard and publishes its manifest; table: all samples with all result columns, in any order.
+
+        timing: seconds by stage, for the receipt alone. A shard that this epoch sealed before is left as it is.
+        Raises `DataError` for samples that `canonical_table` refuses.
+        """
+        table = canonical_table(table)
+        self._make_folder()
+        if (sealed := _adopt_epoch(self._run_folder, self._key, self._epoch)) is not None:
+            return sealed
+        durable.remove_file(self._folder / MANIFEST)
+        data = _parquet_bytes(table)
+        durable.write_file(self._folder / SAMPLES_FILE, data)
+        fields, sums = _facts(self._key, self._epoch, table), sums_of(table)
+        files = {SAMPLES_FILE: entry_of_bytes(data)}
+        manifest_sha256 = publish_manifest(self._folder, SHARD_KIND, {**fields, "sums": sums}, files)
+        _remove_unnamed(self._folder)
+        return _receipt(self._key, self._epoch, manifest_sha256, fields, sums, timing)
+
+    def _append(self, batch: int, kind: str, table: pa.Table, labels: Mapping[str, str]) -> str:
+        self._make_folder()
+        return write_chunk(_chunk_path(self._folder, batch, kind), table, labels)
+
+    def _make_folder(self) -> None:
+        if not self._made:
+            durable.make_folder(self._folder)
+            self._made = True
+
+
+def find_sealed(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
+    """Epoch and folder (relative to the run folder) of each sealed copy of a shard, the latest epoch first."""
+    folders = [(epoch, str(shard_folder(key, epoch))) for epoch in _epochs_of(run_folder, key)]
+    return [(epoch, folder) for epoch, folder in folders if (run_folder / folder / MANIFEST).exists()]
+
+
+def adopt(run_folder: Path, key: WorkKey) -> ShardReceipt | None:
+    """The receipt of a shard that is sealed already, whatever its epoch; none where it has to be made.
+
+    The samples are read and their digests computed again, since no ledger row vouches for the manifest yet. A copy that
+    fails is said and passed over.
+    """
+    for epoch, _ in find_sealed(run_folder, key):
+        if (receipt := _adopt_epoch(run_folder, key, epoch)) is not None:
+            return receipt
+    return None
+
+
+def verify_shard(run_folder: Path, folder: str, manifest_sha256: str | None = None) -> Manifest:
+    """Checks a sealed shard byte by byte; manifest_sha256: what the ledger says. Raises `DataError` naming the file."""
+    manifest = load_manifest(run_folder / folder, SHARD_KIND, manifest_sha256)
+    verify_files(run_folder / folder, manifest.files)
+    return manifest
+
+
+def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
+    """Removes an iteration's shard folders that are not to be kept, and chunks left in those that are.
+
+    keep_folders: what the ledger names, relative to the run folder. Returns the folders removed. For a driver that holds
+    the lease and has every shard of the iteration.
+    """
+    relative = iteration_folder(branch, iteration)
+    removed = []
+    for path in sorted((run_folder / relative).iterdir()) if (run_folder / relative).exists() else []:
+        name = str(relative / path.name)
+        if name in keep_folders:
+            _remove_unnamed(path)
+        elif _FOLDER.fullmatch(path.name) or _TRASH.fullmatch(path.name):
+            durable.remove_folder(path)
+            removed.append(name)
+    return removed
+
+
+def _epochs_of(run_folder: Path, key: WorkKey) -> list[int]:
+    """Epochs that have a folder for this shard, latest first."""
+    pattern = shard_folder(key, 0).name.removesuffix("0000") + "*"
+    folders = (run_folder / iteration_folder(key.branch, key.iteration)).glob(pattern)
+    return sorted((int(match[1]) for path in folders if (match := _FOLDER.fullmatch(path.name))), reverse=True)
+
+
+def _chunk_path(folder: Path, batch: int, kind: str) -> Path:
+    return folder / f"batch-{batch:04d}.{kind}.arrow"
+
+
+def _belongs(chunk: Chunk, responses_sha256: str) -> bool:
+    return chunk.labels.get("responses") == responses_sha256
+
+
+def _parquet_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=["prompt_id", "prompt"])
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _facts(key: WorkKey, epoch: int, table: pa.Table) -> dict[str, Any]:
+    """What a manifest says of its samples, apart from sums; a function of key, epoch and canonical table."""
+    digests = group_digests(table)
+    return {
+        "key": asdict(key),
+        "epoch": epoch,
+        "samples": table.num_rows,
+        "response_tokens": len(table.column("response_tokens").combine_chunks().flatten()),
+        "prompt_ordinals": np.unique(fixed_column(table, "prompt_ordinal")).tolist(),
+        "group_digests": [digests[start : start + 32].hex() for start in range(0, len(digests), 32)],
+        "weight_versions": np.unique(fixed_column(table, "weight_version")).tolist(),
+    }
+
+
+def _receipt(
+    key: WorkKey,
+    epoch: int,
+    manifest_sha256: str,
+    facts: Mapping[str, Any],
+    sums: Mapping[str, float],
+    timing: Mapping[str, float],
+    adopted: bool = False,
+) -> ShardReceipt:
+    return ShardReceipt(
+        key=key,
+        epoch=epoch,
+        folder=str(shard_folder(key, epoch)),
+        manifest_sha256=manifest_sha256,
+        prompts=len(facts["group_digests"]),
+        samples=facts["samples"],
+        tokens=facts["response_tokens"],
+        group_digests=bytes.fromhex("".join(facts["group_digests"])),
+        sums=dict(sums),
+        timing=dict(timing),
+        adopted=adopted,
+    )
+
+
+def _adopt_epoch(run_folder: Path, key: WorkKey, epoch: int) -> ShardReceipt | None:
+    folder = str(shard_folder(key, epoch))
+    if not (run_folder / folder / MANIFEST).exists():
+        return None
+    try:
+        manifest = load_manifest(run_folder / folder, SHARD_KIND)
+        table = canonical_table(load_table(run_folder, [ShardRef(folder, manifest.sha256)]))
+        facts = _facts(key, epoch, table)
+        differing = [name for name, value in facts.items() if manifest.fields.get(name) != value]
+        if differing:
+            raise DataError(f"{run_folder / folder / MANIFEST}: does not agree with its samples in {differing}")
+    except DataError as error:
+        _log.warning("%s: a sealed shard that cannot be used: %s", key, error)
+        return None
+    return _receipt(key, epoch, manifest.sha256, facts, sums_of(table), {}, adopted=True)
+
+
+def _remove_unnamed(folder: Path) -> None:
+    """Deletes what a sealed shard's manifest does not name: chunks, and files that were in the making at a kill."""
+    sealed = (folder / MANIFEST).exists()
+    for path in folder.iterdir():
+        if sealed and path.name not in {MANIFEST, SAMPLES_FILE}:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,33 @@
+"""Telemetry of an iteration: timings, devices, attempts; beside the experience, never in it.
+
+Consumes and produces plain JSON values. Nothing here decides a result, so that a lost file is no loss and none is synced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yatt_core.keys import iteration_folder
+
+PREFIX, SUFFIX = "telemetry.", ".json"
+
+
+def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, values: Mapping[str, Any]) -> None:
+    """Writes (or replaces) one file of telemetry; name: who measured, such as a phase or an actor."""
+    folder = run_folder / iteration_folder(branch, iteration)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{PREFIX}{name}{SUFFIX}"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(values, sort_keys=True, indent=1) + "\n")
+    temporary.rename(path)
+
+
+def read_telemetry(run_folder: Path, branch: int, iteration: int) -> dict[str, dict[str, Any]]:
+    """All telemetry of an iteration by name; empty where there is none."""
+    folder = run_folder / iteration_folder(branch, iteration)
+    paths = sorted(folder.glob(f"{PREFIX}*{SUFFIX}"))
+    return {path.name.removeprefix(PREFIX).removesuffix(SUFFIX): json.loads(path.read_text()) for path in paths}
