@@ -1,0 +1,49 @@
+"""The line of iterations that leads to a branch, across rollbacks and forks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from db.errors import RunNotFound
+from db.models import Branch, Run
+
+OPEN_END = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The iterations first..last (both included) that a line takes from one branch."""
+
+    run: str
+    branch: int
+    first: int
+    last: int
+
+
+def ancestry(connection: Connection, run: str, branch: int | None = None) -> list[Stretch]:
+    """The stretches of a branch's line, oldest first; of the current branch if none is given. Raises `RunNotFound`."""
+    if branch is None:
+        branch = connection.execute(select(Run.current_branch).where(Run.id == run)).scalar_one_or_none()
+    stretches: list[Stretch] = []
+    last = OPEN_END
+    while branch is not None:
+        row = connection.execute(
+            select(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration).where(
+                Branch.run == run, Branch.number == branch
+            )
+        ).one_or_none()
+        if row is None:
+            raise RunNotFound(f"there is no branch {branch} of run {run!r} in this ledger")
+        first = 0 if row.parent_iteration is None else row.parent_iteration + 1
+        stretches.append(Stretch(run, branch, first, last))
+        run, branch, last = row.parent_run or run, row.parent_branch, first - 1
+    if not stretches:
+        raise RunNotFound(f"there is no run {run!r} in this ledger")
+    return stretches[::-1]
+
+
+def stretch_of(stretches: list[Stretch], iteration: int) -> Stretch | None:
+    """The stretch that holds an iteration."""
+    return next((stretch for stretch in stretches if stretch.first <= iteration <= stretch.last), None)

@@ -1,0 +1,178 @@
+"""The database under the ledger: opening it, its transactions, its clock, and the fence that guards a driver's writes.
+
+Writers on SQLite begin IMMEDIATE, so that they queue up instead of failing half-way; on PostgreSQL they lock the rows that
+they decide on. Readers see one consistent state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, create_engine, event, literal, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, StatementError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.sql.functions import FunctionElement
+
+from db.errors import Fenced, LedgerError, LedgerUnavailable
+from db.models import Lease
+
+BUSY_TIMEOUT_MS = 30_000
+READ_ONLY = "ledger_read_only"
+
+Clock = Callable[[], "ColumnElement[int] | int"]
+"""Gives the time in milliseconds since 1970: a value, or SQL that the database evaluates."""
+
+
+class DatabaseTime(FunctionElement[int]):
+    """The database's own clock, so that two hosts agree on when a lease expires; milliseconds since 1970."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(DatabaseTime, "sqlite")
+def _sqlite_time(*_: Any, **__: Any) -> str:
+    return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
+
+
+@compiles(DatabaseTime, "postgresql")
+def _postgresql_time(*_: Any, **__: Any) -> str:
+    # Not now(): that is the transaction's start, before it waited for a lock.
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The right to write to a run, good as long as its epoch is the newest."""
+
+    run: str
+    epoch: int
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def canonical_json(value: object) -> str:
+    """JSON with sorted keys and no spaces. Raises `LedgerError` for NaN, infinity and what has no JSON form."""
+    try:
+        return json.dumps(
+            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
+        )
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"cannot be written to the ledger as JSON: {error}") from error
+
+
+class Database:
+    """Transactions on one database. Safe to share between threads, not across a fork."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self.engine = engine
+        self._clock = clock
+        reading: dict[str, Any] = {READ_ONLY: True}
+        if engine.dialect.name == "postgresql":
+            reading |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._reader = engine.execution_options(**reading)
+
+    def now(self) -> ColumnElement[int]:
+        """The clock as SQL."""
+        time = self._clock()
+        return literal(time, BigInteger) if isinstance(time, int) else time
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One transaction: all of it or nothing. Raises `LedgerUnavailable` when the database fails."""
+        with _translated(self.engine), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One consistent view; never waits for a writer on SQLite (WAL) or PostgreSQL."""
+        with _translated(self.engine), self._reader.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def fenced(self, fence: Fence) -> Iterator[tuple[Connection, int]]:
+        """One transaction of a driver, and the time. Raises `Fenced` before anything is written if its epoch is old.
+
+        The lease's row stays locked to the end, so nobody can take the run over in between.
+        """
+        with self.write() as connection:
+            yield connection, self._check(connection, fence)
+
+    def _check(self, connection: Connection, fence: Fence) -> int:
+        lease = connection.execute(
+            select(Lease.epoch, Lease.holder, self.now().label("now"))
+            .where(Lease.run == fence.run)
+            .with_for_update(key_share=True)
+        ).one_or_none()
+        if lease is None:
+            raise Fenced(f"run {fence.run} is not in this ledger")
+        if lease.epoch != fence.epoch:
+            raise Fenced(f"run {fence.run}: epoch {fence.epoch} is over, epoch {lease.epoch} has taken the lease")
+        if lease.holder is None:
+            raise Fenced(f"run {fence.run}: the lease of epoch {fence.epoch} was given back")
+        return int(lease.now)
+
+
+@contextmanager
+def _translated(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except StatementError as error:
+        if isinstance(error.orig, LedgerError):
+            raise error.orig from None
+        raise LedgerUnavailable(f"the ledger {engine.url.render_as_string()}: {error.orig}") from error
+
+
+def database_url(address: str | Path) -> URL:
+    """The address of a database from a DSN, or from the path of an SQLite file. Raises `LedgerError` for other kinds."""
+    if isinstance(address, Path) or "://" not in address:
+        return URL.create("sqlite", database=str(address))
+    try:
+        url = make_url(address)
+    except ArgumentError as error:
+        raise LedgerError("the ledger's DSN cannot be read; right would be postgresql://user@host/database") from error
+    if url.get_backend_name() == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() != "sqlite":
+        raise LedgerError(f"the ledger runs on sqlite and postgresql, not on {url.get_backend_name()}")
+    return url
+
+
+def open_engine(url: URL) -> Engine:
+    """An engine with the settings that the ledger relies on; connects when first used."""
+    engine = create_engine(url, json_serializer=canonical_json, pool_pre_ping=url.get_backend_name() == "postgresql")
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # we begin transactions ourselves
+    cursor = connection.cursor()
+    for setting in (
+        f"busy_timeout={BUSY_TIMEOUT_MS}",  # first: changing the journal's mode may have to wait
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {setting}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    read_only = connection.get_execution_options().get(READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

@@ -1,0 +1,63 @@
+"""Who holds a lease, and whether that process still lives on this host. Reads /proc; changes nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process, named so that no later process can be taken for it.
+
+    host: the machine and process-id space it lives in. process_start: clock ticks from boot to its start.
+    text: how a person would call it.
+    """
+
+    host: str
+    boot_id: str
+    pid: int
+    process_start: int
+    text: str
+
+
+def this_process(text: str = "") -> Holder:
+    """The calling process. text: what it is, such as the name of its flow run."""
+    pid = os.getpid()
+    start = _process_start(pid)
+    assert start is not None, "a process always finds itself in /proc"
+    name = f"{text or 'driver'} (pid {pid} on {socket.gethostname()})"
+    return Holder(_host(), _boot_id(), pid, start, name)
+
+
+def is_gone(holder: Holder) -> bool:
+    """True if the process certainly no longer runs; False if it lives, or on another host, where nobody here can tell."""
+    if holder.host != _host():
+        return False
+    return holder.boot_id != _boot_id() or _process_start(holder.pid) != holder.process_start
+
+
+def _host() -> str:
+    # Containers may share a host's name and boot id; a pid means something only within its own pid namespace.
+    machine = Path("/etc/machine-id")
+    machine_id = machine.read_text().strip()[:12] if machine.exists() else ""
+    return f"{socket.gethostname()}/{machine_id}/{(PROC / 'self/ns/pid').readlink()}"
+
+
+def _boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _process_start(pid: int) -> int | None:
+    """Start time in clock ticks; None if there is no such process, or only its unreaped remains (a zombie)."""
+    try:
+        line = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = line.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    state, start = fields[0], int(fields[19])
+    return None if state in "ZX" else start

@@ -1,0 +1,81 @@
+"""The ledger's front door: one object with a part for each thing that is booked.
+
+    ledger = Ledger.open(home / "ledger.sqlite")
+    run = ledger.runs.create("quickstart", spec, digest, target_iterations=100)
+    fence = ledger.leases.acquire(run.id, this_process("my flow run"), ttl_seconds=10)
+    attempt = ledger.phases.plan(fence, branch=0, iteration=1, phase="collect")
+    ledger.commits.commit(fence, IterationCommit(...))
+
+Every write of a driver takes its fence and raises `Fenced`, writing nothing, once another has taken the lease.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from db.commit import Commits
+from db.engine import Clock, Database, DatabaseTime, database_url, open_engine
+from db.errors import LedgerUnavailable
+from db.events import Events
+from db.lease import Leases
+from db.metrics import Metrics
+from db.migrate import ensure_current
+from db.outbox import Deliveries
+from db.overview import Overviews
+from db.phases import Phases
+from db.records import Records
+from db.runs import Runs
+
+
+class Ledger:
+    """The system of record. Threads may share it; a forked process opens its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.runs = Runs(database)
+        self.leases = Leases(database)
+        self.phases = Phases(database)
+        self.records = Records(database)
+        self.commits = Commits(database)
+        self.metrics = Metrics(database)
+        self.outbox = Deliveries(database)
+        self.events = Events(database)
+        self.overview = Overviews(database)
+
+    @classmethod
+    def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:
+        """Opens the ledger at a DSN or in an SQLite file.
+
+        migrate: bring an older or empty database up to date; without it, a file that does not exist is not made.
+        clock: for tests. Raises `LedgerVersionError` for a database that this code does not know, `LedgerUnavailable`.
+        """
+        url = database_url(address)
+        if url.get_backend_name() == "sqlite":
+            _check_file(Path(url.database or ""), migrate)
+        database = Database(open_engine(url), clock)
+        try:
+            ensure_current(database, migrate)
+        except BaseException:
+            database.engine.dispose()
+            raise
+        return cls(database)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._database.engine.dispose()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _check_file(path: Path, migrate: bool) -> None:
+    if not path.parent.is_dir():
+        raise LedgerUnavailable(f"the ledger {path}: its folder does not exist")
+    if not migrate and not path.exists():
+        raise LedgerUnavailable(f"the ledger {path} does not exist")

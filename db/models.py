@@ -1,0 +1,328 @@
+"""The ledger's tables. Times are milliseconds since 1970 (UTC) by the database's clock; durations are seconds.
+
+Every table hangs on a run; results hang on (run, branch, iteration). Types are those that SQLite and PostgreSQL share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMES = {
+    "pk": "%(table_name)s_pk",
+    "fk": "%(table_name)s_%(column_0_name)s_fk",
+    "uq": "%(table_name)s_%(column_0_N_name)s_unique",
+    "ix": "%(table_name)s_%(column_0_N_name)s_index",
+}
+COUNTER = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite counts up a primary key only if it is called INTEGER."""
+
+
+class Base(DeclarativeBase):
+    """All tables of the ledger."""
+
+    metadata = MetaData(naming_convention=NAMES)
+    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy reads it from the class)
+        str: Text,
+        int: BigInteger,
+        float: Double,
+        bytes: LargeBinary,
+        bool: Boolean,
+        dict[str, Any]: JSON(none_as_null=True),
+    }
+
+
+def _run_key() -> Mapped[str]:
+    return mapped_column(ForeignKey("run.id"), primary_key=True)
+
+
+def _key() -> Mapped[Any]:
+    return mapped_column(primary_key=True, autoincrement=False)
+
+
+class Run(Base):
+    """A training job. iteration: newest commit along the current branch, -1 before the first."""
+
+    __tablename__ = "run"
+    __table_args__ = (UniqueConstraint("spec_name", "number"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    spec_name: Mapped[str]
+    number: Mapped[int]
+    state: Mapped[str]
+    state_reason: Mapped[str]
+    desired_state: Mapped[str]
+    target_iterations: Mapped[int]
+    current_branch: Mapped[int]
+    iteration: Mapped[int]
+    committed_at: Mapped[int | None]
+    mlflow_run_id: Mapped[str | None]
+    created_at: Mapped[int]
+    event_seq: Mapped[int]
+    """Head of the audit chain: number and hash of its last event."""
+    event_hash: Mapped[str]
+
+
+class SpecRevision(Base):
+    """A run's configuration, immutable; a change is the next revision."""
+
+    __tablename__ = "spec_revision"
+
+    run: Mapped[str] = _run_key()
+    revision: Mapped[int] = _key()
+    digest: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    reason: Mapped[str]
+    created_at: Mapped[int]
+
+
+class Branch(Base):
+    """A line of iterations. It starts behind parent_iteration of its parent; branch 0 of a fork has a parent run."""
+
+    __tablename__ = "branch"
+
+    run: Mapped[str] = _run_key()
+    number: Mapped[int] = _key()
+    parent_run: Mapped[str | None] = mapped_column(ForeignKey("run.id"))
+    parent_branch: Mapped[int | None]
+    parent_iteration: Mapped[int | None]
+    reason: Mapped[str]
+    created_at: Mapped[int]
+
+
+class Lease(Base):
+    """Who may write to the run. The row exists from the start; nobody holds it while holder is null."""
+
+    __tablename__ = "lease"
+
+    run: Mapped[str] = _run_key()
+    epoch: Mapped[int]
+    holder: Mapped[str | None]
+    host: Mapped[str | None]
+    boot_id: Mapped[str | None]
+    pid: Mapped[int | None]
+    process_start: Mapped[int | None]
+    ttl_ms: Mapped[int]
+    expires_at: Mapped[int]
+
+
+class Segment(Base):
+    """One flow run's stretch of the run, from taking the lease to giving it back; there is one to an epoch."""
+
+    __tablename__ = "segment"
+
+    run: Mapped[str] = _run_key()
+    epoch: Mapped[int] = _key()
+    flow_run_id: Mapped[str]
+    flow_run_name: Mapped[str]
+    started_at: Mapped[int]
+    ended_at: Mapped[int | None]
+    outcome: Mapped[str | None]
+
+
+class Iteration(Base):
+    """A committed iteration. fingerprint: what a replay of its update has to reproduce."""
+
+    __tablename__ = "iteration"
+
+    run: Mapped[str] = _run_key()
+    branch: Mapped[int] = _key()
+    iteration: Mapped[int] = _key()
+    epoch: Mapped[int]
+    experience_digest: Mapped[str | None]
+    weights_digest: Mapped[str | None]
+    fingerprint: Mapped[dict[str, Any]]
+    committed_at: Mapped[int]
+
+
+class ControlState(Base):
+    """The small state that a commit carries: cursor, averages, coefficients, policy state."""
+
+    __tablename__ = "control_state"
+
+    run: Mapped[str] = _run_key()
+    branch: Mapped[int] = _key()
+    iteration: Mapped[int] = _key()
+    state: Mapped[dict[str, Any]]
+
+
+class PhaseAttempt(Base):
+    """One try at a phase: PLANNED -> DISPATCHED -> DONE or FAILED. It is charged once dispatched_at is set."""
+
+    __tablename__ = "phase_attempt"
+    __table_args__ = (
+        Index(
+            "phase_attempt_open_index",
+            "run",
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+    )
+
+    run: Mapped[str] = _run_key()
+    branch: Mapped[int] = _key()
+    iteration: Mapped[int] = _key()
+    phase: Mapped[str] = _key()
+    wave: Mapped[int] = _key()
+    number: Mapped[int] = _key()
+    state: Mapped[str]
+    epoch: Mapped[int]
+    planned_at: Mapped[int]
+    dispatched_at: Mapped[int | None]
+    ended_at: Mapped[int | None]
+    failure_class: Mapped[str | None]
+    reason: Mapped[str | None]
+    receipt: Mapped[dict[str, Any] | None]
+    seconds: Mapped[float | None]
+    bytes_to_driver: Mapped[int | None]
+
+
+class Shard(Base):
+    """A sealed logical shard of experience; the key admits one, whichever epoch made it."""
+
+    __tablename__ = "shard"
+
+    run: Mapped[str] = _run_key()
+    branch: Mapped[int] = _key()
+    iteration: Mapped[int] = _key()
+    wave: Mapped[int] = _key()
+    shard: Mapped[int] = _key()
+    epoch: Mapped[int]
+    folder: Mapped[str]
+    manifest_sha256: Mapped[str]
+    samples: Mapped[int]
+    tokens: Mapped[int]
+    group_digests: Mapped[bytes]
+    sums: Mapped[dict[str, Any]]
+    adopted: Mapped[bool]
+    recorded_at: Mapped[int]
+
+
+class Wave(Base):
+    """A wave of collect: its plan, written before it starts, and what it was settled to."""
+
+    __tablename__ = "wave"
+
+    run: Mapped[str] = _run_key()
+    branch: Mapped[int] = _key()
+    iteration: Mapped[int] = _key()
+    wave: Mapped[int] = _key()
+    epoch: Mapped[int]
+    plan: Mapped[dict[str, Any]]
+    outcome: Mapped[dict[str, Any] | None]
+    recorded_at: Mapped[int]
+
+
+class PlacementDecision(Base):
+    """A placement decision with its inputs, prediction and reason, and what really happened."""
+
+    __tablename__ = "placement_decision"
+
+    run: Mapped[str] = _run_key()
+    branch: Mapped[int] = _key()
+    iteration: Mapped[int] = _key()
+    seq: Mapped[int] = _key()
+    epoch: Mapped[int]
+    inputs: Mapped[dict[str, Any]]
+    decision: Mapped[dict[str, Any]]
+    prediction: Mapped[dict[str, Any]]
+    reason: Mapped[str]
+    outcome: Mapped[dict[str, Any] | None]
+    recorded_at: Mapped[int]
+
+
+class Snapshot(Base):
+    """A published snapshot of the tensors. state: kept or pruned; a pruned one leaves its row and digest."""
+
+    __tablename__ = "snapshot"
+
+    run: Mapped[str] = _run_key()
+    branch: Mapped[int] = _key()
+    iteration: Mapped[int] = _key()
+    epoch: Mapped[int] = _key()
+    folder: Mapped[str]
+    manifest_sha256: Mapped[str]
+    bytes: Mapped[int]
+    weights_digest: Mapped[str]
+    seconds: Mapped[float]
+    state: Mapped[str]
+    recorded_at: Mapped[int]
+
+
+class MetricSeries(Base):
+    """A metric of a run: a number stands for its name in the points, which are many. metric_class: result or timing."""
+
+    __tablename__ = "metric_series"
+    __table_args__ = (UniqueConstraint("run", "key"),)
+
+    id: Mapped[int] = mapped_column(COUNTER, primary_key=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    key: Mapped[str]
+    metric_class: Mapped[str]
+
+
+class MetricPoint(Base):
+    """One value of a metric at one iteration of a branch."""
+
+    __tablename__ = "metric_point"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (the key is the table: half the size)
+
+    series: Mapped[int] = mapped_column(ForeignKey("metric_series.id"), primary_key=True)
+    branch: Mapped[int] = _key()
+    step: Mapped[int] = _key()
+    value: Mapped[float]
+
+
+class Outbox(Base):
+    """What the tracker is still to be told. logged_at: the point's own time, so that a point sent twice is one point."""
+
+    __tablename__ = "metric_outbox"
+    __table_args__ = (
+        Index(
+            "metric_outbox_pending_index",
+            "run",
+            "seq",
+            sqlite_where=text("delivered_at IS NULL"),
+            postgresql_where=text("delivered_at IS NULL"),
+        ),
+    )
+
+    seq: Mapped[int] = mapped_column(COUNTER, primary_key=True)
+    id: Mapped[str] = mapped_column(unique=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    kind: Mapped[str]
+    payload: Mapped[dict[str, Any]]
+    logged_at: Mapped[int]
+    claims: Mapped[int]
+    claimed_epoch: Mapped[int | None]
+    delivered_at: Mapped[int | None]
+    external_id: Mapped[str | None]
+
+
+class Event(Base):
+    """A link of the run's audit chain; hash covers the link and the hash before it."""
+
+    __tablename__ = "event"
+
+    run: Mapped[str] = _run_key()
+    seq: Mapped[int] = _key()
+    at: Mapped[int]
+    kind: Mapped[str]
+    body: Mapped[dict[str, Any]]
+    prev_hash: Mapped[str]
+    hash: Mapped[str]

@@ -1,0 +1,179 @@
+"""What people look at: a line a run for `yatt runs`, and the whole of one run for `yatt show`. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from sqlalchemy import Connection, func, select
+
+from db.engine import Database
+from db.errors import RunNotFound
+from db.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
+from db.runs import RUN_COLUMNS, RunRow
+
+RowType = TypeVar("RowType")
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run at a glance. Ages and times in seconds; negative lease_expires_in: it ran out; holder None: nobody has it."""
+
+    run: RunRow
+    epoch: int
+    holder: str | None
+    lease_expires_in: float
+    last_commit_age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSummary:
+    """A phase over the whole run. failures: dispatched attempts that failed, by class. seconds: of finished attempts."""
+
+    phase: str
+    attempts: int
+    done: int
+    failures: Mapping[str, int]
+    seconds: float
+    bytes_to_driver: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One flow run's stretch. Times: milliseconds since 1970."""
+
+    epoch: int
+    flow_run_id: str
+    flow_run_name: str
+    started_at: int
+    ended_at: int | None
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRow:
+    """A line of iterations and where it starts."""
+
+    number: int
+    parent_run: str | None
+    parent_branch: int | None
+    parent_iteration: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLine:
+    """A snapshot at a glance."""
+
+    branch: int
+    iteration: int
+    epoch: int
+    folder: str
+    bytes: int
+    weights_digest: str
+    seconds: float
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverview:
+    """All that `yatt show` tells of a run. samples, tokens: of all recorded shards, on all branches."""
+
+    line: RunLine
+    phases: tuple[PhaseSummary, ...]
+    segments: tuple[SegmentRow, ...]
+    branches: tuple[BranchRow, ...]
+    snapshots: tuple[SnapshotLine, ...]
+    samples: int
+    tokens: int
+    outbox_pending: int
+
+
+class Overviews:
+    """Answers `yatt runs` and `yatt show`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def runs(self, limit: int = 1000) -> tuple[RunLine, ...]:
+        """The newest runs, newest first."""
+        with self._database.read() as connection:
+            return _lines(connection, self._database, None, limit)
+
+    def show(self, run: str) -> RunOverview:
+        """One run. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            lines = _lines(connection, self._database, run, 1)
+            if not lines:
+                raise RunNotFound(f"there is no run {run!r} in this ledger")
+            sums = select(func.coalesce(func.sum(Shard.samples), 0), func.coalesce(func.sum(Shard.tokens), 0))
+            samples, tokens = connection.execute(sums.where(Shard.run == run)).one()
+            pending = select(func.count()).where(Outbox.run == run, Outbox.delivered_at.is_(None))
+            return RunOverview(
+                line=lines[0],
+                phases=_phases(connection, run),
+                segments=_rows(connection, Segment, SegmentRow, run, Segment.epoch),
+                branches=_rows(connection, Branch, BranchRow, run, Branch.number),
+                snapshots=_rows(connection, Snapshot, SnapshotLine, run, Snapshot.recorded_at),
+                samples=int(samples),
+                tokens=int(tokens),
+                outbox_pending=connection.execute(pending).scalar_one(),
+            )
+
+
+def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:
+    query = (
+        select(*RUN_COLUMNS, Lease.epoch, Lease.holder, Lease.expires_at, database.now().label("now"))
+        .join(Lease, Lease.run == Run.id)
+        .order_by(Run.created_at.desc(), Run.number.desc(), Run.id)
+        .limit(limit)
+    )
+    if run is not None:
+        query = query.where(Run.id == run)
+    lines = []
+    for row in connection.execute(query):
+        committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
+        own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
+        lines.append(RunLine(own, row.epoch, row.holder, (row.expires_at - row.now) / 1000, committed))
+    return tuple(lines)
+
+
+def _phases(connection: Connection, run: str) -> tuple[PhaseSummary, ...]:
+    rows = connection.execute(
+        select(
+            PhaseAttempt.phase,
+            PhaseAttempt.state,
+            PhaseAttempt.failure_class,
+            func.count().label("attempts"),
+            func.count(PhaseAttempt.dispatched_at).label("charged"),
+            func.coalesce(func.sum(PhaseAttempt.seconds), 0.0).label("seconds"),
+            func.coalesce(func.sum(PhaseAttempt.bytes_to_driver), 0).label("bytes"),
+            func.min(PhaseAttempt.planned_at).label("first"),
+        )
+        .where(PhaseAttempt.run == run)
+        .group_by(PhaseAttempt.phase, PhaseAttempt.state, PhaseAttempt.failure_class)
+        .order_by(func.min(PhaseAttempt.planned_at))
+    ).all()
+    summaries = []
+    for phase in dict.fromkeys(row.phase for row in rows):
+        own = [row for row in rows if row.phase == phase]
+        done = [row for row in own if row.state == "DONE"]
+        failures = {row.failure_class: row.charged for row in own if row.failure_class is not None and row.charged}
+        summaries.append(
+            PhaseSummary(
+                phase=phase,
+                attempts=sum(row.attempts for row in own),
+                done=sum(row.attempts for row in done),
+                failures=failures,
+                seconds=float(sum(row.seconds for row in done)),
+                bytes_to_driver=int(sum(row.bytes for row in done)),
+            )
+        )
+    return tuple(summaries)
+
+
+def _rows(connection: Connection, table: Any, kind: type[RowType], run: str, order: Any) -> tuple[RowType, ...]:
+    columns = [table.__table__.columns[name] for name in get_type_hints(kind)]
+    rows = connection.execute(select(*columns).where(table.run == run).order_by(order))
+    return tuple(kind(**row._mapping) for row in rows)

@@ -1,0 +1,155 @@
+"""Attempts at phases: the intent is written before the work is dispatched, and the budget is charged at dispatch.
+
+So a driver that dies counts too: whoever takes the lease next fails what was left open (see `db.lease`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+
+from db.engine import Database, Fence
+from db.errors import OutOfOrder
+from db.models import PhaseAttempt
+
+PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a phase; number counts from 1, over drivers."""
+
+    run: str
+    branch: int
+    iteration: int
+    phase: str
+    wave: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.run}/b{self.branch}/i{self.iteration}/{self.phase}/w{self.wave} attempt {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """A try with what became of it. Times: milliseconds since 1970; seconds as measured by the driver."""
+
+    run: str
+    branch: int
+    iteration: int
+    phase: str
+    wave: int
+    number: int
+    state: str
+    epoch: int
+    planned_at: int
+    dispatched_at: int | None
+    ended_at: int | None
+    failure_class: str | None
+    reason: str | None
+    receipt: Mapping[str, Any] | None
+    seconds: float | None
+    bytes_to_driver: int | None
+
+
+class Phases:
+    """Books the attempts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def plan(self, fence: Fence, branch: int, iteration: int, phase: str, wave: int = 0) -> Attempt:
+        """Writes the intent to do a phase. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, now):
+            last = connection.execute(
+                select(func.max(PhaseAttempt.number)).where(*_phase(fence.run, branch, iteration, phase, wave))
+            ).scalar_one()
+            attempt = Attempt(fence.run, branch, iteration, phase, wave, (last or 0) + 1)
+            row = {name: getattr(attempt, name) for name in Attempt.__slots__}
+            row |= {"state": PLANNED, "epoch": fence.epoch, "planned_at": now}
+            connection.execute(insert(PhaseAttempt), row)
+        return attempt
+
+    def dispatch(self, fence: Fence, attempt: Attempt) -> None:
+        """Charges the attempt; the work may start once this returns. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, now):
+            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.state == PLANNED)
+            result = connection.execute(change.values(state=DISPATCHED, dispatched_at=now))
+            _expect_one(result.rowcount, attempt, "dispatched", PLANNED)
+
+    def finish(
+        self, fence: Fence, attempt: Attempt, receipt: Mapping[str, Any], seconds: float, bytes_to_driver: int = 0
+    ) -> None:
+        """The phase is done; receipt: what recovery needs of it. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, now):
+            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.state == DISPATCHED)
+            values = {"receipt": receipt, "seconds": seconds, "bytes_to_driver": bytes_to_driver}
+            result = connection.execute(change.values(state=DONE, ended_at=now, **values))
+            _expect_one(result.rowcount, attempt, "finished", DISPATCHED)
+
+    def fail(
+        self, fence: Fence, attempt: Attempt, failure_class: str, reason: str, seconds: float | None = None
+    ) -> None:
+        """The attempt failed, before or after its dispatch. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, now):
+            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.ended_at.is_(None))
+            values = {"failure_class": failure_class, "reason": reason, "seconds": seconds}
+            result = connection.execute(change.values(state=FAILED, ended_at=now, **values))
+            _expect_one(result.rowcount, attempt, "failed", "open")
+
+    def charged(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> dict[str, int]:
+        """Dispatched attempts at a phase that failed, by class of failure, over all drivers."""
+        query = (
+            select(PhaseAttempt.failure_class, func.count())
+            .where(*_phase(run, branch, iteration, phase, wave))
+            .where(PhaseAttempt.state == FAILED, PhaseAttempt.dispatched_at.is_not(None))
+            .group_by(PhaseAttempt.failure_class)
+        )
+        with self._database.read() as connection:
+            return {str(kind): int(count) for kind, count in connection.execute(query)}
+
+    def done(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> AttemptRow | None:
+        """The newest finished attempt at a phase, with its receipt; None if it has to be done."""
+        query = (
+            select(*PhaseAttempt.__table__.columns)
+            .where(*_phase(run, branch, iteration, phase, wave), PhaseAttempt.state == DONE)
+            .order_by(PhaseAttempt.number.desc())
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else AttemptRow(**row._mapping)
+
+    def attempts(self, run: str, branch: int, iteration: int) -> list[AttemptRow]:
+        """All attempts at an iteration's phases, in the order in which they were planned."""
+        query = (
+            select(*PhaseAttempt.__table__.columns)
+            .where(PhaseAttempt.run == run, PhaseAttempt.branch == branch, PhaseAttempt.iteration == iteration)
+            .order_by(PhaseAttempt.planned_at, PhaseAttempt.phase, PhaseAttempt.wave, PhaseAttempt.number)
+        )
+        with self._database.read() as connection:
+            return [AttemptRow(**row._mapping) for row in connection.execute(query)]
+
+
+def _phase(run: str, branch: int, iteration: int, phase: str, wave: int) -> tuple[Any, ...]:
+    table = PhaseAttempt
+    return (
+        table.run == run,
+        table.branch == branch,
+        table.iteration == iteration,
+        table.phase == phase,
+        table.wave == wave,
+    )
+
+
+def _attempt(attempt: Attempt) -> tuple[Any, ...]:
+    key = _phase(attempt.run, attempt.branch, attempt.iteration, attempt.phase, attempt.wave)
+    return (*key, PhaseAttempt.number == attempt.number)
+
+
+def _expect_one(changed: int, attempt: Attempt, verb: str, state: str) -> None:
+    if changed != 1:
+        raise OutOfOrder(f"{attempt} cannot be {verb}: it is not {state}")

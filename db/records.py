@@ -1,0 +1,222 @@
+"""What the driver records of an iteration besides its phases: sealed shards, waves, placement decisions, snapshots.
+
+A choice is written before it takes effect and obeyed on recovery: recording it again returns what was recorded first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, and_, insert, or_, select, update
+
+from db.ancestry import ancestry
+from db.engine import Database, Fence
+from db.errors import Conflict, OutOfOrder
+from db.models import PlacementDecision, Shard, Snapshot, Wave
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """A sealed shard. epoch: the one that made it. group_digests: 32 bytes a prompt. sums: additive statistics."""
+
+    branch: int
+    iteration: int
+    wave: int
+    shard: int
+    epoch: int
+    folder: str
+    manifest_sha256: str
+    samples: int
+    tokens: int
+    group_digests: bytes
+    sums: Mapping[str, float]
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaveRow:
+    """A wave of collect: its plan, and what it was settled to (None while it is open)."""
+
+    branch: int
+    iteration: int
+    wave: int
+    plan: Mapping[str, Any]
+    outcome: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A placement decision, and what really happened (None until it is known)."""
+
+    branch: int
+    iteration: int
+    seq: int
+    inputs: Mapping[str, Any]
+    decision: Mapping[str, Any]
+    prediction: Mapping[str, Any]
+    reason: str
+    outcome: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """A published snapshot. epoch: the one that published it. run: whose it is, where a fork sees its parent's."""
+
+    run: str
+    branch: int
+    iteration: int
+    epoch: int
+    folder: str
+    manifest_sha256: str
+    bytes: int
+    weights_digest: str
+    seconds: float
+    state: str = "kept"
+
+
+class Records:
+    """Books shards, waves, decisions and snapshots."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def shard(self, fence: Fence, row: ShardRow) -> bool:
+        """Records a sealed shard; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`."""
+        with self._database.fenced(fence) as (connection, now):
+            found = connection.execute(
+                select(Shard.manifest_sha256, Shard.folder).where(
+                    *_iteration(Shard, fence.run, row.branch, row.iteration),
+                    Shard.wave == row.wave,
+                    Shard.shard == row.shard,
+                )
+            ).one_or_none()
+            if found is None:
+                connection.execute(insert(Shard), asdict(row) | {"run": fence.run, "recorded_at": now})
+                return True
+        if found.manifest_sha256 != row.manifest_sha256:
+            place = f"run {fence.run}, iteration {row.iteration}, wave {row.wave}, shard {row.shard}"
+            raise Conflict(f"{place}: {found.folder} is recorded; {row.folder} has another manifest")
+        return False
+
+    def shards(self, run: str, branch: int, iteration: int, wave: int | None = None) -> list[ShardRow]:
+        """The recorded shards of an iteration (or of one wave of it) in order of wave and shard."""
+        columns = [Shard.__table__.columns[name] for name in ShardRow.__slots__]
+        query = select(*columns).where(*_iteration(Shard, run, branch, iteration))
+        if wave is not None:
+            query = query.where(Shard.wave == wave)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(Shard.wave, Shard.shard))
+            return [ShardRow(**row._mapping) for row in rows]
+
+    def wave(self, fence: Fence, row: WaveRow) -> WaveRow:
+        """Records a wave's plan before it starts; returns the plan in force, the first recorded. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, now):
+            found = _waves(connection, fence.run, row.branch, row.iteration, row.wave)
+            if found:
+                return found[0]
+            extra = {"run": fence.run, "epoch": fence.epoch, "recorded_at": now}
+            connection.execute(insert(Wave), asdict(row) | extra)
+        return row
+
+    def settle_wave(self, fence: Fence, branch: int, iteration: int, wave: int, outcome: Mapping[str, Any]) -> None:
+        """Records what a planned wave came to, once. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, _):
+            key = (*_iteration(Wave, fence.run, branch, iteration), Wave.wave == wave)
+            _set_outcome(connection, Wave, key, outcome, f"run {fence.run}, iteration {iteration}, wave {wave}")
+
+    def waves(self, run: str, branch: int, iteration: int) -> list[WaveRow]:
+        """The waves of an iteration in order."""
+        with self._database.read() as connection:
+            return _waves(connection, run, branch, iteration)
+
+    def decision(self, fence: Fence, row: DecisionRow) -> DecisionRow:
+        """Records a decision before it takes effect; returns the one in force, the first recorded. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, now):
+            found = _decisions(connection, fence.run, row.branch, row.iteration, row.seq)
+            if found:
+                return found[0]
+            extra = {"run": fence.run, "epoch": fence.epoch, "recorded_at": now}
+            connection.execute(insert(PlacementDecision), asdict(row) | extra)
+        return row
+
+    def decision_outcome(self, fence: Fence, branch: int, iteration: int, seq: int, outcome: Mapping[str, Any]) -> None:
+        """Records what really happened after a decision, once. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, _):
+            key = (*_iteration(PlacementDecision, fence.run, branch, iteration), PlacementDecision.seq == seq)
+            place = f"run {fence.run}, iteration {iteration}, decision {seq}"
+            _set_outcome(connection, PlacementDecision, key, outcome, place)
+
+    def decisions(self, run: str, branch: int, iteration: int) -> list[DecisionRow]:
+        """The placement decisions of an iteration in order."""
+        with self._database.read() as connection:
+            return _decisions(connection, run, branch, iteration)
+
+    def snapshot(self, fence: Fence, row: SnapshotRow) -> bool:
+        """Records a published snapshot; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`."""
+        with self._database.fenced(fence) as (connection, now):
+            key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
+            found = connection.execute(select(Snapshot.manifest_sha256).where(*key)).one_or_none()
+            if found is None:
+                connection.execute(insert(Snapshot), asdict(row) | {"run": fence.run, "recorded_at": now})
+                return True
+        if found.manifest_sha256 != row.manifest_sha256:
+            raise Conflict(f"run {fence.run}: {row.folder} is recorded with another manifest")
+        return False
+
+    def snapshot_pruned(self, fence: Fence, row: SnapshotRow) -> None:
+        """A snapshot's files are about to be deleted; its row stays. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, _):
+            key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
+            connection.execute(update(Snapshot).where(*key).values(state="pruned"))
+
+    def snapshots(self, run: str, state: str | None = "kept") -> list[SnapshotRow]:
+        """The snapshots along the current branch's line, newest first; of every state with `state=None`."""
+        columns = [Snapshot.__table__.columns[name] for name in SnapshotRow.__slots__]
+        with self._database.read() as connection:
+            line = or_(
+                *(
+                    and_(
+                        Snapshot.run == stretch.run,
+                        Snapshot.branch == stretch.branch,
+                        Snapshot.iteration.between(stretch.first, stretch.last),
+                    )
+                    for stretch in ancestry(connection, run)
+                )
+            )
+            query = select(*columns).where(line)
+            if state is not None:
+                query = query.where(Snapshot.state == state)
+            rows = connection.execute(query.order_by(Snapshot.iteration.desc(), Snapshot.epoch.desc()))
+            return [SnapshotRow(**row._mapping) for row in rows]
+
+
+def _iteration(table: Any, run: str, branch: int, iteration: int) -> tuple[Any, ...]:
+    return (table.run == run, table.branch == branch, table.iteration == iteration)
+
+
+def _waves(connection: Connection, run: str, branch: int, iteration: int, wave: int | None = None) -> list[WaveRow]:
+    columns = [Wave.__table__.columns[name] for name in WaveRow.__slots__]
+    query = select(*columns).where(*_iteration(Wave, run, branch, iteration))
+    if wave is not None:
+        query = query.where(Wave.wave == wave)
+    return [WaveRow(**row._mapping) for row in connection.execute(query.order_by(Wave.wave))]
+
+
+def _decisions(
+    connection: Connection, run: str, branch: int, iteration: int, seq: int | None = None
+) -> list[DecisionRow]:
+    columns = [PlacementDecision.__table__.columns[name] for name in DecisionRow.__slots__]
+    query = select(*columns).where(*_iteration(PlacementDecision, run, branch, iteration))
+    if seq is not None:
+        query = query.where(PlacementDecision.seq == seq)
+    return [DecisionRow(**row._mapping) for row in connection.execute(query.order_by(PlacementDecision.seq))]
+
+
+def _set_outcome(
+    connection: Connection, table: Any, key: tuple[Any, ...], outcome: Mapping[str, Any], place: str
+) -> None:
+    change = update(table).where(*key, table.outcome.is_(None)).values(outcome=outcome)
+    if connection.execute(change).rowcount != 1:
+        raise OutOfOrder(f"{place}: it was never planned, or has its outcome already")
