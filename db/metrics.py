@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, func, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, select
 
 from db.ancestry import Stretch, ancestry
 from db.engine import Database
@@ -101,12 +101,11 @@ class Metrics:
     def latest(self, run: str) -> dict[str, Point]:
         """The newest point of every metric. Raises `RunNotFound`."""
         newest: dict[str, Point] = {}
+        last = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step.desc()).limit(1)
         with self._database.read() as connection:
             for stretch in ancestry(connection, run):
                 for key, (number, _) in _series(connection, stretch.run).items():
-                    row = connection.execute(
-                        _points(number, stretch).order_by(MetricPoint.step.desc()).limit(1)
-                    ).one_or_none()
+                    row = connection.execute(last.where(_within(number, stretch))).one_or_none()
                     if row is not None:
                         newest[key] = Point(key, row.step, row.value)
         return dict(sorted(newest.items()))
@@ -132,17 +131,18 @@ class Metrics:
 
 
 def _along(connection: Connection, stretches: Sequence[Stretch], key: str) -> Iterator[Point]:
+    points = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step)
     for stretch in stretches:
         number = connection.execute(
             select(MetricSeries.id).where(MetricSeries.run == stretch.run, MetricSeries.key == key)
         ).scalar_one_or_none()
         if number is not None:
-            for row in connection.execute(_points(number, stretch).order_by(MetricPoint.step)):
+            for row in connection.execute(points.where(_within(number, stretch))):
                 yield Point(key, row.step, row.value)
 
 
-def _points(number: int, stretch: Stretch) -> Select[Any]:
-    return select(MetricPoint.step, MetricPoint.value).where(
+def _within(number: int, stretch: Stretch) -> ColumnElement[bool]:
+    return and_(
         MetricPoint.series == number,
         MetricPoint.branch == stretch.branch,
         MetricPoint.step.between(stretch.first, stretch.last),
