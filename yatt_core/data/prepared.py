@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from yatt_core import durable
-from yatt_core.data.columns import Array, fixed_column, list_array, ragged_column
+from yatt_core.data.columns import Array, fixed_column, list_array, offsets_of, ragged_column
 from yatt_core.data.experience import sort_samples
 from yatt_core.errors import DataError
 from yatt_core.keys import WorkKey, iteration_folder
@@ -136,12 +136,11 @@ def _table_of(columns: PreparedColumns) -> pa.Table:
 
 
 def _columns_of(table: pa.Table) -> PreparedColumns:
-    lengths = fixed_column(table, "response_length")
     tokens = {name: ragged_column(table, name)[0].copy() for name in _TOKEN_COLUMNS if name in table.column_names}
     return PreparedColumns(
         ordinals=fixed_column(table, "prompt_ordinal").copy(),
         samples=fixed_column(table, "sample").copy(),
         advantages=fixed_column(table, "advantage").copy(),
-        response_offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        response_offsets=offsets_of(fixed_column(table, "response_length")),
         **tokens,
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from yatt_core import durable
 from yatt_core.keys import iteration_folder
 
 PREFIX, SUFFIX = "telemetry.", ".json"
@@ -19,7 +20,7 @@ PREFIX, SUFFIX = "telemetry.", ".json"
 def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, values: Mapping[str, Any]) -> None:
     """Writes (or replaces) one file of telemetry; name: who measured, such as a phase or an actor."""
     folder = run_folder / iteration_folder(branch, iteration)
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(folder)
     path = folder / f"{PREFIX}{name}{SUFFIX}"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(values, sort_keys=True, indent=1) + "\n")

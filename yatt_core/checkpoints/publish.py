@@ -1,0 +1,123 @@
+"""Publishes a snapshot: all of it under its name, or nothing.
+
+Consumes a writer that puts files into an empty folder. Produces a folder whose files are synced and named by a manifest with
+size and sha256, moved to its final name in one rename. The ledger's row comes after; only what the ledger names exists.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from yatt_core import durable
+from yatt_core.checkpoints.verify import SNAPSHOT_KIND, files_in, verify_snapshot
+from yatt_core.engines.protocol import StateWriter
+from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.manifests import MANIFEST, entry_of_file, load_manifest, publish_manifest
+from yatt_core.receipts import SnapshotReceipt
+
+SPARE_BYTES = 16 << 20
+"""Room that must be left on the disk behind a snapshot, for the ledger, logs and experience."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotIdentity:
+    """Whose tensors they are; stands in the manifest. audit_head: digest at the head of the run's audit chain."""
+
+    run: str
+    branch: int
+    iteration: int
+    epoch: int
+    spec_digest: str
+    weights_digest: str
+    audit_head: str = ""
+
+
+def publish_snapshot(
+    run_folder: Path, folder: str, identity: SnapshotIdentity, write: StateWriter, needed_bytes: int
+) -> SnapshotReceipt:
+    """Writes and publishes a snapshot at `folder`, relative to the run folder.
+
+    needed_bytes: about what the writer will write. A folder that an earlier attempt of the same identity published is kept
+    if it is whole. Raises `InfrastructureError` when the disk is too small or refuses; nothing is then left behind.
+    """
+    started = time.perf_counter()
+    target = run_folder / folder
+    durable.make_folder(target.parent)
+    if (published := _published(run_folder, folder, identity)) is not None:
+        return published
+    _require_room(target, needed_bytes)
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        write(partial)
+        manifest_sha256, size = _seal(partial, identity)
+        if target.exists():
+            durable.remove_folder(target)
+        durable.move_folder(partial, target)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        # What safetensors and torch raise for a disk that refuses is no OSError.
+        free = shutil.disk_usage(target.parent).free
+        raise InfrastructureError(
+            f"{target}: the snapshot cannot be written: {error}; it needs {needed_bytes} bytes, {free} are free"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return _receipt(folder, identity, manifest_sha256, size, time.perf_counter() - started)
+
+
+def _require_room(target: Path, needed_bytes: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if free < needed_bytes + SPARE_BYTES:
+        raise InfrastructureError(
+            f"{target}: no room for the snapshot: it needs {needed_bytes} bytes and {SPARE_BYTES} to spare, {free} are free"
+        )
+
+
+def _seal(partial: Path, identity: SnapshotIdentity) -> tuple[str, int]:
+    """Syncs what the writer wrote and adds the manifest: its sha256, and the bytes of all files."""
+    names = files_in(partial)
+    if not names or MANIFEST in names:
+        raise DataError(f"{partial}: a snapshot's writer writes files, and none called {MANIFEST}; it wrote {names}")
+    entries = {}
+    for name in names:
+        durable.sync_file(partial / name)
+        entries[name] = entry_of_file(partial / name)
+    for path in partial.rglob("*/"):
+        durable.sync_folder(path)
+    manifest_sha256 = publish_manifest(partial, SNAPSHOT_KIND, asdict(identity), entries)
+    return manifest_sha256, sum(entry.size for entry in entries.values())
+
+
+def _published(run_folder: Path, folder: str, identity: SnapshotIdentity) -> SnapshotReceipt | None:
+    """The receipt of a whole snapshot of the same tensors that stands there already."""
+    if not (run_folder / folder).exists():
+        return None
+    try:
+        manifest = load_manifest(run_folder / folder, SNAPSHOT_KIND)
+        verify_snapshot(run_folder, folder, manifest.sha256)
+    except DataError:
+        return None
+    if manifest.fields != asdict(identity):
+        return None
+    return _receipt(folder, identity, manifest.sha256, sum(entry.size for entry in manifest.files.values()), 0.0)
+
+
+def _receipt(
+    folder: str, identity: SnapshotIdentity, manifest_sha256: str, size: int, seconds: float
+) -> SnapshotReceipt:
+    return SnapshotReceipt(
+        branch=identity.branch,
+        iteration=identity.iteration,
+        epoch=identity.epoch,
+        folder=folder,
+        manifest_sha256=manifest_sha256,
+        bytes=size,
+        weights_digest=identity.weights_digest,
+        seconds=seconds,
+    )
