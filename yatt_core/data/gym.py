@@ -1,0 +1,99 @@
+"""Tasks of the reasoning-gym package: their entries as plain JSON rows, and their own scores.
+
+Consumes a task's name and options; produces rows (`question`, `answer`, `metadata`, `task`, `options`) that survive JSON,
+and scores of responses to them. Rows keep what JSON lacks (tuples, keys that are no strings), because several tasks compare
+a response with such a value. Importing this module takes a second: the package comes with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reasoning_gym.factory import DATASETS, create_dataset
+
+from yatt_core.digests import canonical_json
+from yatt_core.errors import ConfigurationError, DataError
+
+OWN_OPTIONS = frozenset({"seed", "size"})
+TUPLE_TAG, MAPPING_TAG = "__tuple__", "__mapping__"
+
+
+def create_task(task: str, options: Mapping[str, Any], seed: int = 0, size: int = 1) -> Any:
+    """A reasoning-gym dataset whose entry i is drawn from Random(seed + i).
+
+    Raises `ConfigurationError` for an unknown task or option (with the nearest names) and for options it refuses.
+    """
+    if task not in DATASETS:
+        raise ConfigurationError(f"data.sources: reasoning-gym has no task {task!r}; {_nearest(task, DATASETS)}")
+    known = {field.name for field in dataclasses.fields(DATASETS[task][1])} - OWN_OPTIONS
+    for option in options:
+        if option in OWN_OPTIONS:
+            raise ConfigurationError(f"data.sources: task {task!r}: option {option!r} is set by the run, leave it out")
+        if option not in known:
+            raise ConfigurationError(f"data.sources: task {task!r} has no option {option!r}; {_nearest(option, known)}")
+    try:
+        return create_dataset(task, seed=seed, size=size, **options)
+    except (AssertionError, ValueError, TypeError, KeyError, AttributeError) as error:
+        given = canonical_json(dict(options))
+        raise ConfigurationError(f"data.sources: task {task!r} refuses the options {given}: {error}") from error
+
+
+def entries(task: str, options: Mapping[str, Any], seed: int, size: int) -> Iterator[dict[str, Any]]:
+    """Rows of a task, one by one. Raises `DataError` for an entry that the task cannot make or JSON cannot hold."""
+    dataset = create_task(task, options, seed, size)
+    for index in range(size):
+        try:
+            row = {**dataset[index], "task": task, "options": dict(options)}
+            packed = json.loads(canonical_json(_pack(row)))
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            raise DataError(f"reasoning-gym task {task!r}, seed {seed}: entry {index} failed: {error}") from error
+        yield packed
+
+
+def score(response: str, row: Mapping[str, Any]) -> float:
+    """The task's own score of a response, usually 0 to 1. Raises `DataError` for a row that is no reasoning-gym entry."""
+    if not {"task", "options", "question", "metadata"} <= row.keys():
+        raise DataError("the prompt is no reasoning-gym entry; score it with another reward function")
+    task = _task_for_scores(row["task"], canonical_json(row["options"]))
+    return float(task.score_answer(answer=response, entry=_unpack(dict(row))))
+
+
+@functools.lru_cache(maxsize=256)
+def _task_for_scores(task: str, options: str) -> Any:
+    return create_task(task, json.loads(options))
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(sorted(known))}"
+
+
+def _pack(value: Any) -> Any:
+    """The value with tagged stand-ins for tuples and for mappings with keys that are no strings."""
+    if isinstance(value, tuple):
+        return {TUPLE_TAG: [_pack(item) for item in value]}
+    if isinstance(value, list):
+        return [_pack(item) for item in value]
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: _pack(item) for key, item in value.items()}
+        return {MAPPING_TAG: [[_pack(key), _pack(item)] for key, item in value.items()]}
+    return value
+
+
+def _unpack(value: Any) -> Any:
+    """What `_pack` was given."""
+    if isinstance(value, list):
+        return [_unpack(item) for item in value]
+    if isinstance(value, dict):
+        if value.keys() == {TUPLE_TAG}:
+            return tuple(_unpack(item) for item in value[TUPLE_TAG])
+        if value.keys() == {MAPPING_TAG}:
+            return {_unpack(key): _unpack(item) for key, item in value[MAPPING_TAG]}
+        return {key: _unpack(item) for key, item in value.items()}
+    return value

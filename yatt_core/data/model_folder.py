@@ -1,0 +1,172 @@
+"""The policy's Hugging Face folder: checks a given one, or makes a small one from a config with seeded weights.
+
+Consumes the spec's model part; produces a folder with config.json, safetensors and tokenizer, and its size. Weights are read
+from safetensors alone: pickles can run code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from yatt_core.data.tokenizer import END_ID, PAD_ID, load_tokenizer
+from yatt_core.digests import file_sha256
+from yatt_core.errors import ConfigurationError
+from yatt_core.keys import stable_seed
+from yatt_core.spec.model import ModelFromConfig
+
+CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a run keeps about its initial model.
+
+    model_path: absolute, or relative to the inputs' folder; empty for none. model_files: of a given folder, what tells it
+    from another. vocabulary: number of the tokenizer's tokens.
+    """
+
+    model_path: str
+    model_files: Mapping[str, str]
+    vocabulary: int
+    parameters: int
+
+
+def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path) -> None:
+    """Writes config and weights (float32) into the folder; the same bytes for the same arguments, whatever ran before.
+
+    vocabulary: rows of the embedding.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    config = AutoConfig.for_model(
+        model.architecture,
+        vocab_size=vocabulary,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        num_key_value_heads=model.key_value_heads,
+        head_dim=model.hidden_size // model.heads,
+        max_position_embeddings=model.max_positions,
+        tie_word_embeddings=model.tie_embeddings,
+        pad_token_id=PAD_ID,
+        eos_token_id=END_ID,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stable_seed("weights", seed))
+        network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    network.save_pretrained(folder)
+
+
+def describe_model(folder: Path) -> ModelFacts:
+    """Facts of a given Hugging Face folder. Raises `ConfigurationError` for one that cannot be used."""
+    check_model_folder(folder)
+    vocabulary = len(load_tokenizer(folder))
+    config = read_config(folder)
+    rows = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    if rows is not None and vocabulary > rows:
+        raise ConfigurationError(
+            f"model.path: {folder}: the tokenizer has {vocabulary} tokens, the model knows {rows}; they do not belong together"
+        )
+    return ModelFacts(str(folder), _fingerprint(folder), vocabulary, count_parameters(folder))
+
+
+def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
+    """Raises `ConfigurationError` that names what differs in a given folder from what `describe_model` found."""
+    check_model_folder(folder)
+    found = _fingerprint(folder)
+    if changed := sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name)):
+        raise ConfigurationError(f"model.path: {folder} has changed since the run began: {', '.join(changed)}")
+
+
+def _fingerprint(folder: Path) -> dict[str, str]:
+    """What tells a given model from another: digests of its small files, sizes of its weights."""
+    files = (path for path in sorted(folder.iterdir()) if path.is_file())
+    return {
+        path.name: f"{path.stat().st_size} bytes" if path.suffix == ".safetensors" else file_sha256(path)
+        for path in files
+        if path.suffix in {".safetensors", ".json", ".jinja", ".txt", ".model"}
+    }
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raises `ConfigurationError` that names what a Hugging Face folder of a causal language model lacks."""
+    if not folder.is_dir():
+        raise ConfigurationError(f"model.path: {folder} is no folder")
+    if "model_type" not in read_config(folder):
+        raise ConfigurationError(f"model.path: {folder / CONFIG} names no model_type; it is no Hugging Face model")
+    missing = [path.name for path in weight_files(folder) if not path.is_file()]
+    if missing:
+        raise ConfigurationError(f"model.path: {folder} lacks weights that its index names: {', '.join(missing)}")
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ConfigurationError(
+            f"model.path: {folder} has no tokenizer; one of {', '.join(TOKENIZER_FILES)} is needed"
+        )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The model's config.json. Raises `ConfigurationError`."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ConfigurationError(f"model.path: {folder} has no {CONFIG}")
+    return _read_object(path)
+
+
+def weight_files(folder: Path) -> Sequence[Path]:
+    """The model's safetensors files, names sorted. Raises `ConfigurationError` if there are none."""
+    index = folder / WEIGHTS_INDEX
+    if index.is_file():
+        names = set(_read_object(index).get("weight_map", {}).values())
+        return [folder / name for name in sorted(names)]
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if files := sorted(folder.glob("*.safetensors")):
+        return files
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    hint = f"; {', '.join(pickles)} may be pickles, which can run code: convert them to safetensors" if pickles else ""
+    raise ConfigurationError(f"model.path: {folder} has no weights (*.safetensors){hint}")
+
+
+def count_parameters(folder: Path) -> int:
+    """Elements of all stored tensors, tied ones once. Raises `ConfigurationError` for a damaged file."""
+    total = 0
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - no mapping, it cannot be iterated
+                    elements = 1
+                    for size in tensors.get_slice(name).get_shape():
+                        elements *= size
+                    total += elements
+        except (SafetensorError, OSError) as error:
+            raise ConfigurationError(f"model.path: {path} is no readable safetensors file: {error}") from error
+    return total
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"model.path: {path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"model.path: {path} holds no JSON object")
+    return value

@@ -1,0 +1,220 @@
+"""From text to tokens and back: what stands between prompts, engines and reward functions.
+
+Consumes a model folder's tokenizer, chat template and generation settings; produces token ids for prompts and answers, the
+texts of responses, and the tokens that end a response. Virtual runs have a codec without a model.
+
+Every controller loads one, so this imports the tokenizer class alone (under a second) and the whole of `transformers`' model
+registry (five seconds, with torch) only for folders without a tokenizer.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from jinja2 import TemplateError
+
+from yatt_core.data.model_folder import read_config
+from yatt_core.data.tokenizer import load_tokenizer
+from yatt_core.engines.protocol import Int32
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.spec.rollout import VirtualRollout
+from yatt_core.spec.run import RunSpec
+
+TEMPLATE_DATE = "26 Jul 2024"
+"""What chat templates that ask for the date are told, so that a prompt is the same on every day."""
+
+
+class TextCodec(Protocol):
+    """Turns texts into tokens and back.
+
+    stop_tokens: ids that end a response, ascending. vocabulary: number of tokens.
+    """
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end a response, ascending."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        ...
+
+    def encode_prompt(self, text: str, prompt_id: str = "") -> Int32:
+        """Tokens of a prompt, ready for generation: [length]. Raises `DataError` that names a prompt that is too long."""
+        ...
+
+    def encode_answer(self, text: str) -> Int32:
+        """Tokens of a response that ends properly: [length], the end-of-sequence token included."""
+        ...
+
+    def decode(self, tokens: Sequence[int] | Int32) -> str:
+        """Text of a response, without its stop token and special tokens."""
+        ...
+
+
+class PromptCodec:
+    """The codec of a Hugging Face folder: chat template and system prompt where the tokenizer has a template."""
+
+    def __init__(self, tokenizer: Any, system_prompt: str | None, longest: int, stop_tokens: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+        self._longest = longest
+        self._stop_tokens = tuple(sorted(set(stop_tokens)))
+        if system_prompt is not None:
+            self._check_system_prompt(system_prompt)
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end a response, ascending."""
+        return self._stop_tokens
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens, added ones included."""
+        return len(self._tokenizer)
+
+    def encode_prompt(self, text: str, prompt_id: str = "") -> Int32:
+        """Tokens of a prompt, ready for generation: [length]. Raises `DataError` that names a prompt that is too long."""
+        if self._tokenizer.chat_template is None:
+            tokens = self._tokenizer(text)["input_ids"]
+        else:
+            tokens = self._encode_bare(self._render([*self._system, {"role": "user", "content": text}]))
+        return _checked(tokens, self._longest, prompt_id, text)
+
+    def encode_answer(self, text: str) -> Int32:
+        """Tokens of a response that ends properly: [length], the end-of-sequence token included."""
+        return np.array([*self._encode_bare(text), self._tokenizer.eos_token_id], dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int] | Int32) -> str:
+        """Text of a response, without its stop token and special tokens."""
+        ids = _without_stop(tokens, self._stop_tokens)
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def _encode_bare(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _render(self, messages: Sequence[dict[str, str]]) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages,
+                tokenize=False,
+                add_generation_prompt=True,
+                date_string=TEMPLATE_DATE,
+                strftime_now=lambda _: TEMPLATE_DATE,
+            )
+        )
+
+    def _check_system_prompt(self, system_prompt: str) -> None:
+        """Raises `ConfigurationError` where a system prompt would be lost in silence."""
+        if self._tokenizer.chat_template is None:
+            raise ConfigurationError(
+                "data.system_prompt: the model's tokenizer has no chat template to put it in; leave it out"
+            )
+        try:
+            rendered = self._render([*self._system, {"role": "user", "content": "?"}])
+        except TemplateError as error:
+            raise ConfigurationError(f"data.system_prompt: the model's chat template refuses it: {error}") from None
+        if system_prompt.strip() not in rendered:
+            raise ConfigurationError(
+                "data.system_prompt: the model's chat template takes no system message; leave it out"
+            )
+
+
+class VirtualCodec:
+    """The codec of a virtual run: a prompt's tokens are its bytes, a response's text its token ids; 0 ends a response."""
+
+    stop_tokens = (0,)
+
+    def __init__(self, vocabulary: int, longest: int) -> None:
+        self.vocabulary = vocabulary
+        self._longest = longest
+
+    def encode_prompt(self, text: str, prompt_id: str = "") -> Int32:
+        """Bytes of a prompt: [length]. Raises `DataError` that names a prompt that is too long."""
+        return _checked(list(text.encode()), self._longest, prompt_id, text)
+
+    def encode_answer(self, text: str) -> Int32:
+        """Bytes of an answer, and the end: [length]."""
+        return np.array([*text.encode(), *self.stop_tokens], dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int] | Int32) -> str:
+        """Token ids of a response, without the one that ends it."""
+        return " ".join(map(str, _without_stop(tokens, self.stop_tokens)))
+
+
+def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
+    """The codec of a run. model_path: its Hugging Face folder; unused in a virtual run.
+
+    Raises `ConfigurationError` for a tokenizer that cannot be loaded or has no end, for stop strings that are not single
+    tokens, and for a system prompt that the chat template does not take.
+    """
+    if isinstance(spec.rollout.engine, VirtualRollout):
+        return VirtualCodec(spec.rollout.engine.vocabulary, spec.data.max_prompt_tokens)
+    folder = Path(model_path)
+    config = read_config(folder)
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.eos_token_id is None:
+        raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
+    stop = [tokenizer.eos_token_id, *_generation_stops(folder, config)]
+    stop += [_single_token(tokenizer, text) for text in spec.rollout.stop]
+    return PromptCodec(tokenizer, spec.data.system_prompt, _longest_prompt(spec, config), stop)
+
+
+def _longest_prompt(spec: RunSpec, config: dict[str, Any]) -> int:
+    """Tokens of the longest prompt that the spec allows and that leaves the response its room in the model."""
+    positions = config.get("max_position_embeddings")
+    if positions is None:
+        return spec.data.max_prompt_tokens
+    room = int(positions) - spec.rollout.max_new_tokens
+    if room < 1:
+        raise ConfigurationError(
+            f"rollout.max_new_tokens: {spec.rollout.max_new_tokens} leaves no room for a prompt in the model's "
+            f"{positions} positions"
+        )
+    return min(spec.data.max_prompt_tokens, room)
+
+
+def _generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
+    """End-of-sequence tokens of generation_config.json, or of config.json where there is none."""
+    path = folder / "generation_config.json"
+    settings = config
+    if path.is_file():
+        try:
+            settings = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ConfigurationError(f"model: {path} is not JSON: {error}") from None
+    stops = settings.get("eos_token_id")
+    return [] if stops is None else [stops] if isinstance(stops, int) else list(stops)
+
+
+def _single_token(tokenizer: Any, text: str) -> int:
+    """Id of a stop string."""
+    tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
+        made = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(tokens)))
+        raise ConfigurationError(
+            f"rollout.stop: {text!r} is not a single token of the model (it becomes {made or 'nothing'}); "
+            "use a string that is one token, or leave it out"
+        )
+    return tokens[0]
+
+
+def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str) -> Int32:
+    if len(tokens) > longest:
+        raise DataError(
+            f"prompt {prompt_id or repr(text[:60])} has {len(tokens)} tokens; at most {longest} fit "
+            "(data.max_prompt_tokens, and the model's positions less rollout.max_new_tokens)"
+        )
+    if not tokens:
+        raise DataError(f"prompt {prompt_id or repr(text[:60])} has no tokens")
+    return np.array(tokens, dtype=np.int32)
+
+
+def _without_stop(tokens: Sequence[int] | Int32, stop_tokens: Sequence[int]) -> list[int]:
+    ids = [int(token) for token in tokens]
+    return ids[:-1] if ids and ids[-1] in stop_tokens else ids
