@@ -1,9 +1,10 @@
 """The decoding loop: prompts prefilled once a group, a static cache, finished rows leave, seeded noise.
 
 Consumes a module of transformers and a `GenerateRequest`; produces a `GenerateResult`. In float32 a response's bits do not
-depend on its batch, because what a row computes is laid out by the row alone: its keys lie at its own positions, its prompt
-is padded to a length that is a function of its own length, masked slots behind it come in whole vectors, and no matrix has
-fewer than four rows (below that another kernel adds in another order).
+depend on its batch, because what a row computes is laid out by the row alone: its keys lie at its own positions; its prompt
+is padded to a length that is a function of its own length; masked slots behind it come in whole vectors; no matrix has
+fewer than four rows, below which another kernel adds in another order; and the last row is always a filler, since the end
+of a tensor that fills no whole vector goes through scalar code, whose exponential rounds otherwise.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ def check_decodable(model: nn.Module, positions: int) -> None:
 
 
 def padded_length(length: int) -> int:
-    """The length that a prompt is prefilled at: a function of its own length, so that its neighbours never matter."""
+    """The length that a prompt is prefilled at: longer than itself, by its own length alone, at most a quarter over."""
     step = 8
-    while step * 8 < length:
+    while step * 8 <= length:
         step *= 2
-    return -(-length // step) * step
+    return (length // step + 1) * step
 
 
 @dataclass(slots=True)
@@ -99,14 +100,14 @@ class _Responses:
 
 
 class _Decoder:
-    """One decode batch. Rows [0, alive) of the cache are responses under way, those up to `rows` fill it up to four."""
+    """One decode batch. Rows [0, alive) of the cache are responses under way, those behind them up to `rows` fillers."""
 
     def __init__(self, model: nn.Module, request: GenerateRequest, cache: SlotCache, longest: int) -> None:
         self.model, self.request, self.cache = model, request, cache
         prompts, samples = request.seeds.shape
         self.alive = prompts * samples
-        self.rows = max(self.alive, MINIMUM_ROWS)
-        # Rows that only fill up repeat row 0.
+        self.rows = _rows_for(self.alive)
+        # Fillers repeat row 0.
         self.origin = np.where(np.arange(self.rows) < self.alive, np.arange(self.rows), 0)
         self.prompt_of_row = self.origin // samples
         self.positions = np.array([len(prompt) for prompt in request.prompts], np.int64)[self.prompt_of_row]
@@ -205,7 +206,7 @@ class _Decoder:
             slots = rounded_slots(int(self.positions[holes].max()))
             self.cache.move(self._tensor(movers), self._tensor(holes), slots)
         self.alive = staying
-        self.rows = max(staying, MINIMUM_ROWS)
+        self.rows = _rows_for(staying)
 
     def _forward(self, tokens: npt.NDArray[np.int64]) -> torch.Tensor:
         """Runs one token a row; returns the logits behind it, [rows, vocabulary]."""
@@ -221,12 +222,17 @@ class _Decoder:
             past_key_values=self.cache,
             use_cache=True,
         ).logits
-        # Rows that only fill up stay where they are, inside the cache.
+        # Fillers stay where they are, inside the cache.
         self.positions[: self.alive] += 1
         return logits[:, -1]
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
+
+
+def _rows_for(alive: int) -> int:
+    """Rows of a decoding step: one filler at the end, and four at the least."""
+    return max(alive + 1, MINIMUM_ROWS)
 
 
 def _config(model: nn.Module) -> Any:

@@ -1,0 +1,128 @@
+"""Engines for the contract tests: each case names a builder, the weights of two versions, and a vocabulary."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RolloutEngine, Tensors
+from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
+from yatt_core.spec.rollout import VirtualRollout
+
+VOCABULARY = 40
+STOP = 1
+MAX_PROMPT = 320
+MAX_NEW = 24
+
+
+@dataclass
+class Case:
+    """An engine under the contract. weights(k): the tensors of version k."""
+
+    name: str
+    engine: RolloutEngine
+    weights: Callable[[int], Tensors]
+
+
+def build_model(folder: Path, kind: str) -> None:
+    """A small model whose next token is neither certain nor a coin toss. `odd` has sizes that fill no whole vectors."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    common: dict[str, Any] = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    if kind == "tied":
+        model = Qwen2ForCausalLM(
+            Qwen2Config(
+                hidden_size=64,
+                intermediate_size=172,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                tie_word_embeddings=True,
+                **common,
+            )
+        )
+    else:
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                hidden_size=90,
+                intermediate_size=117,
+                num_attention_heads=3,
+                num_key_value_heads=3,
+                tie_word_embeddings=False,
+                **common,
+            )
+        )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(5)
+    model.save_pretrained(folder)
+
+
+def weights_of(folder: Path, version: int) -> Tensors:
+    """Version 0 is what lies in the folder; the others are moved from there."""
+    from safetensors.numpy import load_file
+
+    rng = np.random.default_rng(version)
+    tensors = load_file(folder / "model.safetensors")
+    if version == 0:
+        return tensors
+    return {name: (t + 0.05 * rng.standard_normal(t.shape)).astype(np.float32) for name, t in tensors.items()}
+
+
+def torch_case(folder: Path, dtype: str = "float32") -> Case:
+    engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW)
+    return Case("torch", engine, lambda version: weights_of(folder, version))
+
+
+def virtual_case() -> Case:
+    spec = VirtualRollout(base_seconds=0, seconds_per_sequence=0, vocabulary=VOCABULARY, median_tokens=12, sigma=0.8)
+
+    def weights(version: int) -> Tensors:
+        return {"state": np.full(32, version, np.uint8)}
+
+    return Case("virtual", VirtualRolloutEngine(spec, seed=7), weights)
+
+
+def build_case(name: str, folder: Path) -> Case:
+    """The engine of a name, with the weights of version 0."""
+    case = virtual_case() if name == "virtual" else torch_case(folder)
+    case.engine.update_weights(case.weights(0), 0)
+    return case
+
+
+def prompts_of(lengths: Sequence[int], seed: int = 0) -> list[np.ndarray]:
+    """Random prompts without the stop token."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(2, VOCABULARY, length).astype(np.int32) for length in lengths]
+
+
+def request_of(
+    prompts: Sequence[np.ndarray], samples: int = 1, *, seeds: np.ndarray | None = None, **options: Any
+) -> GenerateRequest:
+    """A request with seeds that count up from 1000."""
+    if seeds is None:
+        seeds = np.arange(1000, 1000 + len(prompts) * samples, dtype=np.uint64).reshape(len(prompts), samples)
+    values: dict[str, Any] = {"max_new_tokens": 12, "stop_tokens": (STOP,), "weight_version": 0, **options}
+    return GenerateRequest(prompts, seeds, **values)
+
+
+def rows_of(result: GenerateResult) -> list[tuple[bytes, bytes, int]]:
+    """Each response's tokens, log-probability bits and way of ending."""
+    bounds = np.concatenate([[0], np.cumsum(result.lengths)])
+    return [
+        (result.tokens[a:b].tobytes(), result.log_probs[a:b].tobytes(), int(finish))
+        for a, b, finish in zip(bounds[:-1], bounds[1:], result.finish, strict=True)
+    ]
+
+
+def result_digest(result: GenerateResult) -> str:
+    """sha256 over all rows."""
+    return hashlib.sha256(repr(rows_of(result)).encode()).hexdigest()

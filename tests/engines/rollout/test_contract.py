@@ -1,0 +1,151 @@
+"""What every rollout engine promises, whichever it is."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.engines.rollout.cases import MAX_NEW, STOP, prompts_of, request_of, result_digest, rows_of
+from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP
+from yatt_core.errors import DataError, InfrastructureError
+
+
+def test_capabilities_are_named(case):
+    assert case.engine.capabilities == {"batch_invariant": True, "sleep": False, "in_flight_update": False}
+
+
+def test_rows_come_prompt_by_prompt(case):
+    result = case.engine.generate(request_of(prompts_of([4, 6]), samples=3))
+    assert result.lengths.shape == result.finish.shape == (6,)
+    assert result.tokens.shape == result.log_probs.shape == (result.lengths.sum(),)
+    assert (result.tokens.dtype, result.log_probs.dtype) == (np.int32, np.float32)
+    assert (result.lengths.dtype, result.finish.dtype) == (np.int32, np.int8)
+    assert result.weight_version == 0 and result.seconds > 0
+    assert (result.log_probs <= 0).all()
+
+
+def test_an_empty_batch_has_an_empty_answer(case):
+    result = case.engine.generate(request_of([], seeds=np.zeros((0, 4), np.uint64)))
+    assert len(result.lengths) == len(result.tokens) == len(result.log_probs) == 0
+
+
+def test_same_seeds_give_the_same_bits(case):
+    request = request_of(prompts_of([5, 40]), samples=4)
+    assert rows_of(case.engine.generate(request)) == rows_of(case.engine.generate(request))
+
+
+def test_other_seeds_give_other_responses(case):
+    prompts = prompts_of([5, 5])
+    first = rows_of(case.engine.generate(request_of(prompts, samples=4)))
+    other = rows_of(case.engine.generate(request_of(prompts, seeds=np.arange(8, dtype=np.uint64).reshape(2, 4))))
+    assert len(set(first)) == 8
+    assert not set(first) & set(other)
+
+
+def test_a_fresh_process_gives_the_same_bits(case, model_folder):
+    expected = result_digest(case.engine.generate(request_of(prompts_of([3, 9, 20, 70]), samples=4)))
+    command = [sys.executable, "-m", "tests.engines.rollout.fresh_process", case.name, str(model_folder)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout == expected
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_response_does_not_depend_on_its_batch(case, temperature):
+    lengths = np.random.default_rng(1).integers(1, 90, 160)
+    lengths[:4] = [1, 8, 300, 200]
+    prompts, seeds = prompts_of(lengths), np.arange(160, dtype=np.uint64)[:, None]
+
+    def answer(members):
+        chosen = [prompts[i] for i in members]
+        request = request_of(chosen, seeds=seeds[members], max_new_tokens=MAX_NEW, temperature=temperature)
+        return dict(zip(members, rows_of(case.engine.generate(request)), strict=True))
+
+    all_rows = answer(list(range(160)))
+    assert len({row for row in all_rows.values()}) > 150
+    for members in ([0], [1, 2], [7, 3, 150], list(range(32)), list(range(159, 127, -1))):
+        assert answer(members) == {member: all_rows[member] for member in members}
+    reordered = np.random.default_rng(2).permutation(160).tolist()
+    assert answer(reordered) == all_rows
+
+
+def test_a_response_does_not_depend_on_its_group(case):
+    prompts, seeds = prompts_of([7, 33]), np.arange(64, dtype=np.uint64).reshape(2, 32)
+    grouped = rows_of(case.engine.generate(request_of(prompts, seeds=seeds)))
+    alone = rows_of(case.engine.generate(request_of([prompts[1]], seeds=seeds[1:, 5:6])))
+    apart = rows_of(case.engine.generate(request_of([prompts[1]] * 32, seeds=seeds[1][:, None])))
+    assert alone == [grouped[37]]
+    assert apart == grouped[32:]
+
+
+def test_a_stop_token_ends_a_response_and_is_part_of_it(case):
+    result = case.engine.generate(request_of(prompts_of([6] * 30), samples=8, max_new_tokens=MAX_NEW))
+    rows = [np.frombuffer(tokens, np.int32) for tokens, _, _ in rows_of(result)]
+    stopped = result.finish == FINISHED_STOP
+    assert 10 < stopped.sum() < 230
+    assert all(row[-1] == STOP and STOP not in row[:-1] for row, stop in zip(rows, stopped, strict=True) if stop)
+    assert all(STOP not in row and len(row) == MAX_NEW for row, stop in zip(rows, stopped, strict=True) if not stop)
+    assert set(result.finish[~stopped]) == {FINISHED_LENGTH}
+
+
+def test_each_of_several_stop_tokens_ends_a_response(case):
+    stops = tuple(range(1, 20))
+    result = case.engine.generate(request_of(prompts_of([6] * 10), samples=4, stop_tokens=stops))
+    rows = [np.frombuffer(tokens, np.int32) for tokens, _, _ in rows_of(result)]
+    assert all(not np.isin(row[:-1], stops).any() for row in rows)
+    assert (np.isin([row[-1] for row in rows], stops) == (result.finish == FINISHED_STOP)).all()
+
+
+def test_without_stop_tokens_all_run_to_the_limit(case):
+    result = case.engine.generate(request_of(prompts_of([6, 9]), samples=2, stop_tokens=(), max_new_tokens=5))
+    assert result.lengths.tolist() == [5] * 4
+    assert result.finish.tolist() == [FINISHED_LENGTH] * 4
+
+
+def test_a_limit_of_one_token(case):
+    result = case.engine.generate(request_of(prompts_of([6, 9]), samples=3, max_new_tokens=1))
+    assert result.lengths.tolist() == [1] * 6
+
+
+def test_a_stop_at_the_limit_is_a_stop(case):
+    result = case.engine.generate(request_of(prompts_of([6] * 40), samples=8, max_new_tokens=1))
+    assert ((result.tokens == STOP) == (result.finish == FINISHED_STOP)).all()
+    assert (result.finish == FINISHED_STOP).any()
+
+
+def test_greedy_needs_no_seed(case):
+    prompts = prompts_of([6, 30])
+    first = rows_of(case.engine.generate(request_of(prompts, samples=2, greedy=True, temperature=0.3)))
+    other_seeds = np.full((2, 2), 5, np.uint64)
+    other = rows_of(case.engine.generate(request_of(prompts, seeds=other_seeds, greedy=True)))
+    assert first == other
+    assert first[0] == first[1] != first[2]
+
+
+def test_another_version_than_held_is_refused(case):
+    with pytest.raises(InfrastructureError, match=r"version 0.*version 3"):
+        case.engine.generate(request_of(prompts_of([4]), weight_version=3))
+
+
+def test_an_empty_prompt_is_refused(case):
+    with pytest.raises(DataError, match="prompt 1 "):
+        case.engine.generate(request_of(prompts_of([4, 0])))
+
+
+def test_new_weights_change_responses_and_the_old_ones_bring_them_back(case):
+    prompts = prompts_of([5, 19])
+    before = rows_of(case.engine.generate(request_of(prompts, samples=8)))
+    case.engine.update_weights(case.weights(1), 1)
+    assert case.engine.version == 1
+    after = rows_of(case.engine.generate(request_of(prompts, samples=8, weight_version=1)))
+    case.engine.update_weights(case.weights(0), 2)
+    again = rows_of(case.engine.generate(request_of(prompts, samples=8, weight_version=2)))
+    assert before == again
+    assert not set(before) & set(after)
+
+
+def test_weights_may_be_read_only(case):
+    tensors = {name: tensor.copy() for name, tensor in case.weights(0).items()}
+    for tensor in tensors.values():
+        tensor.flags.writeable = False
+    case.engine.update_weights(tensors, 4)
+    assert case.engine.version == 4
