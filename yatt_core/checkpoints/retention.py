@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from yatt_core import durable
@@ -18,23 +17,13 @@ from yatt_core.keys import snapshot_folder
 _HIDDEN = re.compile(r"\.(b\d+-i\d+\.e\d+)\..+")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class KeptSnapshot:
-    """A snapshot as the ledger names it; ordered by branch, then iteration."""
+def snapshots_to_keep(iterations: Iterable[int], keep: int, pinned: Collection[int] = ()) -> frozenset[int]:
+    """Iterations whose snapshots stay: the newest `keep`, iteration 0, and those pinned.
 
-    branch: int
-    iteration: int
-    folder: str
-
-
-def expired_snapshots(snapshots: Sequence[KeptSnapshot], keep: int, pinned: Collection[str] = ()) -> list[KeptSnapshot]:
-    """Those that may go: not among the newest `keep`, not of iteration 0, and not pinned (by folder).
-
-    snapshots: those of the current branch and, up to where it left them, of its ancestors; others are the caller's to pin
-    or to strike.
+    iterations: of the snapshots of the current branch and, up to where it left them, of its ancestors.
     """
-    newest = sorted(snapshots)[-keep:]
-    return [s for s in sorted(snapshots) if s not in newest and s.iteration != 0 and s.folder not in pinned]
+    newest = sorted(set(iterations), reverse=True)
+    return frozenset(i for place, i in enumerate(newest) if place < keep or i == 0 or i in pinned)
 
 
 def delete_snapshot(run_folder: Path, folder: str) -> None:

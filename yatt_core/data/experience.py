@@ -58,8 +58,8 @@ def experience_schema(parts: Sequence[str]) -> pa.Schema:
 
 
 def parts_of(table: pa.Table) -> list[str]:
-    """Names of the reward parts in a table."""
-    return [name.removeprefix(PART_PREFIX) for name in table.column_names if name.startswith(PART_PREFIX)]
+    """Names of the reward parts in a table, sorted."""
+    return sorted(name.removeprefix(PART_PREFIX) for name in table.column_names if name.startswith(PART_PREFIX))
 
 
 def canonical_table(table: pa.Table) -> pa.Table:

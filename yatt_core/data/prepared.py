@@ -7,6 +7,7 @@ have no part in the experience digest; their files' sha256 stand in the receipt.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from yatt_core.keys import WorkKey, iteration_folder
 from yatt_core.manifests import MANIFEST, entry_of_file, load_manifest, publish_manifest, read_file
 
 PREPARED_KIND = "prepared"
+
+_log = logging.getLogger(__name__)
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -92,16 +95,22 @@ def write_prepared(
     return publish_prepared(run_folder, key, epoch, len(by_rank))
 
 
+def prepared_is_whole(run_folder: Path, folder: str, files: Mapping[str, str]) -> bool:
+    """Whether the folder still holds what its receipt names; what is wrong with it is said in the log."""
+    try:
+        _read_files(run_folder, folder, files)
+    except DataError as error:
+        _log.warning("prepared columns that cannot be used, they will be made again: %s", error)
+        return False
+    return True
+
+
 def read_prepared(run_folder: Path, folder: str, files: Mapping[str, str]) -> PreparedColumns:
     """All ranks' columns in canonical order. files: name -> sha256, from the receipt.
 
     Raises `DataError` naming a file that is missing, changed, or another than the receipt's.
     """
-    manifest = load_manifest(run_folder / folder, PREPARED_KIND)
-    named = {name: entry.sha256 for name, entry in manifest.files.items()}
-    if not files or named != dict(files):
-        raise DataError(f"{run_folder / folder / MANIFEST}: names the files {named}, the receipt {dict(files)}")
-    contents = [read_file(run_folder / folder, name, manifest.files[name]) for name in sorted(files)]
+    contents = _read_files(run_folder, folder, files)
     tables = [pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False) for data in contents]
     if any(table.column_names != tables[0].column_names for table in tables):
         raise DataError(f"{run_folder / folder}: the ranks' files have different columns")
@@ -116,6 +125,15 @@ def sweep_prepared(run_folder: Path, branch: int, iteration: int, keep_folders: 
     for folder in removed:
         durable.remove_folder(run_folder / folder)
     return removed
+
+
+def _read_files(run_folder: Path, folder: str, files: Mapping[str, str]) -> list[bytes]:
+    """The checked bytes of the receipt's files, by name."""
+    manifest = load_manifest(run_folder / folder, PREPARED_KIND)
+    named = {name: entry.sha256 for name, entry in manifest.files.items()}
+    if not files or named != dict(files):
+        raise DataError(f"{run_folder / folder / MANIFEST}: names the files {named}, the receipt {dict(files)}")
+    return [read_file(run_folder / folder, name, manifest.files[name]) for name in sorted(files)]
 
 
 def _table_of(columns: PreparedColumns) -> pa.Table:

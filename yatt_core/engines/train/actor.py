@@ -99,11 +99,13 @@ class TrainerActor:
         """Copies the tensors now and publishes them in the background; first waits for a snapshot in flight."""
         self._fence.check(epoch)
         engine = self._ready()
-        identity = SnapshotIdentity(
-            run, branch, engine.version, epoch, self._spec.digest, weights_digest(engine.export_weights())
-        )
+        weights = engine.export_weights()
+        digest = weights_digest(weights)
+        identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, digest)
+        # Weights, the optimizer's two moments, a reference.
+        needed_bytes = 4 * sum(tensor.nbytes for tensor in weights.values())
         folder = str(snapshot_folder(branch, engine.version, epoch))
-        self._snapshots.begin(folder, identity, engine.freeze_state())
+        self._snapshots.begin(folder, identity, engine.freeze_state(), needed_bytes)
 
     def snapshot_result(self, wait_seconds: float) -> SnapshotReceipt | None:
         """The receipt of the snapshot in flight, once; none while it is being written or where there is none."""
