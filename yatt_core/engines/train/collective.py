@@ -1,0 +1,89 @@
+"""Sums and maxima over the ranks of a trainer, on a gloo group of its own.
+
+The group is an object, not the process-wide default, so that a trainer that lost a rank can join a new one. A group of
+one rank needs no network. Every rank has to make the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import distributed
+
+from yatt_core.errors import ConfigurationError, InfrastructureError
+
+TIMEOUT = timedelta(seconds=60)
+
+# torch's type stubs of its process groups name other attributes than the library has.
+GLOO: Any = distributed.ProcessGroupGloo
+TCP_STORE: Any = vars(distributed)["TCPStore"]
+REDUCE_OP: Any = distributed.ReduceOp
+
+
+class Collective:
+    """One rank's place in the group; alone until `connect`."""
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.ranks = 1
+        self._group: Any = None
+
+    def connect(self, rank: int, ranks: int, address: str) -> None:
+        """Meets the other ranks at `tcp://host:port`, served by rank 0. Raises `InfrastructureError` after a minute."""
+        self.rank, self.ranks, self._group = rank, ranks, None
+        if ranks == 1:
+            return
+        parts = urlsplit(address)
+        if parts.scheme != "tcp" or not parts.hostname or not parts.port:
+            raise ConfigurationError(f"rendezvous {address!r}: write tcp://host:port")
+        options = GLOO._Options()
+        options._timeout = TIMEOUT
+        options._devices = [_device(parts.hostname)]
+        try:
+            store = TCP_STORE(parts.hostname, parts.port, ranks, rank == 0, TIMEOUT)
+            self._group = GLOO(store, rank, ranks, options)
+        except RuntimeError as error:
+            raise InfrastructureError(f"rank {rank} of {ranks} met no group at {address}: {error}") from error
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Adds a tensor up over the ranks, in place; every rank gets the same bits. Returns it."""
+        return self._reduce(tensor, REDUCE_OP.SUM)
+
+    def maximum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Takes the largest of each entry over the ranks, in place. Returns it."""
+        return self._reduce(tensor, REDUCE_OP.MAX)
+
+    def barrier(self) -> None:
+        """Returns once every rank has called it."""
+        self.sum(torch.zeros(1))
+
+    def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
+        if self._group is None:
+            return tensor
+        options = distributed.AllreduceOptions()
+        options.reduceOp = operation
+        try:
+            self._group.allreduce([tensor], options).wait()
+        except RuntimeError as error:
+            raise InfrastructureError(f"rank {self.rank} of {self.ranks} lost its group: {error}") from error
+        return tensor
+
+
+def _device(host: str) -> Any:
+    """The network device of the group: the loopback one where the rendezvous is on it."""
+    loopback = host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    if loopback:
+        return GLOO.create_device(hostname="127.0.0.1")
+    return GLOO.create_default_device()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,144 @@
+"""The forward pass of the trainer: log-probabilities and entropies of a micro-batch's response tokens.
+
+Consumes sequences of prompt and response; produces flat tensors over those response tokens that count in the loss. Rows are
+padded on the right, which a causal model never sees, so no attention mask is needed; the head computes only the positions
+that predict a counted token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from yatt_core.algorithms.entropy import token_entropy
+from yatt_core.data.columns import ragged_positions
+from yatt_core.errors import ConfigurationError, DataError
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Sequences(Protocol):
+    """N pairs of prompt and response in flat arrays with offsets [N + 1]; an `ExperienceBatch` is one."""
+
+    @property
+    def prompt_tokens(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def prompt_offsets(self) -> Int64: ...
+    @property
+    def response_tokens(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def response_offsets(self) -> Int64: ...
+    @property
+    def loss_mask(self) -> npt.NDArray[np.bool_]:
+        """Which response tokens count, aligned with `response_tokens`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """B samples with T counted response tokens.
+
+    tokens: [B, L], prompt and response without its last token, padded on the right. predicting: [T], the position in the
+    flattened tokens whose output predicts each counted token. targets: [T], those tokens. positions: [T], where they
+    stand in the batch's flat response columns. rows: [T], index in the batch of the sample that each belongs to.
+    """
+
+    tokens: torch.Tensor
+    predicting: torch.Tensor
+    targets: torch.Tensor
+    positions: Int64
+    rows: Int64
+
+
+def assemble(batch: Sequences, indices: Int64) -> MicroBatch:
+    """The samples at these indices as one micro-batch. Raises `DataError` for a sample without a prompt."""
+    prompt_lengths = np.diff(batch.prompt_offsets)[indices]
+    response_lengths = np.diff(batch.response_offsets)[indices]
+    if not prompt_lengths.all():
+        sample = int(indices[np.argmin(prompt_lengths)])
+        raise DataError(f"sample {sample} of the batch has no prompt: its first response token cannot be predicted")
+    width = max(int((prompt_lengths + response_lengths).max()) - 1, 1)
+    starts = np.arange(len(indices), dtype=np.int64) * width
+    tokens = np.zeros(len(indices) * width, dtype=np.int64)
+    tokens[_places(starts, prompt_lengths)] = batch.prompt_tokens[ragged_positions(batch.prompt_offsets, indices)]
+    response_places = _places(starts + prompt_lengths, response_lengths)
+    positions = ragged_positions(batch.response_offsets, indices)
+    inputs = np.ones(len(positions), dtype=np.bool_)
+    inputs[np.cumsum(response_lengths)[response_lengths > 0] - 1] = False
+    tokens[response_places[inputs]] = batch.response_tokens[positions[inputs]]
+    counted = batch.loss_mask[positions]
+    return MicroBatch(
+        tokens=torch.from_numpy(tokens.reshape(len(indices), width)),
+        predicting=torch.from_numpy(response_places[counted] - 1),
+        targets=torch.from_numpy(batch.response_tokens[positions[counted]].astype(np.int64)),
+        positions=positions[counted],
+        rows=np.repeat(indices, response_lengths)[counted],
+    )
+
+
+def _places(starts: Int64, lengths: Int64) -> Int64:
+    """start, start + 1, ... of each row, row after row."""
+    within = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(starts, lengths) + within
+
+
+class PolicyForward:
+    """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
+
+    dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32.
+    """
+
+    def __init__(self, model: nn.Module, temperature: float, dtype: str) -> None:
+        self._model = model
+        self._temperature = temperature
+        self._bfloat16 = dtype == "bfloat16"
+        head: Any = model.get_output_embeddings()  # type: ignore[operator]
+        if not isinstance(head, nn.Module):
+            raise ConfigurationError(f"{type(model).__name__} has no output embeddings: it is no causal language model")
+        self._head = head
+
+    def log_probs(self, micro_batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
+        """Log-probability of each counted token, [T]."""
+        distribution = self._log_distribution(micro_batch, temperature)
+        return distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
+
+    def log_probs_and_entropies(
+        self, micro_batch: MicroBatch, differentiable_entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability of each counted token and entropy of the distribution it came from, both [T]."""
+        distribution = self._log_distribution(micro_batch, None)
+        log_probs = distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
+        return log_probs, token_entropy(distribution if differentiable_entropy else distribution.detach())
+
+    def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
+        """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._bfloat16), self._only(micro_batch.predicting):
+            logits: torch.Tensor = self._model(input_ids=micro_batch.tokens, use_cache=False).logits
+        if logits.shape[:2] != (1, len(micro_batch.targets)):
+            raise ConfigurationError(
+                f"{type(self._model).__name__} does not compute its logits by its output embeddings"
+            )
+        scale = self._temperature if temperature is None else temperature
+        logits = logits[0].float()
+        return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
+
+    @contextmanager
+    def _only(self, positions: torch.Tensor) -> Iterator[None]:
+        """Lets the head see the hidden states of these positions alone: a prompt's logits are never needed."""
+
+        def select(_module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+            return (arguments[0].flatten(0, -2).index_select(0, positions).unsqueeze(0),)
+
+        handle: RemovableHandle = self._head.register_forward_pre_hook(select)
+        try:
+            yield
+        finally:
+            handle.remove()

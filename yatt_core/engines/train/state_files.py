@@ -1,0 +1,73 @@
+"""What a torch trainer puts into a snapshot: safetensors and one JSON file, no pickle.
+
+`weights.safetensors`: the state dict in Hugging Face names, tied tensors once. `optimizer.safetensors`: the moments by
+parameter. `reference.safetensors`: the policy of iteration 0, where the spec pulls towards it. `state.json`: version,
+optimizer steps, and the learning rate's place in its schedule.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import safetensors.numpy
+
+from yatt_core.durable import write_json
+from yatt_core.errors import DataError
+
+WEIGHTS, OPTIMIZER, REFERENCE, STATE = (
+    "weights.safetensors",
+    "optimizer.safetensors",
+    "reference.safetensors",
+    "state.json",
+)
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    """The small part. version: iterations learnt. learning_rate: of the last one, for the reader's eyes."""
+
+    version: int
+    optimizer_steps: int
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """Everything that the next update depends on; reference: none where the spec has no KL term."""
+
+    facts: StateFacts
+    weights: Arrays
+    moments: Arrays
+    reference: Arrays | None
+
+    def write(self, folder: Path) -> None:
+        """Writes the files into an existing folder."""
+        safetensors.numpy.save_file(self.weights, folder / WEIGHTS, metadata={"format": "pt"})
+        safetensors.numpy.save_file(self.moments, folder / OPTIMIZER)
+        if self.reference is not None:
+            safetensors.numpy.save_file(self.reference, folder / REFERENCE, metadata={"format": "pt"})
+        write_json(folder / STATE, asdict(self.facts))
+
+
+def read_state(folder: Path, with_reference: bool) -> TrainerState:
+    """Reads what `TrainerState.write` wrote. Raises `DataError` for a missing or unreadable file."""
+    try:
+        facts = StateFacts(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{folder / STATE}: is no trainer state: {error}") from error
+    reference = _load(folder / REFERENCE) if with_reference else None
+    return TrainerState(facts, _load(folder / WEIGHTS), _load(folder / OPTIMIZER), reference)
+
+
+def _load(path: Path) -> Arrays:
+    try:
+        arrays: Arrays = safetensors.numpy.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    return arrays

@@ -1,0 +1,150 @@
+"""The supervised warm-up: a few steps on demonstrations, until a probe is answered well enough.
+
+Consumes the run's demonstrations and probe tasks; changes the weights in place. Batches are seeded, gradients and the
+probe's count are added up over the ranks, so that every rank takes the same steps and stops at the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from yatt_core.data.columns import offsets_of
+from yatt_core.data.inputs import Inputs
+from yatt_core.data.prompts import Prompt
+from yatt_core.data.text import TextCodec
+from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.engines.rollout.decoding import decode
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.forward import PolicyForward, assemble
+from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.plan import plan_step
+from yatt_core.errors import ConfigurationError
+from yatt_core.keys import stable_seed
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.spec.model import WarmupSpec
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.trainer import TorchTrainer
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """Prompts with their reference answers as tokens; each answer ends as a response should. Keeps `Sequences`."""
+
+    prompt_tokens: Int32
+    prompt_offsets: Int64
+    response_tokens: Int32
+    response_offsets: Int64
+    loss_mask: npt.NDArray[np.bool_]
+
+
+def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec) -> Demonstrations:
+    """Tokens of demonstrations, in their order."""
+    questions = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in prompts]
+    answers = [codec.encode_answer(prompt.answer or "") for prompt in prompts]
+    answer_tokens = np.concatenate(answers)
+    return Demonstrations(
+        prompt_tokens=np.concatenate(questions),
+        prompt_offsets=offsets_of(np.array([len(tokens) for tokens in questions])),
+        response_tokens=answer_tokens,
+        response_offsets=offsets_of(np.array([len(tokens) for tokens in answers])),
+        loss_mask=np.ones(len(answer_tokens), dtype=np.bool_),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupResult:
+    """Steps taken, loss of the last one, and the last probe's share of right answers."""
+
+    steps: int
+    loss: float
+    accuracy: float
+
+
+class WarmUp:
+    """Trains on demonstrations; every rank runs one."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        model: nn.Module,
+        forward: PolicyForward,
+        optimizer: FlatAdamW,
+        collective: Collective,
+        codec: TextCodec,
+    ) -> None:
+        if spec.warmup is None or not isinstance(spec.trainer.engine, TorchTrainer):
+            raise ConfigurationError("warmup: the spec has none for a torch trainer")
+        self._spec, self._warmup, self._budget = spec, spec.warmup, spec.trainer.engine.micro_batch_tokens
+        self._model, self._forward, self._optimizer = model, forward, optimizer
+        self._collective, self._codec = collective, codec
+
+    def run(self, inputs: Inputs) -> WarmupResult:
+        """Steps until the probe's accuracy is reached, or all steps are taken."""
+        demonstrations = encode_demonstrations(inputs.demonstrations(self._warmup.demonstrations), self._codec)
+        probe = self._encoded(inputs.probe)
+        loss, accuracy = 0.0, 0.0
+        scorer = RewardScorer(self._spec.rewards)
+        for step in range(1, self._warmup.max_steps + 1):
+            loss = self._step(demonstrations, step)
+            if step % self._warmup.probe_every == 0 or step == self._warmup.max_steps:
+                accuracy = self._accuracy(probe, scorer, len(inputs.probe))
+                if accuracy >= self._warmup.stop_accuracy:
+                    break
+        return WarmupResult(step, loss, accuracy)
+
+    def _step(self, demonstrations: Demonstrations, step: int) -> float:
+        """One optimizer step on the mean loss over a batch's answer tokens; returns that loss."""
+        count = len(demonstrations.prompt_offsets) - 1
+        draws = [stable_seed("warm_up", self._spec.seed, step, row) % count for row in range(self._warmup.batch_size)]
+        rows = np.array(draws, dtype=np.int64)
+        answers = np.diff(demonstrations.response_offsets)
+        lengths = np.diff(demonstrations.prompt_offsets) + answers
+        plan = plan_step(lengths, rows, self._collective.ranks, self._budget)
+        weight = 1.0 / float(answers[rows].sum())
+        self._optimizer.gradients.zero_()
+        total = torch.zeros((), dtype=torch.float64)
+        for indices in plan.parts[self._collective.rank]:
+            loss = -self._forward.log_probs(assemble(demonstrations, indices), temperature=1.0).sum() * weight
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        self._collective.sum(self._optimizer.gradients)
+        mean_loss = float(self._collective.sum(total))
+        self._optimizer.apply(warmup_learning_rate(self._warmup, step), mean_loss)
+        return mean_loss
+
+    def _encoded(self, probe: Sequence[Prompt]) -> list[tuple[Prompt, Int32]]:
+        """This rank's share of the probe tasks, with their tokens."""
+        mine = probe[self._collective.rank :: self._collective.ranks]
+        return [(prompt, self._codec.encode_prompt(prompt.text, prompt.prompt_id)) for prompt in mine]
+
+    def _accuracy(self, probe: Sequence[tuple[Prompt, Int32]], scorer: RewardScorer, total: int) -> float:
+        """Share of all ranks' probe tasks that are answered rightly by the likeliest tokens."""
+        request = GenerateRequest(
+            prompts=[tokens for _, tokens in probe],
+            seeds=np.zeros((len(probe), 1), dtype=np.uint64),
+            max_new_tokens=self._spec.rollout.max_new_tokens,
+            stop_tokens=self._codec.stop_tokens,
+            weight_version=0,
+            greedy=True,
+        )
+        result = decode(self._model, request)
+        responses = np.split(result.tokens, np.cumsum(result.lengths)[:-1]) if len(probe) else []
+        correct = sum(
+            scorer.score(prompt, self._codec.decode(response), 0).correct
+            for (prompt, _), response in zip(probe, responses, strict=True)
+        )
+        return float(self._collective.sum(torch.tensor(float(correct), dtype=torch.float64))) / total
+
+
+def warmup_learning_rate(warmup: WarmupSpec, step: int) -> float:
+    """Rises linearly over `ramp_steps`, then stays; step counts from 1."""
+    return warmup.learning_rate * min(1.0, step / max(warmup.ramp_steps, 1))
