@@ -25,7 +25,7 @@ from yatt_core.controllers.shards import (
 )
 from yatt_core.data.inputs import Inputs, materialise
 from yatt_core.data.prompts import Prompt
-from yatt_core.data.shard_log import ShardLog, adopt, find_sealed
+from yatt_core.data.shard_log import ShardLog, adopt
 from yatt_core.data.text import TextCodec, open_codec
 from yatt_core.engines.protocol import GenerateResult, Int32
 from yatt_core.errors import InfrastructureError
@@ -94,8 +94,8 @@ class Controller:
         stream: GenerationStream[tuple[_OpenShard, int]] = GenerationStream(pool, self._name, epoch)
         with log_context(iteration=tasks[0].key.iteration, phase="collect"):
             for task in tasks:
-                if sealed := find_sealed(self._folder, task.key):
-                    yield adopt(self._folder, task.key, epoch, sealed)
+                if (adopted := adopt(self._folder, task.key)) is not None:
+                    yield adopted
                     continue
                 shard = self._open(task)
                 self._submit(shard, stream)
@@ -115,7 +115,7 @@ class Controller:
         size = self._spec.rollout.batch_samples
         for start in range(0, len(prompts), size):
             rows = range(start, min(start + size, len(prompts)))
-            tokens = [codec.encode_prompt(prompts[i].text) for i in rows]
+            tokens = [codec.encode_prompt(prompts[i].text, prompts[i].prompt_id) for i in rows]
             stream.submit(rows, greedy_request(self._spec, tokens, codec.stop_tokens, task.weight_version))
         correct, rewards = 0, dict.fromkeys(range(len(prompts)), 0.0)
         with log_context(iteration=task.key.iteration, phase="evaluate"):
@@ -129,7 +129,7 @@ class Controller:
     def _open(self, task: ShardTask) -> _OpenShard:
         inputs, codec, _ = self._ready()
         prompts = [inputs.prompt(ref) for ref in task.prompts]
-        tokens = [codec.encode_prompt(prompt.text) for prompt in prompts]
+        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in prompts]
         log = ShardLog(self._folder, task.key, task.epoch)
         return _OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self._spec))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from yatt_core.data.experience import response_schema, score_schema
+from yatt_core.data.experience import PART_PREFIX, experience_schema
 from yatt_core.data.prompts import Prompt
 from yatt_core.data.text import TextCodec
 from yatt_core.engines.protocol import FINISHED_LENGTH, GenerateRequest, GenerateResult, Int32
@@ -15,6 +15,19 @@ from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec
+
+
+SCORE_COLUMNS = ("reward", "correct", "reward_error")
+
+
+def response_schema() -> pa.Schema:
+    """The experience's columns that an engine's answer fills."""
+    return pa.schema([field for field in experience_schema(()) if field.name not in SCORE_COLUMNS])
+
+
+def score_schema(parts: Sequence[str]) -> pa.Schema:
+    """The experience's columns that rewards fill."""
+    return pa.schema([f for f in experience_schema(parts) if f.name in SCORE_COLUMNS or f.name.startswith(PART_PREFIX)])
 
 
 def split_batches(prompts: int, spec: RunSpec) -> list[range]:
@@ -98,7 +111,7 @@ def score_table(parts: Sequence[str], scores: Sequence[SampleScore]) -> pa.Table
     """What the rewards made of some responses, in the order of the responses."""
     columns: dict[str, list[object]] = {
         "reward": [score.total for score in scores],
-        **{f"reward/{part}": [score.parts[part] for score in scores] for part in parts},
+        **{PART_PREFIX + part: [score.parts[part] for score in scores] for part in parts},
         "correct": [score.correct for score in scores],
         "reward_error": [score.error for score in scores],
     }

@@ -1,0 +1,154 @@
+"""Creates runs and drives segments from a command: services, Ray, lease and actors come up side by side, then the flow runs.
+
+Nothing here imports prefect before its server's address is in the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+
+import yaml
+
+from db import Ledger, OutboxEntry, this_process
+from flows import prefect_server
+from flows.home import Home
+from flows.protocols import Observer, Tracker
+from flows.segment import Outcome, Segment, offer
+from yatt_core import durable
+from yatt_core.cluster.client import SupervisorState, ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.ray_head import ray_head_service
+from yatt_core.environment import code_revision
+from yatt_core.errors import ConfigurationError
+from yatt_core.logs import actor_logs
+from yatt_core.spec import RunSpec, parse_spec
+
+log = logging.getLogger("yatt_core.flow")
+RAY = "ray"
+START_SECONDS = 180.0
+STOP_SECONDS = 20.0
+
+
+def create_run(home: Home, spec: RunSpec) -> str:
+    """A new run: its rows in the ledger, its folder, and what the tracker is to be told of it first."""
+    home.folder.mkdir(parents=True, exist_ok=True)
+    with Ledger.open(home.ledger) as ledger:
+        document = spec.model_dump(mode="json")
+        run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations).id
+    folder = home.run_folder(run)
+    durable.make_folder(folder)
+    durable.write_file(folder / "spec.yaml", yaml.safe_dump(document, sort_keys=False).encode())
+    return run
+
+
+def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
+    """A run's id and the newest revision of its spec."""
+    with Ledger.open(home.ledger) as ledger:
+        run = ledger.runs.find(name).id
+        document = ledger.runs.revision(run).spec
+    return run, parse_spec(document, f"the spec of run {run}")
+
+
+def run_segment(home: Home, name: str, observer: Observer, tracker: Tracker | None) -> Outcome:
+    """Drives one segment in this process; returns when it has ended.
+
+    Raises `db.LeaseHeld` when somebody else drives the run, and what ended the segment.
+    """
+    run, spec = load_run(home, name)
+    folder = home.run_folder(run)
+    segment = open_segment(home, run, spec, observer, tracker if spec.tracking.enabled else None)
+    try:
+        state = start_services(home, run, spec)
+        segment.begin_start(lambda: _connect(home, run, state))
+        observer.stage("starting the Prefect server")
+        prefect_server.use_server(folder, _prefect_address(state))
+        offer(segment)
+    except BaseException:
+        segment.end("failed")
+        raise
+    from flows.train import train
+
+    try:
+        outcome: Outcome = train(run)
+    finally:
+        disconnect_ray()
+    if not attached():
+        stop_supervisor(folder, STOP_SECONDS)
+    return outcome
+
+
+def open_segment(home: Home, run: str, spec: RunSpec, observer: Observer, tracker: Tracker | None) -> Segment:
+    """Takes the lease and books the segment; from here on it has to be ended."""
+    ledger = Ledger.open(home.ledger)
+    try:
+        holder = this_process(f"yatt driver of {run}")
+        fence = ledger.leases.acquire(run, holder, spec.recovery.lease_seconds)
+    except BaseException:
+        ledger.close()
+        raise
+    ledger.leases.start_segment(fence, "", f"{run} segment {fence.epoch}")
+    ledger.runs.set_desired_state(run, "run", "a segment began")
+    ledger.runs.set_state(fence, "running")
+    ledger.outbox.enqueue(fence, first_entries(run, spec))
+    actor_logs(home.run_folder(run), "driver", fence.epoch)
+    segment = Segment(home, run, spec, ledger, fence, observer, tracker)
+    segment.start_threads()
+    return segment
+
+
+def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
+    """What creates and describes the run in the tracker; the same rows whenever they are written."""
+    if not spec.tracking.enabled:
+        return []
+    now = int(time.time() * 1000)
+    document = spec.model_dump(mode="json")
+    tags = {"yatt.run": run, "yatt.spec_digest": spec.digest, "yatt.code_revision": code_revision(), "yatt.branch": "0"}
+    return [
+        OutboxEntry(f"{run}/run", "run", {"experiment": spec.tracking.experiment, "name": run}, now),
+        OutboxEntry(f"{run}/params", "params", flatten(document), now),
+        OutboxEntry(f"{run}/tags", "tags", tags, now),
+        OutboxEntry(f"{run}/spec", "artifact", {"name": "spec.json", "text": json.dumps(document, indent=1)}, now),
+    ]
+
+
+def flatten(node: object, prefix: str = "") -> dict[str, str]:
+    """A tree of plain values as dotted keys."""
+    if isinstance(node, dict) and node:
+        return {k: v for key, value in node.items() for k, v in flatten(value, f"{prefix}{key}.").items()}
+    if isinstance(node, list) and node and isinstance(node[0], dict):
+        return {k: v for i, value in enumerate(node) for k, v in flatten(value, f"{prefix}{i}.").items()}
+    return {prefix[:-1]: json.dumps(node) if isinstance(node, list | dict) else str(node)}
+
+
+def attached() -> bool:
+    """True where Ray and Prefect are given by the surroundings and are not the run's own."""
+    return bool(os.environ.get("YATT_RAY_ADDRESS"))
+
+
+def start_services(home: Home, run: str, spec: RunSpec) -> SupervisorState | None:
+    """The run's own Ray head and Prefect server, under a supervisor that outlives this process; none where both are given."""
+    if attached():
+        if not os.environ.get("PREFECT_API_URL"):
+            raise ConfigurationError("YATT_RAY_ADDRESS is set, so PREFECT_API_URL has to name a Prefect server too")
+        return None
+    folder = home.run_folder(run)
+    services = [ray_head_service(home.ray_folder(run), folder), prefect_server.server_service(folder)]
+    return ensure_supervisor(folder, services, spec.recovery.grace_seconds)
+
+
+def _connect(home: Home, run: str, state: SupervisorState | None) -> None:
+    if state is None:
+        connect_ray(os.environ["YATT_RAY_ADDRESS"], namespace=run)
+    else:
+        ready = wait_ready(home.run_folder(run), [RAY], START_SECONDS)
+        connect_ray(ready, namespace=run)
+
+
+def _prefect_address(state: SupervisorState | None) -> str:
+    if state is None:
+        return os.environ["PREFECT_API_URL"].removesuffix("/api")
+    return ""

@@ -1,0 +1,64 @@
+"""From receipts to the metrics of an iteration: pure functions, reduced in shard order so that bits never depend on timing.
+
+Metrics of class *result* are functions of (spec, data, seed, iteration); those of class *timing* are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from db import RESULT, TIMING, Metric
+from yatt_core.receipts import EvaluateReceipt, UpdateReceipt
+
+
+def add_sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Exact sums of the shards' additive statistics, in whatever order the shards came."""
+    return {key: math.fsum(part[key] for part in parts) for key in sorted(parts[0])}
+
+
+def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
+    """Reward by part, accuracy, lengths and truncation of an iteration's samples."""
+    samples = sums["samples"]
+    mean = sums["reward"] / samples
+    variance = max(0.0, sums["reward_squared"] / samples - mean * mean)
+    values = {
+        "reward/mean": mean,
+        "reward/std": math.sqrt(variance),
+        "accuracy": sums["correct"] / samples,
+        "truncated_share": sums["truncated"] / samples,
+        "length/response_mean": sums["response_tokens"] / samples,
+        "length/prompt_mean": sums["prompt_tokens"] / samples,
+        "reward_errors": sums["reward_errors"],
+        "zero_spread_share": sums["zero_spread_groups"] / sums["prompts"],
+    }
+    values |= {key: value / samples for key, value in sums.items() if key.startswith("reward/")}
+    return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
+
+
+def update_metrics(receipt: UpdateReceipt) -> list[Metric]:
+    """Loss, entropy, KL, clip fraction, ratios, gradient norm and log-probability gap of an update."""
+    return [Metric(key, value, RESULT) for key, value in sorted(receipt.metrics.items())]
+
+
+def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:
+    """Held-out accuracy and reward."""
+    parts = list(receipts)
+    total = sum(part.total for part in parts)
+    return [
+        Metric("evaluation/accuracy", sum(part.correct for part in parts) / total, RESULT),
+        Metric("evaluation/reward", math.fsum(part.reward_sum for part in parts) / total, RESULT),
+    ]
+
+
+def timing_metrics(
+    seconds: Mapping[str, float], iteration_seconds: float, tokens: float, samples: float, driver_bytes: int
+) -> list[Metric]:
+    """Seconds by phase, tokens per second, and what reached the driver."""
+    values = {f"seconds/{phase}": value for phase, value in seconds.items()}
+    values |= {
+        "seconds/iteration": iteration_seconds,
+        "tokens_per_second": tokens / iteration_seconds if iteration_seconds > 0 else 0.0,
+        "driver_bytes_per_sample": driver_bytes / samples,
+    }
+    return [Metric(key, value, TIMING) for key, value in sorted(values.items())]

@@ -1,0 +1,253 @@
+"""The phases of an iteration, each a Prefect task: which room does the work, and what of it is recorded.
+
+Every phase takes (segment, iteration, ...) and may be run again after a crash: what is already in the ledger is used, what is
+not is done with the same keys and seeds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from db import RESULT, TIMING, DecisionRow, IterationCommit, Metric, ShardRow
+from flows.attempts import phase, recorded_receipt
+from flows.metrics import (
+    add_sums,
+    evaluation_metrics,
+    experience_metrics,
+    timing_metrics,
+    update_metrics,
+)
+from flows.protocols import IterationSummary
+from flows.segment import Segment
+from flows.state import ControlState
+from yatt_core.data.prepared import prepared_is_whole
+from yatt_core.data.prompts import Cursor, draw
+from yatt_core.data.telemetry import write_telemetry
+from yatt_core.digests import experience_digest_of_iteration
+from yatt_core.keys import WorkKey
+from yatt_core.placement.policy import Decision, Telemetry
+from yatt_core.receipts import (
+    BatchTask,
+    EvaluateReceipt,
+    PrepareReceipt,
+    PromptRef,
+    ShardRef,
+    ShardTask,
+    SyncReceipt,
+    UpdateReceipt,
+    WarmupReceipt,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """An iteration's sealed shards in canonical order, their summed statistics, and where the prompts' cursor then stands."""
+
+    shards: tuple[ShardRow, ...]
+    cursor: Cursor
+
+    @property
+    def references(self) -> tuple[ShardRef, ...]:
+        """The shards as tasks name them."""
+        return tuple(ShardRef(row.folder, row.manifest_sha256) for row in self.shards)
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """Additive statistics of all samples."""
+        return add_sums([row.sums for row in self.shards])
+
+    @property
+    def digest(self) -> str:
+        """The iteration's experience digest."""
+        return experience_digest_of_iteration(b"".join(row.group_digests for row in self.shards))
+
+
+@phase
+def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
+    """Brings the trainer to its initial policy and publishes that as snapshot 0, which a resumed run starts from."""
+    done = recorded_receipt(segment, iteration, "warm_up", WarmupReceipt)
+    kept = segment.snapshot_at(iteration)
+    if done is not None and kept is not None:
+        segment.fleet.restore(kept.folder, kept.manifest_sha256, iteration)
+        return done
+    receipt = segment.fleet.warm_up()
+    segment.begin_snapshot(iteration)
+    segment.await_snapshot()
+    return receipt
+
+
+@phase
+def place(segment: Segment, iteration: int) -> Decision:
+    """Decides which role sits on which device, and records it before it takes effect."""
+    telemetry = Telemetry(
+        iteration,
+        segment.devices,
+        segment.spec.rollout.engine.instances,
+        segment.spec.trainer.engine.ranks,
+        dict(segment.last_seconds),
+    )
+    decision = segment.policy.plan(telemetry)
+    row = DecisionRow(
+        branch=segment.branch,
+        iteration=iteration,
+        seq=0,
+        inputs=asdict(telemetry),
+        decision={"mode": decision.mode, "roles": {name: list(roles) for name, roles in decision.roles.items()}},
+        prediction=dict(decision.prediction),
+        reason=decision.reason,
+    )
+    segment.ledger.records.decision(segment.fence, row)
+    return decision
+
+
+@phase
+def collect(segment: Segment, iteration: int, cursor: Cursor) -> Experience:
+    """Has every logical shard's experience made and sealed; a shard that the ledger knows is not made again."""
+    spec = segment.spec
+    references, after = draw(spec.data, spec.seed, cursor, spec.data.prompts_per_iteration)
+    rows = {row.shard: row for row in segment.ledger.records.shards(segment.run, segment.branch, iteration)}
+    tasks = [
+        ShardTask(
+            WorkKey(segment.run, segment.branch, iteration, "collect", shard=shard),
+            segment.fence.epoch,
+            prompts,
+            iteration - 1,
+        )
+        for shard, prompts in enumerate(split_shards(references, spec.shards))
+        if shard not in rows
+    ]
+    telemetry = {}
+    for receipt in segment.fleet.collect(tasks):
+        row = ShardRow(
+            branch=segment.branch,
+            iteration=iteration,
+            wave=receipt.key.wave,
+            shard=receipt.key.shard,
+            epoch=receipt.epoch,
+            folder=receipt.folder,
+            manifest_sha256=receipt.manifest_sha256,
+            samples=receipt.samples,
+            tokens=receipt.tokens,
+            group_digests=receipt.group_digests,
+            sums=dict(receipt.sums),
+            adopted=receipt.adopted,
+        )
+        segment.ledger.records.shard(segment.fence, row)
+        rows[row.shard] = row
+        telemetry[f"shard-{row.shard:04d}"] = dict(receipt.timing)
+    write_telemetry(segment.folder, segment.branch, iteration, f"collect.e{segment.fence.epoch:04d}", telemetry)
+    return Experience(tuple(rows[shard] for shard in sorted(rows)), after)
+
+
+def split_shards(references: Sequence[PromptRef], shards: int) -> list[tuple[PromptRef, ...]]:
+    """Contiguous slices of the prompts, sizes differing by at most one."""
+    bounds = [len(references) * i // shards for i in range(shards + 1)]
+    return [tuple(references[bounds[i] : bounds[i + 1]]) for i in range(shards)]
+
+
+def batch_task(segment: Segment, iteration: int, name: str, references: tuple[ShardRef, ...]) -> BatchTask:
+    """An iteration's experience as the trainer is told of it."""
+    return BatchTask(WorkKey(segment.run, segment.branch, iteration, name), segment.fence.epoch, references)
+
+
+@phase
+def prepare(segment: Segment, iteration: int, experience: Experience) -> PrepareReceipt:
+    """Has old and reference log-probabilities and advantages written, unless an earlier attempt left them whole."""
+    done = recorded_receipt(segment, iteration, "prepare", PrepareReceipt)
+    if done is not None and prepared_is_whole(segment.folder, done.folder, done.files):
+        return done
+    return segment.fleet.prepare(batch_task(segment, iteration, "prepare", experience.references))
+
+
+@phase
+def learn(segment: Segment, iteration: int, experience: Experience, prepared: PrepareReceipt) -> UpdateReceipt:
+    """Has the trainer apply the iteration's optimizer steps."""
+    return segment.fleet.learn(batch_task(segment, iteration, "learn", experience.references), prepared)
+
+
+@phase
+def sync(segment: Segment, iteration: int) -> list[SyncReceipt]:
+    """Brings the new weights into the rollout engines, in place."""
+    return segment.fleet.sync(iteration)
+
+
+@phase
+def evaluate(segment: Segment, iteration: int) -> list[EvaluateReceipt]:
+    """Answers the held-out tasks greedily."""
+    return segment.fleet.evaluate(segment.run, iteration, segment.inputs.held_out_prompts)
+
+
+@phase
+def checkpoint(segment: Segment, iteration: int) -> None:
+    """Copies the tensors; they are published in the background and the ledger's row may trail the commits."""
+    segment.begin_snapshot(iteration)
+
+
+@phase
+def commit_start(
+    segment: Segment, iteration: int, state: ControlState, warm: WarmupReceipt, evaluation: list[EvaluateReceipt]
+) -> ControlState:
+    """Commits iteration 0."""
+    metrics: list[Metric] = [
+        Metric("warmup/steps", float(warm.steps), RESULT),
+        Metric("warmup/probe_accuracy", warm.probe_accuracy, RESULT),
+        Metric("warmup/seconds", warm.seconds, TIMING),
+        *evaluation_metrics(evaluation),
+    ]
+    fingerprint = {"weights_digest": warm.weights_digest}
+    after = _scored(replace(state, iteration=iteration, fingerprint=fingerprint), metrics)
+    return _commit(segment, after, metrics, experience_digest=None)
+
+
+@phase
+def commit(
+    segment: Segment,
+    iteration: int,
+    state: ControlState,
+    experience: Experience,
+    update: UpdateReceipt,
+    evaluation: list[EvaluateReceipt] | None,
+) -> ControlState:
+    """One transaction, after which the iteration is done: results, control state, outbox, audit link."""
+    segment.collect_snapshot()
+    sums = experience.sums
+    metrics = experience_metrics(sums) + update_metrics(update)
+    if evaluation is not None:
+        metrics += evaluation_metrics(evaluation)
+    seconds, elapsed = segment.seconds, segment.iteration_seconds()
+    metrics += timing_metrics(seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes())
+    after = replace(state, iteration=iteration, cursor=experience.cursor, fingerprint=dict(update.fingerprint))
+    segment.record_outcome(iteration, seconds)
+    return _commit(segment, _scored(after, metrics), metrics, experience.digest)
+
+
+def _scored(state: ControlState, metrics: Sequence[Metric]) -> ControlState:
+    """The state with its best evaluation brought up to date; the earliest of equals stays."""
+    accuracy = next((metric.value for metric in metrics if metric.key == "evaluation/accuracy"), None)
+    if accuracy is None or (state.best is not None and state.best[0] >= accuracy):
+        return state
+    return replace(state, best=(accuracy, state.iteration))
+
+
+def _commit(
+    segment: Segment, state: ControlState, metrics: list[Metric], experience_digest: str | None
+) -> ControlState:
+    after = replace(state, environment=segment.environment)
+    digest = after.fingerprint.get("weights_digest")
+    row = IterationCommit(
+        branch=segment.branch,
+        iteration=after.iteration,
+        control_state=after.to_json(),
+        logged_at_ms=int(time.time() * 1000),
+        experience_digest=experience_digest,
+        weights_digest=None if digest is None else str(digest),
+        fingerprint=after.fingerprint,
+        metrics=metrics,
+        tracked=segment.spec.tracking.enabled,
+    )
+    segment.ledger.commits.commit(segment.fence, row)
+    values = {metric.key: metric.value for metric in metrics}
+    segment.committed(IterationSummary(after.iteration, segment.spec.iterations, values, segment.iteration_seconds()))
+    return after

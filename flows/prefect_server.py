@@ -1,0 +1,56 @@
+"""A loopback Prefect server of the run's own, as a service of the supervisor, and the settings of its client.
+
+Settings must be in the environment before prefect is first imported, so this module does not import it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from yatt_core.cluster.services import HttpReady, ServiceSpec
+
+NAME = "prefect"
+
+
+def _common(folder: Path) -> dict[str, str]:
+    return {
+        "PREFECT_HOME": str(folder),
+        "PREFECT_PROFILES_PATH": str(folder / "profiles.toml"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "DO_NOT_TRACK": "true",
+    }
+
+
+def server_service(run_folder: Path) -> ServiceSpec:
+    """The server: SQLite in the run folder, no telemetry, and none of the services that only deployments need."""
+    folder = run_folder / "prefect"
+    unused = ("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "TRIGGERS")
+    environment = _common(folder) | {
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder / 'prefect.db'}",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+        **{f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in unused},
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", "{port}"]
+    return ServiceSpec(
+        name=NAME,
+        argv=tuple(command),
+        environment=environment,
+        ready=HttpReady("http://127.0.0.1:{port}/api/health"),
+        log_file=str(run_folder / "logs" / "prefect.log"),
+    )
+
+
+def use_server(run_folder: Path, address: str) -> None:
+    """Points this process's Prefect client at a server; call it before prefect is imported."""
+    os.environ |= _common(run_folder / "prefect") | {
+        "PREFECT_API_URL": f"{address.rstrip('/')}/api",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_LOGGING_TO_API_ENABLED": "false",
+        "PREFECT_CLIENT_METRICS_ENABLED": "false",
+        "PREFECT_CLI_COLORS": "false",
+    }

@@ -1,0 +1,317 @@
+"""A segment: one driver's stretch of a run, from taking the lease to giving it back.
+
+Holds what the phases share: the ledger and the fence, the fleet of actors, the spec, the clock of the iteration. Owns the
+threads that keep the lease, the heartbeat and the outbox going. It is opened before or by the flow (`flows.launch`), claimed
+by the flow, and leaves the run in a recorded state however it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from db import Fence, Fenced, Ledger, SnapshotRow
+from flows.home import Home
+from flows.lease import LeaseKeeper
+from flows.outbox import OutboxPump
+from flows.protocols import IterationSummary, Observer, Tracker
+from flows.state import ControlState
+from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep
+from yatt_core.cluster.client import Heartbeat
+from yatt_core.cluster.metering import BytesMeter
+from yatt_core.controllers.fleet import Fleet
+from yatt_core.errors import ExitCode, FencedError, InfrastructureError, YattError
+from yatt_core.logs import redact
+from yatt_core.placement.policy import Colocate
+from yatt_core.receipts import InputsReceipt
+from yatt_core.spec import RunSpec
+
+log = logging.getLogger("yatt_core.flow")
+OUTBOX_DRAIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a segment ended. state: of the run. exit_code: of the command that ran it."""
+
+    run: str
+    state: str
+    iteration: int
+    reason: str
+    exit_code: int
+
+
+class Segment:
+    """What the phases of one segment share."""
+
+    def __init__(
+        self,
+        home: Home,
+        run: str,
+        spec: RunSpec,
+        ledger: Ledger,
+        fence: Fence,
+        observer: Observer,
+        tracker: Tracker | None,
+    ) -> None:
+        self.home, self.run, self.spec, self.ledger, self.fence, self.observer = (
+            home,
+            run,
+            spec,
+            ledger,
+            fence,
+            observer,
+        )
+        self.folder = home.run_folder(run)
+        self.branch = ledger.runs.find(run).current_branch
+        self.meter = BytesMeter()
+        self.policy = Colocate()
+        self.fleet = Fleet(spec, self.folder, fence.epoch, self.branch, self.meter)
+        self.devices = max(spec.rollout.engine.instances, spec.trainer.engine.ranks)
+        self.seconds: dict[str, float] = {}
+        self.last_seconds: Mapping[str, float] = {}
+        self._inputs: InputsReceipt | None = None
+        self._environment: Mapping[str, str] = {}
+        self._iteration_started, self._bytes_at_start = time.monotonic(), 0
+        self._snapshot_under_way = False
+        self._starting: Future[None] | None = None
+        self._stop = threading.Event()
+        self._lease = LeaseKeeper(home.ledger, fence, spec.recovery.lease_seconds)
+        self._heartbeat = Heartbeat(self.folder, fence.epoch)
+        self._pump = OutboxPump(home.ledger, fence, tracker) if tracker else None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start_threads(self) -> None:
+        """Lease, heartbeat and outbox; from here on the segment must be ended."""
+        self._lease.start()
+        self._heartbeat.start()
+        if self._pump:
+            self._pump.start()
+
+    def begin_start(self, connect: Callable[[], None]) -> None:
+        """Connects to Ray and starts the fleet in a thread, beside what else has to come up."""
+
+        def start() -> None:
+            connect()
+            self.start_fleet()
+
+        executor = ThreadPoolExecutor(1, "start")
+        self._starting = executor.submit(start)
+        executor.shutdown(wait=False)
+
+    def ready_fleet(self) -> None:
+        """Waits for the fleet that is starting; without one, starts all actors afresh (after a failure)."""
+        starting, self._starting = self._starting, None
+        if starting is None:
+            self.start_fleet()
+        else:
+            starting.result()
+
+    def start_fleet(self) -> None:
+        """Starts all actors afresh and makes them ready; Ray must be connected."""
+        self.observer.stage("starting controllers, engines and trainer")
+        self.fleet.start()
+        self._inputs = self.fleet.materialise()
+        self.fleet.load(self._inputs)
+        self._environment = self.fleet.environment()
+        self._snapshot_under_way = False
+
+    def check(self) -> None:
+        """Raises `FencedError` when this driver may no longer act."""
+        self._lease.check()
+
+    def close(self, state: ControlState) -> Outcome:
+        """A graceful end: a last snapshot, the run's state, nothing left in the outbox if the tracker answers."""
+        done = state.iteration >= self.spec.iterations
+        if state.iteration >= 0 and self.snapshot_at(state.iteration) is None:
+            self.observer.stage("taking the last snapshot")
+            self.begin_snapshot(state.iteration)
+        self.await_snapshot()
+        outcome = Outcome(
+            self.run,
+            "completed" if done else "stopped",
+            state.iteration,
+            "target reached" if done else "stop requested",
+            ExitCode.OK,
+        )
+        self.ledger.runs.set_state(self.fence, outcome.state, outcome.reason)
+        return outcome
+
+    def end(self, outcome: str) -> None:
+        """Ends threads and actors and gives the lease back; safe to call however far the segment got."""
+        self._heartbeat.stop()
+        if self._pump and not self._pump.stop(OUTBOX_DRAIN_SECONDS):
+            self.observer.warned("MLflow did not take all points; they wait in the ledger for the next resume")
+        self.fleet.stop()
+        self._lease.stop()
+        try:
+            self.ledger.leases.end_segment(self.fence, outcome)
+            self.ledger.leases.release(self.fence)
+        except Fenced:
+            log.warning("the lease of epoch %d was taken over before it could be given back", self.fence.epoch)
+        self.ledger.close()
+
+    # -- what the loop asks -------------------------------------------------------------------------------------------
+
+    def goes_on(self, state: ControlState) -> bool:
+        """False at the target, and as soon as somebody asked for a stop."""
+        self.check()
+        if self.ledger.runs.desired_state(self.run) == "stop":
+            self._stop.set()
+        return state.iteration < self.spec.iterations and not self._stop.is_set()
+
+    def request_stop(self) -> bool:
+        """Asks for a stop at the next safe point; True the first time."""
+        first = not self._stop.is_set()
+        self._stop.set()
+        return first
+
+    def evaluates(self, iteration: int) -> bool:
+        """True if the iteration is measured on the held-out tasks."""
+        every = self.spec.evaluation.every
+        return iteration == self.spec.iterations or (every > 0 and iteration % every == 0)
+
+    def takes_snapshot(self, iteration: int) -> bool:
+        """True if a snapshot is begun in the iteration."""
+        return iteration % self.spec.snapshots.every == 0
+
+    @property
+    def inputs(self) -> InputsReceipt:
+        """The run's inputs, once the fleet has started."""
+        if self._inputs is None:
+            raise InfrastructureError("the fleet has not started")
+        return self._inputs
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the updates' last bits depend on."""
+        return self._environment
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot_at(self, iteration: int) -> SnapshotRow | None:
+        """The kept snapshot of an iteration of the current branch."""
+        rows = self.ledger.records.snapshots(self.run)
+        return next((row for row in rows if row.iteration == iteration), None)
+
+    def begin_snapshot(self, iteration: int) -> None:
+        """Copies the tensors and publishes them in the background, after the one in flight."""
+        self.await_snapshot()
+        log.info("snapshot of iteration %d begins", iteration)
+        self.fleet.begin_snapshot(self.run)
+        self._snapshot_under_way = True
+
+    def await_snapshot(self) -> None:
+        """Waits until the snapshot in flight, if any, is durable and recorded."""
+        while self._snapshot_under_way:
+            self.collect_snapshot(wait_seconds=self.spec.recovery.phase_deadline_seconds)
+
+    def collect_snapshot(self, wait_seconds: float = 0.0) -> None:
+        """Records the snapshot in flight if it is durable by now, then prunes."""
+        if not self._snapshot_under_way:
+            return
+        receipt = self.fleet.snapshot_result(wait_seconds)
+        if receipt is None:
+            return
+        self._snapshot_under_way = False
+        row = SnapshotRow(
+            run=self.run,
+            branch=receipt.branch,
+            iteration=receipt.iteration,
+            epoch=receipt.epoch,
+            folder=receipt.folder,
+            manifest_sha256=receipt.manifest_sha256,
+            bytes=receipt.bytes,
+            weights_digest=receipt.weights_digest,
+            seconds=receipt.seconds,
+        )
+        self.ledger.records.snapshot(self.fence, row)
+        self._prune()
+
+    def _prune(self) -> None:
+        """Removes snapshots that are neither new enough nor the first; the ledger forgets them before the disk does."""
+        rows = self.ledger.records.snapshots(self.run)
+        keep = snapshots_to_keep([row.iteration for row in rows], self.spec.snapshots.keep)
+        for row in rows:
+            if row.iteration not in keep:
+                self.ledger.records.snapshot_pruned(self.fence, row)
+                delete_snapshot(self.folder, row.folder)
+
+    def record_outcome(self, iteration: int, seconds: Mapping[str, float]) -> None:
+        """Writes beside the iteration's placement decision what really happened; once, whoever commits first."""
+        decision = self.ledger.records.decisions(self.run, self.branch, iteration)[0]
+        if decision.outcome is None:
+            self.ledger.records.decision_outcome(self.fence, self.branch, iteration, decision.seq, dict(seconds))
+
+    # -- the iteration's clock ----------------------------------------------------------------------------------------
+
+    def iteration_seconds(self) -> float:
+        """Seconds since the last commit."""
+        return time.monotonic() - self._iteration_started
+
+    def iteration_bytes(self) -> int:
+        """Bytes that reached the driver since the last commit."""
+        return self.meter.total - self._bytes_at_start
+
+    def committed(self, summary: IterationSummary) -> None:
+        """Tells the observer and starts the next iteration's clock."""
+        self.observer.committed(summary)
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Starts the clock of an iteration."""
+        self.last_seconds, self.seconds = self.seconds, {}
+        self._iteration_started, self._bytes_at_start = time.monotonic(), self.meter.total
+
+
+_offered: dict[str, Segment] = {}
+
+
+def offer(segment: Segment) -> None:
+    """Leaves an opened segment for the flow of the same run in this process to claim."""
+    _offered[segment.run] = segment
+
+
+@contextmanager
+def claimed_segment(run: str) -> Iterator[Segment]:
+    """The opened segment of a run; however the flow ends, the run is left in a recorded state."""
+    segment = _offered.pop(run)
+    with _graceful_signals(segment):
+        outcome = "interrupted"
+        try:
+            yield segment
+            outcome = "ended"
+        except (Fenced, FencedError) as error:
+            outcome = "fenced"
+            raise FencedError(f"run {run}: {error}") from error
+        except YattError as error:
+            outcome = "failed"
+            segment.ledger.runs.set_state(segment.fence, "failed", redact(str(error)))
+            raise
+        finally:
+            segment.end(outcome)
+
+
+@contextmanager
+def _graceful_signals(segment: Segment) -> Iterator[None]:
+    """The first SIGINT or SIGTERM asks for a stop at the next safe point, the second ends at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not segment.request_stop():
+            raise KeyboardInterrupt
+        segment.observer.stage("stopping at the end of this iteration; once more to end at once")
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,52 @@
+"""The control state: the small row that each commit carries, and all that a resumed run needs besides tensors and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from yatt_core.data.prompts import Cursor
+from yatt_core.spec.data import DataSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ControlState:
+    """State after an iteration's commit. iteration: the last committed one, -1 before the first.
+
+    fingerprint: of the iteration's update, which a replay has to reproduce. best: the highest held-out accuracy and its
+    iteration. environment: what the update's last bits depend on.
+    """
+
+    iteration: int
+    cursor: Cursor
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    best: tuple[float, int] | None = None
+
+    @classmethod
+    def initial(cls, data: DataSpec) -> ControlState:
+        """Before anything was done."""
+        return cls(iteration=-1, cursor=Cursor.start(data))
+
+    def to_json(self) -> dict[str, Any]:
+        """As the ledger keeps it."""
+        return {
+            "iteration": self.iteration,
+            "cursor": self.cursor.to_json(),
+            "fingerprint": dict(self.fingerprint),
+            "environment": dict(self.environment),
+            "best": list(self.best) if self.best else None,
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> ControlState:
+        """From the ledger."""
+        best = state["best"]
+        return cls(
+            iteration=state["iteration"],
+            cursor=Cursor.from_json(state["cursor"]),
+            fingerprint=state["fingerprint"],
+            environment=state["environment"],
+            best=(best[0], best[1]) if best else None,
+        )

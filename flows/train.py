@@ -1,0 +1,63 @@
+"""The training loop: a Prefect flow, one run of which is one segment of a YATT run.
+
+Consumes a run's name; everything else is in the ledger. Produces committed iterations. Killed at any line, the next segment
+goes on behind the last commit: experience that is sealed is not made again, updates are replayed from it bit for bit.
+
+    place      placement policy   -> which role sits on which device (a recorded decision)
+    collect    controllers        -> sealed experience of every logical shard
+    prepare    trainer ranks      -> old and reference log-probabilities, advantages
+    learn      trainer ranks      -> weights of the next version
+    sync       rollout engines    <- weights, in place
+    evaluate   controllers        -> held-out accuracy, when due
+    checkpoint trainer rank 0     -> snapshot in the background, when due
+    commit     ledger             -> one transaction; after it, the iteration is done
+"""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows import artifacts
+from flows.attempts import PhaseRetry
+from flows.phases import checkpoint, collect, commit, commit_start, evaluate, learn, place, prepare, sync, warm_up
+from flows.recovery import recover
+from flows.segment import Outcome, Segment, claimed_segment
+from flows.state import ControlState
+
+
+@flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
+def train(run: str) -> Outcome:
+    """Takes the run's lease, goes on behind its last commit, and ends at its target, at a stop request or at a failure."""
+    with claimed_segment(run) as segment:
+        state = recover(segment)
+        with artifacts.progress(segment) as progress:
+            while segment.goes_on(state):
+                try:
+                    state = iterate(segment, state) if state.iteration >= 0 else begin(segment, state)
+                except PhaseRetry:
+                    state = recover(segment)
+                progress.update(state.iteration)
+        outcome = segment.close(state)
+        artifacts.report(segment, outcome)
+    return outcome
+
+
+def begin(segment: Segment, state: ControlState) -> ControlState:
+    """Iteration 0: the policy before the first update, warmed up, kept as a snapshot and measured."""
+    warm = warm_up(segment, 0)
+    sync(segment, 0)
+    return commit_start(segment, 0, state, warm, evaluate(segment, 0))
+
+
+def iterate(segment: Segment, state: ControlState) -> ControlState:
+    """One iteration: every phase in order, ended by its commit."""
+    iteration = state.iteration + 1
+    place(segment, iteration)
+    experience = collect(segment, iteration, state.cursor)
+    prepared = prepare(segment, iteration, experience)
+    update = learn(segment, iteration, experience, prepared)
+    sync(segment, iteration)
+    evaluation = evaluate(segment, iteration) if segment.evaluates(iteration) else None
+    if segment.takes_snapshot(iteration):
+        checkpoint(segment, iteration)
+    return commit(segment, iteration, state, experience, update, evaluation)
