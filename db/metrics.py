@@ -60,7 +60,7 @@ def points_at(connection: Connection, run: str, branch: int, step: int) -> dict[
         .join(MetricPoint, MetricPoint.series == MetricSeries.id)
         .where(MetricSeries.run == run, MetricPoint.branch == branch, MetricPoint.step == step)
     )
-    return dict(sorted(rows.tuples()))
+    return dict(sorted((row.key, row.value) for row in rows))
 
 
 def _series_numbers(connection: Connection, run: str, classes: Mapping[str, str]) -> dict[str, int]:

@@ -1,0 +1,105 @@
+"""Whatever a driver may write, a stale one writes nothing of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+
+from db.engine import Fence
+from db.errors import Fenced
+from db.ledger import Ledger
+from db.outbox import OutboxEntry
+from db.phases import Attempt
+from db.records import DecisionRow, ShardRow, SnapshotRow, WaveRow
+from tests.db.tools import SimulatedClock, commit_of, everything, holder
+
+SHARD = ShardRow(0, 1, 0, 0, 1, "folder", "sha", 4, 9, b"d" * 32, {"reward": 1.0})
+SNAPSHOT = SnapshotRow("toy-1", 0, 1, 1, "folder", "sha", 10, "weights", 0.1)
+OLD_SNAPSHOT = SnapshotRow("toy-1", 0, 0, 1, "folder", "sha", 10, "weights", 0.1)
+PLANNED, DISPATCHED = (Attempt("toy-1", 0, 1, phase, 0, 1) for phase in ("collect", "learn"))
+
+WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
+    "leases.renew": lambda ledger, fence: ledger.leases.renew(fence, 10),
+    "leases.release": lambda ledger, fence: ledger.leases.release(fence),
+    "leases.start_segment": lambda ledger, fence: ledger.leases.start_segment(fence, "id", "name"),
+    "leases.end_segment": lambda ledger, fence: ledger.leases.end_segment(fence, "completed"),
+    "runs.add_revision": lambda ledger, fence: ledger.runs.add_revision(fence, {"seed": 1}, "other", "why", 100),
+    "runs.set_state": lambda ledger, fence: ledger.runs.set_state(fence, "running"),
+    "runs.set_mlflow_run": lambda ledger, fence: ledger.runs.set_mlflow_run(fence, "abc"),
+    "runs.start_branch": lambda ledger, fence: ledger.runs.start_branch(fence, 0, "why"),
+    "phases.plan": lambda ledger, fence: ledger.phases.plan(fence, 0, 1, "sync"),
+    "phases.dispatch": lambda ledger, fence: ledger.phases.dispatch(fence, PLANNED),
+    "phases.finish": lambda ledger, fence: ledger.phases.finish(fence, DISPATCHED, {"tokens": 3}, 1.0),
+    "phases.fail": lambda ledger, fence: ledger.phases.fail(fence, DISPATCHED, "data", "why"),
+    "records.shard": lambda ledger, fence: ledger.records.shard(fence, SHARD),
+    "records.wave": lambda ledger, fence: ledger.records.wave(fence, WaveRow(0, 1, 1, {"prompts": 8})),
+    "records.settle_wave": lambda ledger, fence: ledger.records.settle_wave(fence, 0, 1, 0, {"groups": 3}),
+    "records.decision": lambda ledger, fence: ledger.records.decision(fence, DecisionRow(0, 1, 1, {}, {}, {}, "why")),
+    "records.decision_outcome": lambda ledger, fence: ledger.records.decision_outcome(fence, 0, 1, 0, {"seconds": 1}),
+    "records.snapshot": lambda ledger, fence: ledger.records.snapshot(fence, SNAPSHOT),
+    "records.snapshot_pruned": lambda ledger, fence: ledger.records.snapshot_pruned(fence, OLD_SNAPSHOT),
+    "commits.commit": lambda ledger, fence: ledger.commits.commit(fence, commit_of(1)),
+    "outbox.enqueue": lambda ledger, fence: ledger.outbox.enqueue(fence, [OutboxEntry("id", "run", {}, 1)]),
+    "outbox.claim": lambda ledger, fence: ledger.outbox.claim(fence),
+    "outbox.give_back": lambda ledger, fence: ledger.outbox.give_back(fence, ["toy-1/params"]),
+    "outbox.delivered": lambda ledger, fence: ledger.outbox.delivered(fence, ["toy-1/params"]),
+    "events.append": lambda ledger, fence: ledger.events.append(fence.run, "note", {"a": 1}, fence),
+}
+
+
+@pytest.fixture
+def prepared(ledger: Ledger, fence: Fence) -> Fence:
+    """A state in which every one of the writes has something to do."""
+    ledger.commits.commit(fence, commit_of(0))
+    ledger.phases.plan(fence, 0, 1, "collect")
+    ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 1, "learn"))
+    ledger.records.wave(fence, WaveRow(0, 1, 0, {"prompts": 8}))
+    ledger.records.decision(fence, DecisionRow(0, 1, 0, {}, {}, {}, "why"))
+    ledger.records.snapshot(fence, OLD_SNAPSHOT)
+    ledger.outbox.enqueue(fence, [OutboxEntry("toy-1/params", "params", {"seed": 0}, 1)])
+    return fence
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_stale_epoch_writes_nothing(ledger: Ledger, prepared: Fence, clock: SimulatedClock, write: str) -> None:
+    ledger.outbox.claim(prepared)
+    clock.advance(60)
+    ledger.leases.acquire(prepared.run, holder("second"), ttl_seconds=10)
+    before = everything(ledger)
+    with pytest.raises(Fenced):
+        WRITES[write](ledger, prepared)
+    assert everything(ledger) == before
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_holder_that_gave_back_writes_nothing(ledger: Ledger, prepared: Fence, write: str) -> None:
+    ledger.leases.release(prepared)
+    before = everything(ledger)
+    with pytest.raises(Fenced):
+        WRITES[write](ledger, prepared)
+    assert everything(ledger) == before
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_the_holder_writes(ledger: Ledger, prepared: Fence, clock: SimulatedClock, write: str) -> None:
+    if write in ("outbox.give_back", "outbox.delivered"):
+        ledger.outbox.claim(prepared)
+    if write == "leases.end_segment":
+        ledger.leases.start_segment(prepared, "id", "name")
+    clock.advance(1)
+    before = everything(ledger)
+    WRITES[write](ledger, prepared)
+    assert everything(ledger) != before
+
+
+def test_every_write_that_takes_a_fence_is_tried_here(ledger: Ledger) -> None:
+    fenced = {
+        f"{part}.{name}"
+        for part, thing in vars(ledger).items()
+        if not part.startswith("_")
+        for name, method in inspect.getmembers(thing, inspect.ismethod)
+        if not name.startswith("_") and "fence" in inspect.signature(method).parameters
+    }
+    assert fenced == set(WRITES)

@@ -1,0 +1,61 @@
+"""Shared by the ledger's tests: a clock, holders, commits, and a look at everything a database holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+
+from db.commit import IterationCommit
+from db.engine import Fence
+from db.holder import Holder
+from db.ledger import Ledger
+from db.metrics import Metric
+from db.models import Base
+
+
+class SimulatedClock:
+    """Milliseconds since 1970, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += round(seconds * 1000)
+
+
+def holder(text: str, pid: int = 1) -> Holder:
+    """A process on a host that is not this one, so nobody here can tell whether it lives."""
+    return Holder("far-away", "boot", pid, 1, text)
+
+
+def commit_of(iteration: int, branch: int = 0, metrics: Sequence[Metric] | None = None) -> IterationCommit:
+    points = [Metric("reward", iteration / 10), Metric("seconds", 1.5, "timing")] if metrics is None else metrics
+    return IterationCommit(
+        branch=branch,
+        iteration=iteration,
+        control_state={"cursor": iteration * 8},
+        logged_at_ms=1000 + iteration,
+        experience_digest=f"experience {branch}.{iteration}" if iteration else None,
+        weights_digest=f"weights {branch}.{iteration}",
+        fingerprint={"loss": 0.5},
+        metrics=points,
+    )
+
+
+def commit_through(ledger: Ledger, fence: Fence, iterations: Sequence[int], branch: int = 0) -> None:
+    for iteration in iterations:
+        ledger.commits.commit(fence, commit_of(iteration, branch))
+
+
+def everything(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table."""
+    with ledger._database.read() as connection:
+        return {
+            name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
+            for name, table in Base.metadata.tables.items()
+        }
