@@ -1,0 +1,168 @@
+"""A train engine without a model: its weights are a hash chain over the experience it learnt from.
+
+Consumes an iteration's sealed experience and the columns that it prepared itself; produces weights, receipts and state as
+a real trainer does, in given durations. A sample that is lost, doubled or changed shows in every later weights digest.
+Its ranks need no group: each computes the same state, and rank 0 writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+
+from yatt_core.algorithms.advantages import advantages
+from yatt_core.data.batch import load_batch, load_table
+from yatt_core.data.experience import group_digests
+from yatt_core.data.prepared import PreparedColumns, read_prepared, write_prepared
+from yatt_core.digests import weights_digest
+from yatt_core.engines.protocol import RankContext, StateWriter, Tensors
+from yatt_core.engines.train.plan import seeded_permutation
+from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.trainer import VirtualTrainer
+
+STATE_FILE = "state.safetensors"
+
+_RANGES = {
+    "loss": (-0.05, 0.05),
+    "grad_norm": (0.1, 2.0),
+    "entropy": (0.1, 3.0),
+    "clip_fraction": (0.0, 0.2),
+    "ratio_max": (1.0, 1.5),
+    "ratio_min": (0.5, 1.0),
+}
+
+
+class VirtualTrainEngine:
+    """One logical rank."""
+
+    def __init__(self, spec: RunSpec, context: RankContext, clock: ScaledClock | None = None) -> None:
+        engine = spec.trainer.engine
+        if not isinstance(engine, VirtualTrainer):
+            raise ConfigurationError(f"trainer.engine.kind is {engine.kind}, the virtual trainer was asked for")
+        self._spec, self._engine, self._context = spec, engine, context
+        self._clock = clock or ScaledClock(engine.clock_factor)
+        self._rank = 0
+        self._version = -1
+        self._state = b""
+        self._receipt: UpdateReceipt | None = None
+
+    @property
+    def version(self) -> int:
+        """Number of iterations learnt; -1 before `initialise` or `restore`."""
+        return self._version
+
+    def connect(self, rank: int, ranks: int, address: str) -> None:
+        """Takes its rank; there is nothing to join."""
+        self._rank = rank
+
+    def initialise(self) -> None:
+        """The state that the run's seed gives; version 0."""
+        self._state = hashlib.sha256(f"yatt.virtual.weights:{self._spec.seed}".encode()).digest()
+        self._version, self._receipt = 0, None
+
+    def warm_up(self) -> WarmupReceipt:
+        """One link of the chain. Raises `InfrastructureError` unless at version 0."""
+        started = time.perf_counter()
+        self._require(0, "warm up")
+        self._state = hashlib.sha256(self._state + b"warm_up").digest()
+        self._clock.spend(self._engine.fixed_seconds)
+        accuracy = 0.0 if self._spec.warmup is None else self._spec.warmup.stop_accuracy
+        seconds = time.perf_counter() - started
+        return WarmupReceipt(1, 1.0, accuracy, seconds, self._weights_digest())
+
+    def prepare(self, task: BatchTask) -> PrepareReceipt | None:
+        """Writes the advantages. Raises `InfrastructureError` at another version than the one before the task's."""
+        started = time.perf_counter()
+        self._require(task.key.iteration - 1, f"prepare {task.key}")
+        if self._rank != 0:
+            return None
+        batch = load_batch(self._context.run_folder, task.shards)
+        algorithm = self._spec.algorithm
+        values = advantages(batch.rewards, np.diff(batch.group_offsets), algorithm.normalise, algorithm.epsilon)
+        if algorithm.permute_advantages:
+            seeds = (self._spec.seed, task.key.branch, task.key.iteration)
+            values = values[seeded_permutation(len(values), "permute_advantages", *seeds)]
+        columns = PreparedColumns(batch.ordinals, batch.samples, values, batch.response_offsets)
+        folder, files = write_prepared(self._context.run_folder, task.key, task.epoch, [columns])
+        return PrepareReceipt(task.key, folder, files, {}, {"prepare": time.perf_counter() - started})
+
+    def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
+        """Adds the link of the iteration; at its version already, returns the receipt that it gave then."""
+        started = time.perf_counter()
+        iteration = task.key.iteration
+        if self._receipt is not None and self._version == iteration == self._receipt.version:
+            return self._receipt
+        self._require(iteration - 1, f"learn {task.key}")
+        table = load_table(self._context.run_folder, task.shards)
+        columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
+        tokens = int(columns.response_offsets[-1])
+        self._state = hashlib.sha256(self._state + group_digests(table) + _columns_digest(columns)).digest()
+        self._version = iteration
+        self._clock.spend(self._engine.fixed_seconds + self._engine.seconds_per_token * tokens)
+        metrics = {**_synthetic_metrics(self._state), "tokens": float(tokens)}
+        fingerprint: dict[str, float | str] = {
+            "loss": metrics["loss"],
+            "grad_norm": metrics["grad_norm"],
+            "weights_digest": self._weights_digest(),
+        }
+        timing = {"learn": time.perf_counter() - started}
+        self._receipt = UpdateReceipt(task.key, iteration, metrics, fingerprint, timing)
+        return self._receipt
+
+    def export_weights(self) -> Tensors:
+        """One tensor, `state`: 32 bytes."""
+        if self._version < 0:
+            raise InfrastructureError("the virtual trainer has no weights before initialise or restore")
+        return {"state": np.frombuffer(self._state, np.uint8).copy()}
+
+    def freeze_state(self) -> StateWriter:
+        """A writer of `state.safetensors`: the chain's state and the version."""
+        tensors = {**self.export_weights(), "version": np.array([self._version], np.int64)}
+        return lambda folder: safetensors.numpy.save_file(tensors, folder / STATE_FILE)
+
+    def restore(self, folder: Path, version: int) -> None:
+        """Loads a state. Raises `DataError` for a file that is none, or of another version."""
+        path = folder / STATE_FILE
+        try:
+            tensors: dict[str, npt.NDArray[Any]] = safetensors.numpy.load_file(path)
+            state, found = tensors["state"].tobytes(), int(tensors["version"][0])
+        except (OSError, KeyError, safetensors.SafetensorError) as error:
+            raise DataError(f"{path}: is no state of a virtual trainer: {error!r}") from error
+        if found != version:
+            raise DataError(f"{path}: holds version {found}, version {version} was wanted")
+        self._state, self._version, self._receipt = state, version, None
+
+    def _require(self, version: int, work: str) -> None:
+        if self._version != version:
+            raise InfrastructureError(
+                f"the virtual trainer is at version {self._version}, to {work} it must be {version}"
+            )
+
+    def _weights_digest(self) -> str:
+        return weights_digest(self.export_weights())
+
+
+def _columns_digest(columns: PreparedColumns) -> bytes:
+    """sha256 of the prepared samples and advantages in canonical order."""
+    digest = hashlib.sha256()
+    for array, dtype in ((columns.ordinals, "<i8"), (columns.samples, "<i4"), (columns.advantages, "<f8")):
+        digest.update(np.ascontiguousarray(array, dtype=dtype).data)
+    return digest.digest()
+
+
+def _synthetic_metrics(state: bytes) -> dict[str, float]:
+    """A number in each metric's usual range, taken from the state."""
+    shares = np.frombuffer(state, "<u4") / 2.0**32
+    return {
+        name: low + (high - low) * float(share)
+        for (name, (low, high)), share in zip(_RANGES.items(), shares, strict=False)
+    }
