@@ -125,7 +125,7 @@ class Metrics:
 
     def count(self, run: str) -> int:
         """Points that the run has written, on all its branches."""
-        query = select(func.count()).join(MetricSeries, MetricPoint.series == MetricSeries.id)
+        query = select(func.count()).select_from(MetricPoint).join(MetricSeries, MetricPoint.series == MetricSeries.id)
         with self._database.read() as connection:
             return int(connection.execute(query.where(MetricSeries.run == run)).scalar_one())
 
