@@ -1,0 +1,90 @@
+"""Noise by counter, and draws from it."""
+
+import numpy as np
+import pytest
+import torch
+
+from yatt_core.engines.noise import uniforms
+from yatt_core.engines.rollout.sampling import greedy, sample
+
+ROWS = 200_000
+EXPECTED = [[2802244911, 3011683077], [1581361928, 4052577513], [1572997799, 3181733514]]
+
+
+def chi_square(counts: np.ndarray, shares: np.ndarray) -> float:
+    """Pearson's statistic in standard deviations above its mean."""
+    expected = shares * counts.sum()
+    kept = expected > 0
+    assert counts[~kept].sum() == 0
+    statistic = ((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum()
+    freedom = kept.sum() - 1
+    return float((statistic - freedom) / np.sqrt(2 * freedom))
+
+
+def test_noise_is_fixed_for_good():
+    """A change of these numbers would change every run."""
+    noise = uniforms(np.array([0, 1, 2**64 - 1], np.uint64), 2)
+    assert (noise * 2**32).astype(np.uint64).tolist() == EXPECTED
+
+
+def test_noise_of_a_token_depends_on_seed_and_place_alone():
+    seeds = np.random.default_rng(0).integers(0, 2**63, 50).astype(np.uint64)
+    noise = uniforms(seeds, 40)
+    assert (uniforms(seeds[7:9], 40) == noise[7:9]).all()
+    assert (uniforms(seeds, 10) == noise[:, :10]).all()
+
+
+@pytest.mark.parametrize("seeds", ["consecutive", "increments"])
+def test_noise_is_uniform_and_independent(seeds):
+    """Seeds one apart, and seeds one increment of the generator apart, whose plain streams would be shifted copies."""
+    step = 1 if seeds == "consecutive" else 0x9E3779B97F4A7C15
+    noise = uniforms(np.arange(ROWS, dtype=np.uint64) * np.uint64(step), 4)
+    assert noise.dtype == np.float64 and noise.min() >= 0 and noise.max() < 1
+    assert len(np.unique(noise[:, 0])) > 0.9999 * ROWS
+    assert abs(chi_square(np.histogram(noise, 1000, (0, 1))[0], np.full(1000, 1e-3))) < 5
+    low_bits = (noise * 2**32).astype(np.uint64) & np.uint64(255)
+    assert abs(chi_square(np.bincount(low_bits.ravel().astype(int), minlength=256), np.full(256, 1 / 256))) < 5
+    neighbours = [(noise[:-1, 0], noise[1:, 0]), (noise[:, 0], noise[:, 1]), (noise[:-1, 1], noise[1:, 0])]
+    for one, other in neighbours:
+        pairs = np.histogram2d(one, other, 20, ((0, 1), (0, 1)))[0].ravel()
+        assert abs(chi_square(pairs, np.full(400, 1 / 400))) < 5
+
+
+def test_draws_follow_the_softmax():
+    logits = torch.randn(1, 30, generator=torch.Generator().manual_seed(0)) * 2
+    noise = torch.from_numpy(uniforms(np.arange(ROWS, dtype=np.uint64), 1)[:, 0])
+    tokens, log_probs = sample(logits.expand(ROWS, -1), noise, 0.7, 1.0)
+    expected = torch.log_softmax(logits.double() / 0.7, -1)[0]
+    assert abs(chi_square(np.bincount(tokens.numpy(), minlength=30), expected.exp().numpy())) < 5
+    assert log_probs.dtype == torch.float32
+    assert (log_probs - expected[tokens]).abs().max() < 3e-6
+
+
+def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_renormalises():
+    shares = torch.tensor([0.05, 0.4, 0.1, 0.3, 0.15])
+    noise = torch.from_numpy(uniforms(np.arange(ROWS, dtype=np.uint64), 1)[:, 0])
+    tokens, log_probs = sample(shares.log().expand(ROWS, -1), noise, 1.0, 0.75)
+    expected = np.array([0, 0.4, 0, 0.3, 0.15]) / 0.85
+    assert abs(chi_square(np.bincount(tokens.numpy(), minlength=5), expected)) < 5
+    assert np.allclose(log_probs.exp().numpy(), expected[tokens.numpy()], atol=1e-6)
+
+
+def test_top_p_below_the_likeliest_token_leaves_that_one():
+    shares = torch.tensor([[0.2, 0.5, 0.3]])
+    tokens, log_probs = sample(shares.log(), torch.tensor([0.999], dtype=torch.float64), 1.0, 0.1)
+    assert tokens.tolist() == [1] and log_probs.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("noise", "token"), [(0.0, 1), (0.4999, 1), (0.5001, 3), (1 - 2**-32, 3)])
+def test_the_ends_of_the_noise_hit_tokens_that_have_mass(noise, token):
+    logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
+    tokens, log_probs = sample(logits, torch.tensor([noise], dtype=torch.float64), 1.0, 1.0)
+    assert tokens.tolist() == [token]
+    assert log_probs.tolist() == pytest.approx([-np.log(2)])
+
+
+def test_greedy_takes_the_likeliest_at_temperature_one():
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+    tokens, log_probs = greedy(logits)
+    assert tokens.tolist() == [1, 0]
+    assert torch.equal(log_probs, torch.log_softmax(logits, -1)[[0, 1], [1, 0]])

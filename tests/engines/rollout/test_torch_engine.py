@@ -1,0 +1,307 @@
+"""The torch engine beyond the contract: against transformers itself, its batches, its weights, its refusals."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.engines.rollout.cases import (
+    MAX_NEW,
+    MAX_PROMPT,
+    STOP,
+    VOCABULARY,
+    build_case,
+    prompts_of,
+    request_of,
+    rows_of,
+    torch_case,
+)
+from tests.engines.rollout.test_sampling import chi_square
+from yatt_core.engines.rollout.cache import SlotCache
+from yatt_core.engines.rollout.decoding import decode, padded_length
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
+
+
+@pytest.fixture(scope="session")
+def plain_model(model_folder):
+    return load_causal_lm(str(model_folder), "float32")
+
+
+@pytest.fixture
+def forward_rows(plain_model):
+    """Rows and positions of every pass through the plain model while a test runs."""
+    shapes = []
+    handle = plain_model.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    yield shapes
+    handle.remove()
+
+
+def build_experts(folder):
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
+    MixtralForCausalLM(MixtralConfig(vocab_size=40, num_hidden_layers=1, num_local_experts=2, **sizes)).save_pretrained(
+        folder
+    )
+    return folder
+
+
+def plain_log_probs(model, prompt, tokens, temperature=1.0):
+    """What transformers gives for the tokens behind the prompt, without any cache: [tokens, vocabulary]."""
+    ids = torch.from_numpy(np.concatenate([prompt, tokens]).astype(np.int64))[None]
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits.double() / temperature, -1).numpy()
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7}, {"greedy": True, "temperature": 0.7}])
+@pytest.mark.parametrize("folder", ["model_folder", "odd_model_folder"])
+def test_log_probs_are_those_of_a_plain_forward(folder, options, request):
+    path = request.getfixturevalue(folder)
+    engine, model = build_case("torch", path).engine, load_causal_lm(str(path), "float32")
+    prompts = prompts_of([1, 2, 7, 8, 9, 31, 64, 100, 300])
+    result = engine.generate(request_of(prompts, samples=2, max_new_tokens=MAX_NEW, **options))
+    temperature = 1.0 if options.get("greedy") else options.get("temperature", 1.0)
+    for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
+        drawn = np.frombuffer(tokens, np.int32)
+        expected = plain_log_probs(model, prompts[row // 2], drawn, temperature)
+        gaps = expected[np.arange(len(drawn)), drawn] - np.frombuffer(log_probs, np.float32)
+        assert np.abs(gaps).max() < 2e-5
+        if options.get("greedy"):
+            assert (expected.argmax(-1) == drawn).all()
+
+
+def test_a_model_of_odd_sizes_is_batch_invariant_too(odd_model_folder):
+    """90 and 117 wide: rows fill no whole vectors, so the end of each tensor goes through scalar code."""
+    engine = build_case("torch", odd_model_folder).engine
+    lengths = np.random.default_rng(3).integers(1, 60, 64)
+    prompts, seeds = prompts_of(lengths), np.arange(64, dtype=np.uint64)[:, None]
+    together = rows_of(engine.generate(request_of(prompts, seeds=seeds, max_new_tokens=MAX_NEW)))
+    for size in (1, 2, 3, 5, 13):
+        for start in range(0, 63 - size, 9):
+            part = slice(start, start + size)
+            request = request_of(prompts[part], seeds=seeds[part], max_new_tokens=MAX_NEW)
+            assert rows_of(engine.generate(request)) == together[part]
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 1.0), (1.0, 0.6)])
+def test_sampled_frequencies_are_the_models(torch_engine, plain_model, temperature, top_p):
+    prompts, samples = prompts_of([5, 12]), 3000
+    request = request_of(
+        prompts, samples=samples, max_new_tokens=1, stop_tokens=(), temperature=temperature, top_p=top_p
+    )
+    result = torch_engine.engine.generate(request)
+    for row, prompt in enumerate(prompts):
+        part = slice(row * samples, (row + 1) * samples)
+        shares = np.exp(plain_log_probs(plain_model, prompt, [0], temperature)[0])
+        order = np.argsort(-shares)
+        outside = order[np.cumsum(shares[order]) - shares[order] >= top_p]
+        assert (len(outside) > 5) == (top_p < 1)
+        shares[outside] = 0
+        shares /= shares.sum()
+        assert abs(chi_square(np.bincount(result.tokens[part], minlength=VOCABULARY), shares)) < 5
+        assert np.abs(np.log(shares[result.tokens[part]]) - result.log_probs[part]).max() < 2e-5
+
+
+def test_a_prompt_is_prefilled_once_and_finished_rows_leave(plain_model, forward_rows):
+    stops = (1, 2, 3, 4)
+    request = request_of(prompts_of([20, 20, 5]), samples=16, stop_tokens=stops, max_new_tokens=MAX_NEW)
+    result = decode(plain_model, request)
+    prefills, steps = [s for s in forward_rows if s[1] > 1], [s[0] for s in forward_rows if s[1] == 1]
+    assert sorted(prefills) == [(1, padded_length(5)), (2, padded_length(20))]
+    assert steps == [max(int((result.lengths > step).sum()) + 1, 4) for step in range(1, len(steps) + 1)]
+    assert steps[0] > 3 * steps[-1]
+
+
+def test_decoding_ends_with_the_last_response(plain_model, forward_rows):
+    stops = tuple(range(1, VOCABULARY))
+    result = decode(plain_model, request_of(prompts_of([20]), samples=8, stop_tokens=stops, max_new_tokens=MAX_NEW))
+    assert len(forward_rows) <= 1 + result.lengths.max()
+    assert result.lengths.max() < 5
+
+
+def test_the_cache_is_allocated_once(plain_model):
+    cache = SlotCache(2)
+    request = request_of(prompts_of([60, 9]), samples=8)
+    first = rows_of(decode(plain_model, request, cache))
+    places = [layer.keys.data_ptr() for layer in cache.layers]
+    decode(plain_model, request_of(prompts_of([100]), samples=4), cache)
+    again = rows_of(decode(plain_model, request, cache))
+    assert [layer.keys.data_ptr() for layer in cache.layers] == places
+    assert first == again
+
+
+def test_decoding_leaves_a_training_model_as_it_was(model_folder, torch_engine):
+    model = load_causal_lm(str(model_folder), "float32").train()
+    model.config.attention_dropout = 0.5
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    request = request_of(prompts_of([5, 30]), samples=4)
+    assert rows_of(decode(model, request)) == rows_of(torch_engine.engine.generate(request))
+    assert model.training and all(layer.self_attn.training for layer in model.model.layers)
+    model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_bfloat16_is_close_but_promises_no_invariance(model_folder, torch_engine):
+    narrow = torch_case(model_folder, "bfloat16")
+    assert narrow.engine.capabilities["batch_invariant"] is False
+    narrow.engine.update_weights(narrow.weights(0), 0)
+    request = request_of(prompts_of([5, 30, 100]), samples=1, max_new_tokens=1, greedy=True)
+    result, exact = narrow.engine.generate(request), torch_engine.engine.generate(request)
+    assert np.abs(result.log_probs - exact.log_probs).max() < 0.3
+    assert (result.log_probs != exact.log_probs).any()
+
+
+def test_longer_prompts_and_answers_than_agreed_are_refused(torch_engine):
+    with pytest.raises(DataError, match=rf"prompt 1 .* {MAX_PROMPT + 1} tokens.*{MAX_PROMPT}"):
+        torch_engine.engine.generate(request_of(prompts_of([5, MAX_PROMPT + 1])))
+    with pytest.raises(ConfigurationError, match=f"{MAX_NEW + 1} new tokens"):
+        torch_engine.engine.generate(request_of(prompts_of([5]), max_new_tokens=MAX_NEW + 1))
+
+
+def test_positions_that_the_model_lacks_are_refused(plain_model):
+    with pytest.raises(ConfigurationError, match="may be 520 tokens, the model takes 512"):
+        decode(plain_model, request_of(prompts_of([500]), max_new_tokens=20))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layers of type linear_attention"),
+        ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 16}, "no sliding window.* 16"),
+    ],
+)
+def test_attention_of_another_kind_is_refused(model_folder, changes, message):
+    model = load_causal_lm(str(model_folder), "float32")
+    for key, value in changes.items():
+        setattr(model.config, key, value)
+    with pytest.raises(ConfigurationError, match=message):
+        decode(model, request_of(prompts_of([10])))
+
+
+def test_before_the_first_update_nothing_is_generated(model_folder):
+    engine = torch_case(model_folder).engine
+    assert engine.version == -1
+    for version in (0, -1):
+        with pytest.raises(InfrastructureError, match="version -1"):
+            engine.generate(request_of(prompts_of([4]), weight_version=version))
+
+
+def test_wrong_weights_are_refused_and_leave_the_engine_dirty(torch_engine):
+    good = dict(torch_engine.weights(0))
+    first = next(iter(good))
+    cases = [
+        ({**good, "model.extra": good[first]}, "model.extra"),
+        ({name: tensor for name, tensor in good.items() if name != first}, f"lack 1 tensors.*{first}"),
+        ({**good, first: good[first][:1]}, rf"{first} has shape \[1"),
+        ({**good, first: good[first].astype(np.int32)}, f"{first} has dtype int32"),
+    ]
+    for tensors, message in cases:
+        torch_engine.engine.update_weights(good, 5)
+        with pytest.raises(InfrastructureError, match=message):
+            torch_engine.engine.update_weights(tensors, 6)
+        assert torch_engine.engine.version == -1
+        with pytest.raises(InfrastructureError, match=r"version -1.*version 5"):
+            torch_engine.engine.generate(request_of(prompts_of([4]), weight_version=5))
+
+
+def test_an_update_that_breaks_off_leaves_the_engine_dirty(torch_engine, monkeypatch):
+    """Interrupted half-way through the tensors: some are new, some old, and neither version may be claimed."""
+    copied = []
+
+    def interrupt(array):
+        copied.append(array)
+        if len(copied) == 3:
+            raise MemoryError
+        return torch.from_numpy(array)
+
+    monkeypatch.setattr("yatt_core.engines.rollout.torch_engine._as_torch", interrupt)
+    with pytest.raises(MemoryError):
+        torch_engine.engine.update_weights(torch_engine.weights(1), 1)
+    assert torch_engine.engine.version == -1
+
+
+def test_a_tied_head_may_come_under_either_name_and_is_never_stale(torch_engine, model_folder):
+    tensors = dict(torch_engine.weights(1))
+    assert "lm_head.weight" not in tensors
+    request = request_of(prompts_of([5, 9]), samples=4, weight_version=1)
+    torch_engine.engine.update_weights(tensors, 1)
+    expected = rows_of(torch_engine.engine.generate(request))
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    torch_engine.engine.update_weights(torch_engine.weights(0), 0)
+    torch_engine.engine.update_weights(tensors, 1)
+    assert rows_of(torch_engine.engine.generate(request)) == expected
+
+
+def test_weights_that_are_not_finite_are_named_and_do_no_lasting_harm(torch_engine):
+    request = request_of(prompts_of([40, 9]), samples=4)
+    before = rows_of(torch_engine.engine.generate(request))
+    broken = {name: np.full_like(tensor, np.nan) for name, tensor in torch_engine.weights(0).items()}
+    for options in ({}, {"greedy": True}):
+        torch_engine.engine.update_weights(broken, 3)
+        with pytest.raises(NumericError, match="version 3"):
+            torch_engine.engine.generate(request_of(prompts_of([40, 9]), samples=4, weight_version=3, **options))
+    torch_engine.engine.update_weights(torch_engine.weights(0), 0)
+    assert rows_of(torch_engine.engine.generate(request)) == before
+
+
+def test_experts_and_positions_that_scale_with_the_batch_promise_no_invariance(model_folder, tmp_path):
+    experts = build_experts(tmp_path / "experts")
+    assert TorchRolloutEngine(str(experts), "float32", 10, 10).capabilities["batch_invariant"] is False
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert TorchRolloutEngine(str(folder), "float32", 10, 10).capabilities["batch_invariant"] is False
+
+
+def test_folders_that_are_no_models_are_refused(model_folder, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"nowhere: no model folder, it has no config\.json"):
+        load_causal_lm(str(tmp_path / "nowhere"), "float32")
+    with pytest.raises(ConfigurationError, match="float32, bfloat16"):
+        load_causal_lm(str(model_folder), "float16")
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    save_file({"model.norm.weight": torch.ones(64)}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigurationError, match=r"the weights lack \d+ tensors, such as lm_head"):
+        load_causal_lm(str(folder), "float32")
+    (folder / "model.safetensors").write_bytes(b"garbage")
+    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+        load_causal_lm(str(folder), "float32")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ConfigurationError, match=r"no \*\.safetensors"):
+        load_causal_lm(str(folder), "float32")
+    (folder / "config.json").write_text("{")
+    (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
+    with pytest.raises(ConfigurationError, match="is not JSON"):
+        load_causal_lm(str(folder), "float32")
+
+
+def test_code_in_a_model_folder_is_not_run(model_folder, tmp_path):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+        load_causal_lm(str(folder), "float32")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_row_that_fills_no_slot_multiple_is_padded_beyond_its_prompt():
+    lengths = np.arange(1, 2000)
+    padded = np.array([padded_length(int(length)) for length in lengths])
+    assert (padded > lengths).all() and (padded % 8 == 0).all()
+    assert (padded[63:] <= 1.26 * lengths[63:]).all()
+
+
+def test_stop_tokens_outside_the_vocabulary_never_come(torch_engine):
+    result = torch_engine.engine.generate(request_of(prompts_of([5]), stop_tokens=(STOP, 10_000)))
+    assert len(result.lengths) == 1
