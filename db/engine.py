@@ -142,7 +142,7 @@ def database_url(address: str | Path) -> URL:
         return URL.create("sqlite", database=str(address))
     try:
         url = make_url(address)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise LedgerError("the ledger's DSN cannot be read; right would be postgresql://user@host/database") from error
     if url.get_backend_name() == "postgresql":
         return url.set(drivername="postgresql+psycopg")

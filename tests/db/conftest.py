@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,17 @@ def clock() -> SimulatedClock:
     return SimulatedClock()
 
 
+@pytest.fixture(scope="session")
+def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger made once; copying it is quicker than migrating."""
+    path = tmp_path_factory.mktemp("ledger") / "empty.sqlite"
+    Ledger.open(path).close()
+    return path
+
+
 @pytest.fixture
-def address(tmp_path: Path) -> str | Path:
-    return tmp_path / "ledger.sqlite"
+def address(tmp_path: Path, empty_ledger: Path) -> str | Path:
+    return shutil.copy(empty_ledger, tmp_path / "ledger.sqlite")
 
 
 @pytest.fixture

@@ -1,0 +1,91 @@
+"""Real processes on one SQLite ledger: killed in the middle, and fighting for the lease."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from db.holder import this_process
+from db.ledger import Ledger
+from db.models import ControlState, Event, Iteration
+from tests.db.tools import commit_of
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.db.worker", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+
+
+def assert_consistent(ledger: Ledger, iterations: int) -> None:
+    """Gapless, each once, and every fact about an iteration there or absent together."""
+    with ledger._database.read() as connection:
+        rows = connection.execute(select(Iteration.iteration, Iteration.epoch).order_by(Iteration.iteration)).all()
+        states = connection.execute(select(ControlState.iteration).order_by(ControlState.iteration)).scalars().all()
+        commits = connection.execute(select(Event.body).where(Event.kind == "commit").order_by(Event.seq)).scalars()
+        assert [body["iteration"] for body in commits] == list(range(iterations))
+        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
+        assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
+    assert [row.iteration for row in rows] == list(range(iterations)) == list(states)
+    assert [row.epoch for row in rows] == sorted(row.epoch for row in rows)
+    assert ledger.runs.find("toy-1").iteration == iterations - 1
+    assert sum(ledger.outbox.counts("toy-1")) == iterations
+    assert ledger.metrics.count("toy-1") == 2 * iterations
+    assert ledger.events.verify("toy-1") is None
+
+
+def test_a_driver_killed_while_it_commits_leaves_whole_iterations(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(path) as ledger:
+        ledger.runs.create("toy", {}, "d", 10_000)
+        acknowledged = -1
+        for lines in (1, 4, 9):
+            child = start("forever", path)
+            assert child.stdout is not None
+            for _ in range(lines):
+                acknowledged = int(child.stdout.readline())
+            time.sleep(0.001 * lines)
+            child.kill()
+            remaining = child.stdout.read().split()
+            child.wait()
+            acknowledged = int(remaining[-1]) if remaining and remaining[-1] else acknowledged
+            iterations = ledger.runs.find("toy-1").iteration + 1
+            assert acknowledged + 1 <= iterations <= acknowledged + 2, "at most the unacknowledged one more"
+            assert_consistent(ledger, iterations)
+        # the child's lease is good for ten minutes, but the child is gone
+        fence = ledger.leases.acquire("toy-1", this_process("heir"), ttl_seconds=10)
+        assert fence.epoch == 4
+        ledger.commits.commit(fence, commit_of(iterations))
+        assert_consistent(ledger, iterations + 1)
+
+
+def test_two_drivers_fight_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(path) as ledger:
+        ledger.runs.create("toy", {}, "d", 10_000)
+        children = [start("contend", path, seed, 2.5) for seed in (1, 2)]
+        totals: Counter[str] = Counter()
+        for child in children:
+            output, _ = child.communicate(timeout=60)
+            assert child.returncode == 0
+            committed, fenced = map(int, output.split())
+            totals.update(committed=committed, fenced=fenced)
+        assert totals["committed"] > 20
+        assert totals["fenced"] > 0, "the test has to have seen a takeover from a living holder"
+        assert_consistent(ledger, totals["committed"])
+
+
+@pytest.mark.parametrize("attempt", range(2))
+def test_two_processes_may_open_a_new_ledger_at_once(tmp_path: Path, attempt: int) -> None:
+    children = [start("open", tmp_path / "ledger.sqlite") for _ in range(2)]
+    assert [child.wait(timeout=60) for child in children] == [0, 0]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.close()

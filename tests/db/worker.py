@@ -1,0 +1,68 @@
+"""A driver in a process of its own, for the tests that kill it or let two of them contend.
+
+worker.py forever PATH              commit without end; prints each iteration once it is acknowledged
+worker.py contend PATH SEED SECONDS take the lease again and again, with pauses longer than it lives
+worker.py open PATH                 open (and migrate) the ledger
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+from db.engine import Fence
+from db.errors import Fenced, LeaseHeld
+from db.holder import this_process
+from db.ledger import Ledger
+from tests.db.tools import commit_of
+
+SHORT = 0.05
+
+
+def forever(path: str) -> None:
+    ledger = Ledger.open(path)
+    fence = ledger.leases.acquire("toy-1", this_process("child"), ttl_seconds=600)
+    latest = ledger.commits.latest("toy-1")
+    iteration = 0 if latest is None else latest.iteration + 1
+    while True:
+        attempt = ledger.phases.plan(fence, 0, iteration, "learn")
+        ledger.phases.dispatch(fence, attempt)
+        ledger.phases.finish(fence, attempt, {}, 0.1)
+        ledger.commits.commit(fence, commit_of(iteration))
+        sys.stdout.write(f"{iteration}\n")
+        sys.stdout.flush()
+        iteration += 1
+
+
+def contend(path: str, seed: str, seconds: str) -> None:
+    """Nobody is ever known to be gone here, so that only expiry and the epoch decide."""
+    chance, fenced = random.Random(int(seed)), 0
+    committed: list[int] = []
+    end = time.monotonic() + float(seconds)
+    with Ledger.open(path) as ledger:
+        while time.monotonic() < end:
+            try:
+                fence = ledger.leases.acquire("toy-1", this_process(seed), SHORT, holder_is_gone=lambda _: False)
+            except LeaseHeld:
+                time.sleep(0.005)
+                continue
+            try:
+                stint(ledger, fence, chance, end, committed)
+            except Fenced:
+                fenced += 1
+    sys.stdout.write(f"{len(committed)} {fenced}\n")
+
+
+def stint(ledger: Ledger, fence: Fence, chance: random.Random, end: float, committed: list[int]) -> None:
+    while time.monotonic() < end and chance.random() > 0.05:
+        latest = ledger.commits.latest("toy-1")
+        if chance.random() < 0.15:
+            time.sleep(SHORT * 2)
+        iteration = 0 if latest is None else latest.iteration + 1
+        ledger.commits.commit(fence, commit_of(iteration))
+        committed.append(iteration)
+
+
+if __name__ == "__main__":
+    {"forever": forever, "contend": contend, "open": lambda path: Ledger.open(path).close()}[sys.argv[1]](*sys.argv[2:])
