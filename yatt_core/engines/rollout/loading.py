@@ -27,6 +27,7 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
     model_type = _model_type(folder)
     transformers = _quiet_transformers()
     import torch
+    from safetensors import SafetensorError
 
     try:
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -38,7 +39,7 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigurationError(f"{folder}: cannot be loaded as a causal model ({model_type}): {error}") from error
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:5])
