@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_digest_and_sums_are_independent_of_row_order_chunking_and_column_order(
     shuffled = TABLE.take(pa.array(rows)).select([TABLE.column_names[i] for i in columns])
     bounds = [0, *sorted(cuts), 12]
     # Slices of slices, so that every chunk has an offset of its own into its buffers.
-    chunks = [shuffled.slice(low).slice(0, high - low) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    chunks = [shuffled.slice(low).slice(0, high - low) for low, high in itertools.pairwise(bounds)]
     chunked = pa.concat_tables(chunks)
     assert group_digests(chunked) == group_digests(TABLE)
     assert canonical_table(chunked).equals(canonical_table(TABLE))

@@ -88,7 +88,8 @@ class ShardLog:
         self._make_folder()
         if (sealed := _adopt_epoch(self._run_folder, self._key, self._epoch)) is not None:
             return sealed
-        durable.remove_file(self._folder / MANIFEST)
+        if (self._folder / MANIFEST).exists():
+            durable.remove_file(self._folder / MANIFEST)
         data = _parquet_bytes(table)
         durable.write_file(self._folder / SAMPLES_FILE, data)
         fields, sums = _facts(self._key, self._epoch, table), sums_of(table)

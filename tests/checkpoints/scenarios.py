@@ -1,0 +1,30 @@
+"""A snapshot of three files, one below a folder, as a scenario for a child process that is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.keys import snapshot_folder
+
+FOLDER = str(snapshot_folder(0, 10, 1))
+IDENTITY = SnapshotIdentity("run", 0, 10, 1, "5" * 64, "3" * 64, audit_head="a" * 64)
+NEEDED = 20_000
+
+
+def write(folder: Path) -> None:
+    """What an engine's writer does."""
+    save_file({"weight": np.arange(4000, dtype=np.float32)}, folder / "weights.safetensors")
+    (folder / "schedule.json").write_text('{"step": 10}')
+    (folder / "optimizer").mkdir()
+    (folder / "optimizer" / "moments.bin").write_bytes(bytes(range(256)))
+
+
+def publish(folder: Path, tell: Callable[[str], None]) -> None:
+    """Publishes it."""
+    publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    tell("published")

@@ -1,0 +1,91 @@
+"""Durable files: the order of syncs and renames, which a kill alone would never show to be wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from yatt_core import durable
+from yatt_core.errors import InfrastructureError
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    """What is synced, renamed, made and deleted, in order, as names relative to the test's folder."""
+    seen: list[str] = []
+    fsync, rename, mkdir = os.fsync, Path.rename, Path.mkdir
+
+    def name(path: Path) -> str:
+        return path.relative_to(tmp_path).as_posix().replace(str(os.getpid()), "PID") if path != tmp_path else "."
+
+    def watched_fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_relative_to(tmp_path):
+            seen.append(f"sync {name(path)}")
+        fsync(descriptor)
+
+    def watched_rename(source: Path, target: Path) -> Path:
+        seen.append(f"rename {name(source)} {name(target)}")
+        return rename(source, target)
+
+    def watched_mkdir(path: Path, *arguments, **keywords) -> None:
+        seen.append(f"mkdir {name(path)}")
+        mkdir(path, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(Path, "rename", watched_rename)
+    monkeypatch.setattr(Path, "mkdir", watched_mkdir)
+    return seen
+
+
+def test_a_file_is_synced_before_its_name_and_the_name_before_it_counts(tmp_path, steps):
+    durable.write_file(tmp_path / "file", b"bytes")
+    assert steps == ["sync .file.PID.tmp", "rename .file.PID.tmp file", "sync ."]
+    assert (tmp_path / "file").read_bytes() == b"bytes"
+
+
+def test_every_new_folder_is_synced_into_its_parent_before_the_next(tmp_path, steps):
+    durable.make_folder(tmp_path / "a" / "b")
+    assert steps == ["mkdir a", "sync .", "mkdir a/b", "sync a"]
+
+
+def test_a_folder_that_a_killed_process_made_is_synced_again(tmp_path, steps):
+    (tmp_path / "a").mkdir()
+    steps.clear()
+    durable.make_folder(tmp_path / "a" / "b")
+    assert steps == ["sync .", "mkdir a/b", "sync a"]
+    steps.clear()
+    durable.make_folder(tmp_path / "a" / "b")
+    assert steps == ["sync a"]
+
+
+def test_a_folder_loses_its_name_before_its_files(tmp_path, steps):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").write_bytes(b"x")
+    steps.clear()
+    durable.remove_folder(tmp_path / "old")
+    assert steps == ["rename old .old.PID.trash", "sync ."]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deleted_file_is_gone_for_good(tmp_path, steps):
+    (tmp_path / "file").write_bytes(b"x")
+    durable.remove_file(tmp_path / "file")
+    assert steps == ["sync ."]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    durable.write_file(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InfrastructureError, match=r"file: 3 bytes cannot be written: No space left on device"):
+        durable.write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,246 @@
+"""Snapshots: all or nothing, checked before they are used, kept and deleted by rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, write
+from tests.crash import run_until
+from yatt_core.checkpoints import publish as publish_module
+from yatt_core.checkpoints.publish import publish_snapshot
+from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep, sweep_snapshots
+from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.checkpoints.writer import SnapshotWriter
+from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.keys import snapshot_folder
+
+FILES = ["optimizer/moments.bin", "schedule.json", "weights.safetensors"]
+Usage = namedtuple("Usage", "total used free")
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_published_and_verified(tmp_path):
+    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    manifest = verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+    assert sorted(manifest.files) == FILES
+    assert dict(manifest.fields) == dataclasses.asdict(IDENTITY)
+    assert receipt.bytes == sum((tmp_path / FOLDER / name).stat().st_size for name in FILES)
+    assert (receipt.branch, receipt.iteration, receipt.epoch) == (0, 10, 1)
+    assert receipt.weights_digest == IDENTITY.weights_digest
+    assert load_file(tmp_path / FOLDER / "weights.safetensors")["weight"][-1] == np.float32(3999)
+    assert names((tmp_path / FOLDER).parent) == ["b000-i000010.e0001"]
+
+
+def test_everything_is_synced_before_the_final_name(tmp_path, monkeypatch):
+    synced: list[str] = []
+    fsync, move = os.fsync, publish_module.durable.move_folder
+
+    def watched(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def moved(source, target) -> None:
+        before = set(synced)
+        assert {"moments.bin", "schedule.json", "weights.safetensors", "optimizer", source.name} <= before
+        synced.clear()
+        move(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(publish_module.durable, "move_folder", moved)
+    publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    assert synced == ["snapshots"]
+
+
+def test_killed_at_every_step_it_is_whole_or_absent(tmp_path):
+    step, killed = 0, True
+    while killed:
+        step += 1
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        killed, acknowledged = run_until(publish, folder, step)
+        visible = (folder / FOLDER).exists()
+        assert visible or not acknowledged
+        before = (folder / FOLDER).stat().st_ino if visible else None
+        receipt = publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+        verify_snapshot(folder, FOLDER, receipt.manifest_sha256)
+        if visible:
+            assert (folder / FOLDER).stat().st_ino == before, "a whole snapshot is not written again"
+        sweep_snapshots(folder, [FOLDER])
+        assert names((folder / FOLDER).parent) == ["b000-i000010.e0001"]
+    assert step > 12
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
+def test_damage_is_named_before_anything_is_loaded(tmp_path, name, damage):
+    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    path = tmp_path / FOLDER / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data if damage == "flip" else data[:-1])
+    if damage == "remove":
+        path.unlink()
+    with pytest.raises(DataError, match=name):
+        verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+
+
+def test_a_file_that_nobody_named_is_refused(tmp_path):
+    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    (tmp_path / FOLDER / "optimizer" / "planted.pkl").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"planted\.pkl"):
+        verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+
+
+def test_a_link_is_refused(tmp_path):
+    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    (tmp_path / FOLDER / "link").symlink_to("/etc/hostname")
+    with pytest.raises(DataError, match="link"):
+        verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+
+
+def test_damaged_remains_of_an_earlier_attempt_are_replaced(tmp_path):
+    publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    (tmp_path / FOLDER / "schedule.json").write_text("{}")
+    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+    assert names((tmp_path / FOLDER).parent) == ["b000-i000010.e0001"]
+
+
+def test_other_tensors_replace_those_of_the_same_name(tmp_path):
+    old = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    other = dataclasses.replace(IDENTITY, weights_digest="4" * 64)
+    assert publish_snapshot(tmp_path, FOLDER, other, write, NEEDED).manifest_sha256 != old.manifest_sha256
+
+
+def test_a_disk_without_room_is_told_with_both_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
+    with pytest.raises(InfrastructureError, match=r"it needs 5000000 bytes and .* to spare, 20000000 are free"):
+        publish_snapshot(tmp_path, FOLDER, IDENTITY, write, 5_000_000)
+    assert names(tmp_path / "snapshots") == []
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), SafetensorError("No space left"), RuntimeError("No space left")]
+)
+def test_a_disk_that_fills_up_on_the_way_leaves_nothing(tmp_path, error):
+    def fill(folder) -> None:
+        write(folder)
+        raise error
+
+    with pytest.raises(InfrastructureError, match=r"No space left.*it needs 20000 bytes, \d+ are free"):
+        publish_snapshot(tmp_path, FOLDER, IDENTITY, fill, NEEDED)
+    assert names(tmp_path / "snapshots") == []
+
+
+def test_a_writer_that_writes_nothing_publishes_nothing(tmp_path):
+    with pytest.raises(DataError, match="writer writes files"):
+        publish_snapshot(tmp_path, FOLDER, IDENTITY, lambda folder: None, 0)
+    assert names(tmp_path / "snapshots") == []
+
+
+def test_the_background_writer_hands_out_each_receipt_once(tmp_path):
+    writer = SnapshotWriter(tmp_path)
+    gate = threading.Event()
+
+    def slow(folder) -> None:
+        gate.wait(10)
+        write(folder)
+
+    assert writer.poll() is None
+    writer.begin(FOLDER, IDENTITY, slow, NEEDED)
+    assert writer.poll() is None
+    assert writer.wait(0.01) is None
+    gate.set()
+    receipt = writer.wait(10)
+    assert receipt.folder == FOLDER
+    assert writer.poll() is None
+    assert writer.wait(0.01) is None
+
+
+def test_a_second_snapshot_waits_for_the_first_and_both_are_told(tmp_path):
+    writer = SnapshotWriter(tmp_path)
+    running, most = [], []
+
+    def counted(folder) -> None:
+        running.append(1)
+        most.append(len(running))
+        write(folder)
+        running.pop()
+
+    for iteration in (10, 20, 30):
+        identity = dataclasses.replace(IDENTITY, iteration=iteration)
+        writer.begin(str(snapshot_folder(0, iteration, 1)), identity, counted, NEEDED)
+        assert len(most) >= iteration // 10 - 1, "the one before has ended"
+    assert [writer.wait(10).iteration for _ in range(3)] == [10, 20, 30]
+    assert most == [1, 1, 1]
+
+
+def test_a_failed_snapshot_raises_once_and_the_next_goes_on(tmp_path):
+    writer = SnapshotWriter(tmp_path)
+
+    def broken(folder) -> None:
+        raise OSError(28, "No space left on device")
+
+    writer.begin(FOLDER, IDENTITY, broken, NEEDED)
+    writer.begin(FOLDER, IDENTITY, write, NEEDED)
+    with pytest.raises(InfrastructureError, match="No space left"):
+        writer.wait(10)
+    assert writer.wait(10).folder == FOLDER
+
+
+@given(st.sets(st.integers(0, 40)), st.integers(1, 5), st.sets(st.integers(0, 40)))
+def test_what_is_kept(iterations, keep, pinned):
+    kept = snapshots_to_keep(iterations, keep, pinned)
+    assert kept <= iterations
+    assert iterations & ({0} | pinned) <= kept
+    newest = sorted(iterations)[-keep:]
+    assert set(newest) <= kept
+    assert kept <= {0, *pinned, *newest}
+
+
+def test_deletion_killed_at_every_step_leaves_no_half_under_the_name(tmp_path):
+    step, killed = 0, True
+    while killed:
+        step += 1
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        receipt = publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+        killed, _ = run_until(delete, folder, step)
+        if (folder / FOLDER).exists():
+            verify_snapshot(folder, FOLDER, receipt.manifest_sha256)
+        sweep_snapshots(folder, [])
+        assert names(folder / "snapshots") == []
+    assert step > 1
+    delete_snapshot(tmp_path, FOLDER)
+
+
+def delete(folder, tell) -> None:
+    delete_snapshot(folder, FOLDER)
+    tell("deleted")
+
+
+def test_sweep_keeps_what_is_named_and_what_may_be_in_flight(tmp_path):
+    for iteration in (10, 20):
+        identity = dataclasses.replace(IDENTITY, iteration=iteration)
+        publish_snapshot(tmp_path, str(snapshot_folder(0, iteration, 1)), identity, write, NEEDED)
+    root = tmp_path / "snapshots"
+    for name in (".b000-i000030.e0001.partial", ".b000-i000040.e0001.partial", ".b000-i000010.e0001.7.trash"):
+        (root / name).mkdir()
+    removed = sweep_snapshots(tmp_path, ["snapshots/b000-i000020.e0001", "snapshots/b000-i000030.e0001"])
+    assert len(removed) == 3
+    assert names(root) == [".b000-i000030.e0001.partial", "b000-i000020.e0001"]

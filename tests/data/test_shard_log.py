@@ -1,0 +1,216 @@
+"""The shard log: what a kill, a torn file or a newer holder does to it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from tests.crash import run_until
+from tests.data.scenarios import KEY, SAMPLES, batch_of, make_shard, next_attempt, sealed_folders
+from yatt_core import durable
+from yatt_core.data.experience import canonical_table, group_digests, sums_of
+from yatt_core.data.shard_log import ShardLog, adopt, find_sealed, sweep, verify_shard
+from yatt_core.errors import DataError, FencedError, InfrastructureError
+from yatt_core.keys import shard_folder
+
+WORK = ["responses-0", "scores-0", "responses-1", "scores-1", "sealed"]
+
+
+def make(folder: Path, epoch: int = 1) -> tuple[list[str], Path]:
+    """Finishes the shard; what had to be done, and the folder that holds it."""
+    told: list[str] = []
+    receipt = make_shard(folder, epoch, told.append)
+    assert receipt.group_digests == group_digests(SAMPLES)
+    assert dict(receipt.sums) == sums_of(canonical_table(SAMPLES))
+    assert receipt.manifest_sha256 == verify_shard(folder, receipt.folder).sha256
+    return told, folder / receipt.folder
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_receipt_and_files(tmp_path):
+    told: list[str] = []
+    receipt = make_shard(tmp_path, 4, told.append)
+    assert told == WORK
+    assert (receipt.prompts, receipt.samples, receipt.epoch, receipt.adopted) == (4, 12, 4, False)
+    assert receipt.tokens == sums_of(SAMPLES)["response_tokens"]
+    assert receipt.folder == str(shard_folder(KEY, 4))
+    assert sorted(path.name for path in (tmp_path / receipt.folder).iterdir()) == ["manifest.json", "samples.parquet"]
+
+
+def test_pandas_and_duckdb_read_the_samples(tmp_path):
+    _, folder = make(tmp_path)
+    frame = pd.read_parquet(folder / "samples.parquet")
+    assert frame["reward"].tolist() == SAMPLES.column("reward").to_pylist()
+    assert frame["response_tokens"].iloc[1].tolist() == SAMPLES.column("response_tokens")[1].as_py()
+    query = f"select prompt, avg(\"reward/exact\"), count(reward_error) from '{folder}/samples.parquet' group by all order by 1"
+    rows = duckdb.sql(query).fetchall()
+    assert [row[0] for row in rows] == sorted(set(SAMPLES.column("prompt").to_pylist()))
+    assert [row[2] for row in rows] == [0, 1, 0, 0]
+
+
+def test_killed_after_every_single_step_nothing_acknowledged_is_done_again(tmp_path):
+    step, killed = 0, True
+    while killed:
+        step += 1
+        folder = tmp_path / f"step-{step:02d}"
+        folder.mkdir()
+        killed, acknowledged = run_until(next_attempt, folder, step)
+        sealed = sealed_folders(folder)
+        redone, kept = make(folder, epoch=2)
+        assert not set(redone) & set(acknowledged), step
+        assert len({*redone, *acknowledged}) >= len(WORK) - 1, "only the piece under way was durable and untold"
+        assert redone == [] if sealed else redone
+        keep = [str(kept.relative_to(folder))]
+        sweep(folder, KEY.branch, KEY.iteration, keep)
+        left = sorted(str(path.relative_to(kept.parent)) for path in kept.parent.rglob("*") if path.is_file())
+        assert left == [f"{kept.name}/manifest.json", f"{kept.name}/samples.parquet"]
+    assert step > 20, "the sweep has to see every step of chunks and sealing"
+
+
+def test_holder_after_holder_killed_on_the_way_each_piece_is_made_once(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    told, killed, attempts = [], True, 0
+    while killed:
+        killed, acknowledged = run_until(next_attempt, folder, step=12)
+        told += acknowledged
+        attempts += 1
+        assert attempts < 20
+    assert attempts > 2
+    assert told == [work for work in WORK if work in told], "nothing twice, nothing out of order"
+    assert make(folder, epoch=99)[0] == []
+
+
+def test_a_disk_that_refuses_leaves_the_log_as_it_was(tmp_path, monkeypatch):
+    log = ShardLog(tmp_path, KEY, 1)
+    log.append_responses(0, batch_of(0)[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(durable.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(InfrastructureError, match=r"batch-0001\.responses\.arrow: .* No space left"):
+            log.append_responses(1, batch_of(1)[0])
+    again = ShardLog(tmp_path, KEY, 2)
+    assert again.responses(0).equals(batch_of(0)[0])
+    assert again.responses(1) is None
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "empty"])
+@pytest.mark.parametrize("kind", ["responses", "scores"])
+def test_a_damaged_chunk_is_absent_and_said(tmp_path, caplog, kind, damage):
+    log = ShardLog(tmp_path, KEY, 1)
+    for number in (0, 1):
+        log.append_responses(number, batch_of(number)[0])
+        log.append_scores(number, batch_of(number)[1])
+    path = next(tmp_path.rglob(f"batch-0000.{kind}.arrow"))
+    data = path.read_bytes()
+    path.write_bytes({"torn": data[: len(data) // 2], "flipped": data, "empty": b""}[damage])
+    if damage == "flipped":
+        flip(path, len(data) // 2)
+    with caplog.at_level(logging.WARNING):
+        redone, _ = make(tmp_path, epoch=2)
+    assert redone == [f"{kind}-0", "sealed"]
+    assert str(path) in caplog.text
+
+
+def test_scores_of_other_responses_do_not_count(tmp_path):
+    first = ShardLog(tmp_path, KEY, 1)
+    first.append_responses(0, batch_of(0)[0])
+    first.append_scores(0, batch_of(0)[1])
+    flip(next(tmp_path.rglob("*.responses.arrow")), 100)
+    second = ShardLog(tmp_path, KEY, 2)
+    assert second.responses(0) is None
+    second.append_responses(0, batch_of(1)[0])
+    assert second.scores(0) is None
+
+
+def test_scores_need_responses(tmp_path):
+    with pytest.raises(DataError, match="scores of batch 0 without its responses"):
+        ShardLog(tmp_path, KEY, 1).append_scores(0, batch_of(0)[1])
+
+
+def test_any_arrow_reader_opens_a_chunk(tmp_path):
+    ShardLog(tmp_path, KEY, 1).append_responses(0, batch_of(0)[0])
+    table = pa.ipc.open_stream(next(tmp_path.rglob("*.arrow")).read_bytes()).read_all()
+    assert table.replace_schema_metadata(None).equals(batch_of(0)[0])
+
+
+def test_an_older_holder_must_leave(tmp_path):
+    ShardLog(tmp_path, KEY, 5).append_responses(0, batch_of(0)[0])
+    with pytest.raises(FencedError, match="epoch 5 works on this shard"):
+        ShardLog(tmp_path, KEY, 4)
+
+
+def test_adoption_says_where_it_came_from(tmp_path):
+    make(tmp_path, epoch=2)
+    receipt = adopt(tmp_path, KEY)
+    assert (receipt.adopted, receipt.epoch, receipt.samples) == (True, 2, 12)
+    assert find_sealed(tmp_path, KEY) == [(2, str(shard_folder(KEY, 2)))]
+
+
+def test_sealing_twice_under_one_epoch_leaves_the_first(tmp_path):
+    _, folder = make(tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    receipt = ShardLog(tmp_path, KEY, 1).seal(SAMPLES, {})
+    assert receipt.adopted
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("name", ["samples.parquet", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_sealed_shard_is_named_and_made_again(tmp_path, caplog, epoch, name, damage):
+    _, folder = make(tmp_path)
+    manifest_sha256 = verify_shard(tmp_path, str(shard_folder(KEY, 1))).sha256
+    path = folder / name
+    if damage == "flip":
+        # In the manifest: a digit of a group digest, which JSON alone would not notice.
+        flip(path, path.read_bytes().find(b'"group_digests"') + 30 if name == "manifest.json" else 60)
+    elif damage == "truncate":
+        path.write_bytes(path.read_bytes()[:-9])
+    else:
+        path.unlink()
+    with pytest.raises(DataError, match=name):
+        verify_shard(tmp_path, str(shard_folder(KEY, 1)), manifest_sha256)
+    with caplog.at_level(logging.WARNING):
+        assert adopt(tmp_path, KEY) is None
+    assert "cannot be used" in caplog.text or (name, damage) == ("manifest.json", "remove")
+    redone, _ = make(tmp_path, epoch)
+    assert redone == WORK
+
+
+def test_a_manifest_that_tells_another_story_is_not_adopted(tmp_path):
+    _, folder = make(tmp_path)
+    shutil.copytree(folder, tmp_path / shard_folder(KEY, 7))
+    shutil.rmtree(folder)
+    assert adopt(tmp_path, KEY) is None
+
+
+def test_sweep_takes_leftovers_and_leaves_what_is_named(tmp_path):
+    make(tmp_path, epoch=1)
+    ShardLog(tmp_path, KEY, 2).append_responses(0, batch_of(0)[0])
+    keep = tmp_path / shard_folder(KEY, 1)
+    (keep / ".samples.parquet.77.tmp").write_bytes(b"x")
+    (keep.parent / ".w00-s0002.e0000.77.trash").mkdir()
+    (keep.parent / "prepared.e0001").mkdir()
+    (keep.parent / "telemetry.collect.json").write_text("{}")
+    removed = sweep(tmp_path, 0, 3, [str(shard_folder(KEY, 1))])
+    assert len(removed) == 2
+    assert sorted(path.name for path in keep.parent.iterdir()) == [
+        "prepared.e0001",
+        "telemetry.collect.json",
+        "w00-s0002.e0001",
+    ]
+    assert verify_shard(tmp_path, str(shard_folder(KEY, 1))).files
+    assert sorted(path.name for path in keep.iterdir()) == ["manifest.json", "samples.parquet"]
+    assert sweep(tmp_path, 0, 99, []) == []
