@@ -1,0 +1,71 @@
+"""The driver's connection to the run's Ray head.
+
+Ray reads its settings when it connects, from this process's environment, so they are set here, and nothing that Ray says
+goes to the terminal: actors keep their own logs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from yatt_core.cluster.ray_head import ray_environment
+from yatt_core.errors import InfrastructureError
+
+RETRY_SECONDS = 0.2
+PROBE_SECONDS = 1.0
+
+
+def connect_ray(address: str, namespace: str, folder: Path | None = None, timeout: float = 30.0) -> None:
+    """Connects this process to a head; named actors are found in the namespace.
+
+    address: `host:port` from the supervisor's state. folder: the one given to `ray_head_service`, for the token; none for
+    a cluster of the surroundings, whose settings are in the environment already. Raises `InfrastructureError` when nothing
+    listens there within `timeout` seconds, or Ray refuses.
+    """
+    if folder is not None:
+        os.environ.update(ray_environment(folder))
+    _wait_for_listener(address, timeout)
+    import ray
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    if ray.is_initialized():
+        ray.shutdown()
+    # Ray keeps the settings and the token of this process's last connection.
+    AuthenticationTokenLoader.instance().reset_cache()
+    Config.initialize("")
+    try:
+        ray.init(
+            address=address,
+            namespace=namespace,
+            log_to_driver=False,
+            configure_logging=False,
+            logging_level="ERROR",
+        )
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        raise InfrastructureError(f"cannot connect to the Ray head at {address}: {error}") from error
+
+
+def disconnect_ray() -> None:
+    """Leaves the head, which goes on with its detached actors; does nothing when there is no connection."""
+    import ray
+
+    ray.shutdown()
+
+
+def _wait_for_listener(address: str, timeout: float) -> None:
+    """Ray itself tries for minutes to reach a head that is gone."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host, int(port)), PROBE_SECONDS).close()
+            return
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise InfrastructureError(
+                    f"nothing listens at the Ray head's address {address} after {timeout:g} s: {error}"
+                ) from error
+            time.sleep(RETRY_SECONDS)

@@ -1,0 +1,164 @@
+"""Which process is meant, beyond doubt, and how it is ended with all that it started.
+
+A pid alone is no name: it is used again. `ProcessIdentity` adds the host, the boot and the process's start time. Signals
+go to single pids or groups whose members were verified first, never to names. Linux only (reads /proc).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+POLL_SECONDS = 0.02
+KILL_SECONDS = 5.0
+STAT_STATE, STAT_SESSION, STAT_START_TIME = 0, 3, 19
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process of one boot of one host. start_time: seconds from boot to the process's start."""
+
+    host: str
+    boot_id: str
+    pid: int
+    start_time: float
+
+    @classmethod
+    def current(cls) -> ProcessIdentity:
+        """This process."""
+        identity = identity_of(os.getpid())
+        assert identity is not None
+        return identity
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the state on (man 5 proc_pid_stat); none when the process is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[STAT_STATE] in "ZX" else fields
+
+
+def identity_of(pid: int) -> ProcessIdentity | None:
+    """The identity of a running process of this host; none when there is no such process (a zombie is none)."""
+    fields = _stat(pid)
+    if fields is None:
+        return None
+    start_time = int(fields[STAT_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    return ProcessIdentity(socket.gethostname(), BOOT_ID_FILE.read_text().strip(), pid, start_time)
+
+
+def is_local(identity: ProcessIdentity) -> bool:
+    """Whether it is, or was, a process of this host, so that its life can be told here."""
+    return identity.host == socket.gethostname()
+
+
+def is_alive(identity: ProcessIdentity) -> bool:
+    """Whether exactly this process still runs on this host; False for a process of another host."""
+    return identity_of(identity.pid) == identity
+
+
+def send_signal(identity: ProcessIdentity, number: int) -> bool:
+    """Signals exactly this process; False when it is gone.
+
+    The descriptor pins the process between the check and the signal, so that a reused pid is never hit.
+    """
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_alive(identity):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def terminate(identity: ProcessIdentity, grace: float) -> bool:
+    """Ends exactly this process: SIGTERM, and SIGKILL after `grace` seconds. False when it was gone before."""
+    if not send_signal(identity, signal.SIGTERM):
+        return False
+    if not _wait_gone([identity], grace):
+        send_signal(identity, signal.SIGKILL)
+        _wait_gone([identity], KILL_SECONDS)
+    return True
+
+
+def _wait_gone(identities: Collection[ProcessIdentity], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(is_alive(identity) for identity in identities):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def session_members(sessions: Collection[int], mark: str) -> list[ProcessIdentity]:
+    """Running processes of these sessions, and those that carry a mark in the environment they were started with.
+
+    sessions: session ids, each the pid of a leader. mark: `NAME=start of value`. A session holds Ray's workers too,
+    which leave the process group; the mark also finds what left the session.
+    """
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        fields = _stat(int(entry.name))
+        if fields is None:
+            continue
+        if int(fields[STAT_SESSION]) in sessions or _is_marked(entry, mark):
+            identity = identity_of(int(entry.name))
+            if identity is not None:
+                found.append(identity)
+    return found
+
+
+def _is_marked(process: Path, mark: str) -> bool:
+    try:
+        environment = (process / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return any(variable.startswith(mark.encode()) for variable in environment.split(b"\0"))
+
+
+def end_sessions(leaders: Collection[ProcessIdentity], mark: str, grace: float) -> int:
+    """Ends the leaders' whole sessions, and whatever carries the mark, within about `grace` + 5 s; returns how many.
+
+    The leaders get SIGTERM and may take `grace` seconds to end in order; what is left then gets SIGKILL. mark: as for
+    `session_members`.
+    """
+    sessions = {leader.pid for leader in leaders if is_local(leader) and _session_is_ours(leader)}
+    members = session_members(sessions, mark)
+    count = len(members)
+    for leader in leaders:
+        send_signal(leader, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while members and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        members = [member for member in members if is_alive(member)]
+    deadline = time.monotonic() + KILL_SECONDS
+    while (members := session_members(sessions, mark)) and time.monotonic() < deadline:
+        for member in members:
+            send_signal(member, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    return count
+
+
+def _session_is_ours(leader: ProcessIdentity) -> bool:
+    """False when the leader's pid is now another process: a pid is not given away while its session has a member."""
+    if leader.boot_id != BOOT_ID_FILE.read_text().strip():
+        return False
+    now = identity_of(leader.pid)
+    return now is None or now == leader

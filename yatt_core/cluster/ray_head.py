@@ -1,0 +1,101 @@
+"""Ray's head as a service of the supervisor: on loopback, with a token, all of its paths in one short folder.
+
+Consumes a folder and a run folder; produces a `ServiceSpec` and the token file. What each setting is for:
+`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` makes every listener loopback; ports that Ray fixes by default are chosen freely, so
+that several heads live on one machine; the autoscaler monitor and the log monitor are left out, since nobody reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from yatt_core.cluster.services import ServiceSpec
+from yatt_core.durable import make_folder
+from yatt_core.errors import ConfigurationError
+
+SERVICE_NAME = "ray"
+SOCKET_PATH_LIMIT = 107
+LONGEST_SOCKET = "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+FOLDER_LIMIT = SOCKET_PATH_LIMIT - len(LONGEST_SOCKET) - 1
+DEFAULT_OBJECT_STORE_BYTES = 256 << 20
+READY_TEXT = "Ray runtime started."
+
+
+def ray_token_file(folder: Path) -> Path:
+    """Where the head's token lies."""
+    return folder.resolve() / "token"
+
+
+def ray_environment(folder: Path) -> Mapping[str, str]:
+    """The environment that the head and everyone who connects to it need."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(ray_token_file(folder)),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "DO_NOT_TRACK": "true",
+    }
+
+
+def ray_head_service(
+    folder: Path, run_folder: Path, cpus: int | None = None, object_store_bytes: int = DEFAULT_OBJECT_STORE_BYTES
+) -> ServiceSpec:
+    """The service named `ray`; its address is what `connect_ray` takes. What it prints goes to `logs/ray.log`.
+
+    folder: for Ray alone, with a short path. cpus: schedulable cores; by default those this process may use. Makes the
+    folder and the token. Raises `ConfigurationError` when the folder's path is too long for Ray's Unix sockets.
+    """
+    folder = folder.resolve()
+    check_socket_paths(folder)
+    make_folder(folder)
+    _make_token(ray_token_file(folder))
+    return ServiceSpec(
+        name=SERVICE_NAME,
+        argv=(
+            str(Path(sys.executable).with_name("ray")),
+            "start",
+            "--head",
+            "--block",
+            "--node-ip-address=127.0.0.1",
+            "--port={port}",
+            "--ray-client-server-port={port_client}",
+            "--dashboard-agent-listen-port=0",
+            "--dashboard-agent-grpc-port=0",
+            "--include-dashboard=false",
+            "--include-log-monitor=false",
+            "--no-monitor",
+            "--disable-usage-stats",
+            f"--temp-dir={folder}",
+            f"--num-cpus={cpus or len(os.sched_getaffinity(0))}",
+            f"--object-store-memory={object_store_bytes}",
+        ),
+        environment={**ray_environment(folder), "DASHBOARD_METRIC_PORT": "{port_metrics}"},
+        ready=f"log:{READY_TEXT}",
+        log_file=str(run_folder.resolve() / "logs" / "ray.log"),
+        stop_seconds=1.0,
+    )
+
+
+def check_socket_paths(folder: Path) -> None:
+    """Raises `ConfigurationError` when Ray's sockets below this folder would pass the kernel's limit on their paths."""
+    length = len(os.fsencode(folder))
+    if length > FOLDER_LIMIT:
+        raise ConfigurationError(
+            f"{folder}: this path has {length} bytes, Ray's folder may have {FOLDER_LIMIT}: a Unix socket's path is "
+            f"limited to {SOCKET_PATH_LIMIT} bytes and Ray appends {len(LONGEST_SOCKET) + 1}; "
+            "choose a folder for the runs with a shorter path"
+        )
+
+
+def _make_token(file: Path) -> None:
+    """Creates the token once; only its owner can read it."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(secrets.token_hex(32))

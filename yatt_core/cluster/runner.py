@@ -1,0 +1,157 @@
+"""Runs one service: starts its process, looks whether it is ready, notices its death. Thin: `ServiceLife` decides.
+
+Consumes a `ServiceSpec`; `step` is called again and again by the supervisor's loop and never blocks for longer than one
+probe (half a second). Each process gets a session of its own, so that its whole offspring can be found and ended.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from yatt_core.cluster.process import ProcessIdentity, end_sessions, identity_of
+from yatt_core.cluster.services import RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
+from yatt_core.cluster.state import ServiceReport
+
+LOOPBACK = "127.0.0.1"
+PROBE_SECONDS = 0.5
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def free_port() -> int:
+    """A loopback TCP port that nothing listens on now."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        return int(listener.getsockname()[1])
+
+
+def is_ready(probe: str, log_file: Path, log_start: int) -> bool:
+    """Whether a readiness probe (see `ServiceSpec.ready`) succeeds. log_start: bytes of the log from before."""
+    if probe.startswith("log:"):
+        with log_file.open("rb") as stream:
+            stream.seek(log_start)
+            return probe.removeprefix("log:").encode() in stream.read()
+    if probe.startswith("http://"):
+        try:
+            with _direct.open(probe, timeout=PROBE_SECONDS) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+    place = urlsplit(probe)
+    try:
+        socket.create_connection((place.hostname or LOOPBACK, place.port or 0), PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+class ServiceRunner:
+    """One service's process. mark: `NAME=value`, put into its environment (with the service's name behind it)."""
+
+    def __init__(self, spec: ServiceSpec, mark: str, policy: RestartPolicy) -> None:
+        self.spec = spec
+        self.life = ServiceLife()
+        self._mark = f"{mark}{spec.name}:"
+        self._policy = policy
+        self._ports: Mapping[str, int] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._identity: ProcessIdentity | None = None
+        self._started_at = 0.0
+        self._log_start = 0
+        self._since = time.time()
+
+    def step(self, now: float) -> bool:
+        """Starts, probes or buries the process as its state asks; True when the state changed. now: monotonic."""
+        before = self.life
+        if self.life.is_due(now):
+            self._start(now)
+        elif self.life.is_running():
+            self._watch(now)
+        if self.life != before:
+            self._since = time.time()
+        return self.life != before
+
+    def end(self) -> None:
+        """Ends the process and its offspring on purpose: in order within `stop_seconds`, then by SIGKILL."""
+        self._end_process(self.spec.stop_seconds)
+        self.life = self.life.ended()
+        self._since = time.time()
+
+    def report(self) -> ServiceReport:
+        """What the state file says of it."""
+        return ServiceReport(
+            name=self.spec.name,
+            state=self.life.state,
+            identity=self._identity,
+            address=f"{LOOPBACK}:{self._ports['port']}" if "port" in self._ports else "",
+            ports=self._ports,
+            restarts=max(0, self.life.starts - 1),
+            since=self._since,
+            reason=self.life.reason,
+            log_file=self.spec.log_file,
+        )
+
+    def _start(self, now: float) -> None:
+        self.life = self.life.started(now)
+        self._started_at = now
+        if not self._ports:
+            self._ports = {name: free_port() for name in self.spec.port_names()}
+        log_file = Path(self.spec.log_file)
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with log_file.open("ab") as log:
+                self._log_start = log.tell()
+                self._process = subprocess.Popen(
+                    [fill(word, self._ports) for word in self.spec.argv],
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._process = self._identity = None
+            self._died(now, f"cannot be started: {self.spec.argv[0]}: {error.strerror}")
+            return
+        self._identity = identity_of(self._process.pid)
+
+    def _environment(self) -> dict[str, str]:
+        """The supervisor's own, the service's, and the mark. Byte code is cached: Ray starts many interpreters."""
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        environment |= {key: fill(value, self._ports) for key, value in self.spec.environment.items()}
+        name, _, value = self._mark.partition("=")
+        return environment | {name: value}
+
+    def _watch(self, now: float) -> None:
+        assert self._process is not None
+        code = self._process.poll()
+        if code is not None:
+            self._died(now, f"exited with code {code}")
+        elif self.life.state is ServiceState.STARTING:
+            if is_ready(fill(self.spec.ready, self._ports), Path(self.spec.log_file), self._log_start):
+                self.life = self.life.became_ready()
+            elif now - self._started_at > self.spec.start_seconds:
+                self._died(now, f"not ready after {self.spec.start_seconds:g} s: {self.spec.ready}")
+
+    def _died(self, now: float, reason: str) -> None:
+        """Buries the process with its offspring. Ports are kept, so that its users find it again after a restart.
+
+        A process that never became ready may have found its ports taken: the next start gets others.
+        """
+        never_ready = self.life.state is ServiceState.STARTING
+        self._end_process(grace=0.0)
+        self.life = self.life.died(now, reason, self._policy, self.spec.restart)
+        if never_ready:
+            self._ports = {}
+
+    def _end_process(self, grace: float) -> None:
+        end_sessions([self._identity] if self._identity else [], self._mark, grace)
+        if self._process is not None:
+            self._process.wait()

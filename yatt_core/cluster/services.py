@@ -1,0 +1,124 @@
+"""What a service is, and when it is started again: pure data and a pure state machine that owns no I/O.
+
+`ServiceLife` is fed with events (started, ready, died) and the time, and says when the next start is due. The runner in
+`runner.py` feeds it from a real process; tests feed it from a simulated clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from yatt_core.errors import ConfigurationError
+
+PLACEHOLDER = re.compile(r"\{(port(?:_[a-z]+)?)\}")
+READY_SCHEMES = ("http://", "tcp://", "log:")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """A process to keep running. `{port}` and `{port_NAME}` in argv, environment and ready become free loopback ports.
+
+    ready: `http://...` that answers 200, `tcp://host:port` that accepts, or `log:TEXT` that the service prints.
+    log_file: absolute, appended to. stop_seconds: how long it may take to end in order before it is killed.
+    start_seconds: not ready after that long, it counts as dead.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    ready: str
+    log_file: str
+    restart: bool = True
+    stop_seconds: float = 5.0
+    start_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        if not self.argv:
+            raise ConfigurationError(f"service {self.name}: argv is empty; give the program and its arguments")
+        if not self.ready.startswith(READY_SCHEMES):
+            raise ConfigurationError(
+                f"service {self.name}: ready is {self.ready!r}; it must start with one of {', '.join(READY_SCHEMES)}"
+            )
+
+    def port_names(self) -> tuple[str, ...]:
+        """Names of the ports it wants, sorted."""
+        texts = (*self.argv, *self.environment.values(), self.ready)
+        return tuple(sorted({name for text in texts for name in PLACEHOLDER.findall(text)}))
+
+
+def fill(text: str, ports: Mapping[str, int]) -> str:
+    """The text with its port placeholders replaced."""
+    return PLACEHOLDER.sub(lambda match: str(ports[match.group(1)]), text)
+
+
+class ServiceState(StrEnum):
+    """Where a service stands. WAITING: dead, to be started again. FAILED: dead for good. ENDED: ended on purpose."""
+
+    STARTING = "starting"
+    READY = "ready"
+    WAITING = "waiting"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Back-off doubles from first_delay to max_delay (seconds); more than max_deaths in a window is the end."""
+
+    first_delay: float = 0.5
+    max_delay: float = 15.0
+    max_deaths: int = 5
+    window: float = 300.0
+
+    def delay(self, deaths: int) -> float:
+        """Seconds to wait after the n-th death within the window."""
+        return min(self.first_delay * 2.0 ** min(deaths - 1, 60), self.max_delay)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLife:
+    """The state of a service. Times are seconds of one monotonic clock; starts counts all, the first included."""
+
+    state: ServiceState = ServiceState.WAITING
+    start_at: float = 0.0
+    starts: int = 0
+    deaths: tuple[float, ...] = ()
+    reason: str = ""
+
+    def is_due(self, now: float) -> bool:
+        """Whether the service is to be started now."""
+        return self.state is ServiceState.WAITING and now >= self.start_at
+
+    def is_running(self) -> bool:
+        """Whether it has a process."""
+        return self.state in (ServiceState.STARTING, ServiceState.READY)
+
+    def started(self, now: float) -> ServiceLife:
+        """A process was started."""
+        if not self.is_due(now):
+            raise ValueError(f"started at {now} in state {self.state}, due at {self.start_at}")
+        return replace(self, state=ServiceState.STARTING, starts=self.starts + 1)
+
+    def became_ready(self) -> ServiceLife:
+        """Its readiness was seen."""
+        if self.state is not ServiceState.STARTING:
+            raise ValueError(f"ready in state {self.state}")
+        return replace(self, state=ServiceState.READY, reason="")
+
+    def died(self, now: float, reason: str, policy: RestartPolicy, restart: bool) -> ServiceLife:
+        """Its process ended unasked: wait for the back-off, or give up."""
+        if not self.is_running():
+            raise ValueError(f"died in state {self.state}")
+        deaths = (*(at for at in self.deaths if at > now - policy.window), now)
+        if not restart or len(deaths) > policy.max_deaths:
+            said = f"{reason}; gave up after {len(deaths)} deaths in {policy.window:g} s" if restart else reason
+            return replace(self, state=ServiceState.FAILED, deaths=deaths, reason=said)
+        delay = policy.delay(len(deaths))
+        return replace(self, state=ServiceState.WAITING, deaths=deaths, start_at=now + delay, reason=reason)
+
+    def ended(self) -> ServiceLife:
+        """It was ended on purpose; a failed one stays failed."""
+        return self if self.state is ServiceState.FAILED else replace(self, state=ServiceState.ENDED)

@@ -1,0 +1,152 @@
+"""The supervisor: a small process of its own session that owns a run's local services and outlives the driver.
+
+`python -m yatt_core.cluster.supervisor --folder RUN` consumes `RUN/supervisor/request.json`, starts the services side by
+side, starts again what dies, and publishes `state.json` at every change. It ends all of it, by pid, when `stop` appears,
+on SIGTERM, or when `driver.json` was not touched for `grace` seconds. It knows nothing of what the services are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+
+from yatt_core.cluster.process import ProcessIdentity, end_sessions
+from yatt_core.cluster.runner import ServiceRunner
+from yatt_core.cluster.services import RestartPolicy
+from yatt_core.cluster.state import SupervisorFiles, SupervisorRequest, SupervisorState, write_state
+
+TICK_SECONDS = 0.1
+TOUCH_SECONDS = 1.0
+
+logger = logging.getLogger("yatt.supervisor")
+
+
+class DriverWatch:
+    """Tells how long the driver's file has not changed, by this process's monotonic clock: the wall clock may jump."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._seen: tuple[int, int] | None = None
+        self._changed_at = time.monotonic()
+
+    def silence(self) -> float:
+        """Seconds since the last touch that was seen (since the start, before the first one)."""
+        try:
+            status = self._file.stat()
+            seen = (status.st_ino, status.st_mtime_ns)
+        except FileNotFoundError:
+            seen = None
+        if seen != self._seen:
+            self._seen, self._changed_at = seen, time.monotonic()
+        return time.monotonic() - self._changed_at
+
+
+class Supervisor:
+    """The loop over the services of one request."""
+
+    def __init__(self, files: SupervisorFiles, request: SupervisorRequest, policy: RestartPolicy) -> None:
+        self._files = files
+        self._request = request
+        self._identity = ProcessIdentity.current()
+        self._runners = [ServiceRunner(service, files.mark, policy) for service in request.services]
+        self._driver = DriverWatch(files.driver)
+        self._signalled = ""
+        self._unpublished = True
+        self._touched_at = 0.0
+
+    def handle_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Asks the loop to end."""
+        self._signalled = f"signal {signal.Signals(number).name}"
+
+    def run(self) -> None:
+        """Serves until it is told to end or the driver is gone; on return none of its processes is left."""
+        self._publish()
+        while not (reason := self._reason_to_end()):
+            for runner in self._runners:
+                if runner.step(time.monotonic()):
+                    logger.info("%s: %s %s", runner.spec.name, runner.life.state, runner.life.reason)
+                    self._unpublished = True
+            self._publish()
+            time.sleep(TICK_SECONDS)
+        logger.info("ends: %s", reason)
+        self._end(reason)
+
+    def _reason_to_end(self) -> str:
+        if self._signalled:
+            return self._signalled
+        if not self._files.root.exists():
+            return "the run folder is gone"
+        if self._files.stop.exists():
+            return "told to stop"
+        if self._driver.silence() > self._request.grace:
+            return self._abandoned()
+        return ""
+
+    def _abandoned(self) -> str:
+        """Why it ends without a driver, said in the state file; empty when a driver is just attaching.
+
+        Who attaches holds the lock and touches the driver's file: either it sees this end, or this sees the touch.
+        """
+        with self._files.lock.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return ""
+            if self._driver.silence() <= self._request.grace:
+                return ""
+            reason = f"no sign of a driver for {self._request.grace:g} s"
+            self._write(reason)
+            return reason
+
+    def _publish(self) -> None:
+        """Writes the state when it changed, else touches it; a full disk is no reason to end the services."""
+        try:
+            if self._unpublished:
+                self._write("")
+                self._unpublished = False
+            elif time.monotonic() - self._touched_at > TOUCH_SECONDS:
+                os.utime(self._files.state)
+                self._touched_at = time.monotonic()
+        except OSError as error:
+            logger.warning("cannot write %s: %s", self._files.state, error)
+            self._unpublished = True
+
+    def _write(self, ended: str) -> None:
+        reports = {runner.spec.name: runner.report() for runner in self._runners}
+        write_state(self._files, SupervisorState(self._identity, self._request.digest, reports, ended))
+
+    def _end(self, reason: str) -> None:
+        with ThreadPoolExecutor(max_workers=max(1, len(self._runners))) as pool:
+            list(pool.map(ServiceRunner.end, self._runners))
+        end_sessions([], self._files.mark, grace=0.0)
+        if self._files.root.exists():
+            self._write(reason)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the supervisor of a run folder until it ends."""
+    parser = argparse.ArgumentParser(description="Owns the local services of a YATT run.")
+    parser.add_argument("--folder", type=Path, required=True, help="the run folder")
+    files = SupervisorFiles.of(parser.parse_args(arguments).folder)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    request = SupervisorRequest.from_json(json.loads(files.request.read_text()))
+    supervisor = Supervisor(files, request, RestartPolicy())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, supervisor.handle_signal)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    supervisor.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
