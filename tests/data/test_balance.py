@@ -50,7 +50,7 @@ def test_free_counts_keep_grahams_bound(lengths, ranks):
     assert once_each(shares, len(lengths))
     loads = [int(lengths[share].sum()) for share in shares]
     longest = int(lengths.max(initial=0))
-    assert max(loads) <= lengths.sum() / ranks + longest * (1 - 1 / ranks)
+    assert max(loads) * ranks <= int(lengths.sum()) + longest * (ranks - 1)
 
 
 @settings(max_examples=200, deadline=None)
