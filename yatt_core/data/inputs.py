@@ -55,6 +55,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     folder = run_folder / INPUTS
     if not folder.exists():
         _make(spec, run_folder, folder)
+    sync_folder(run_folder)  # also for a folder that is there: who renamed it may have died before this
     manifest = read_manifest(folder, spec)
     for name, sha256 in manifest["files"].items():
         if not (folder / name).is_file() or file_sha256(folder / name) != sha256:
@@ -190,14 +191,13 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
             "probe_prompts": len(collection.probe),
             **asdict(model),
         }
-        write_json(temporary / MANIFEST, manifest)
         for path in temporary.rglob("*"):
             if path.is_dir():
                 sync_folder(path)
+        write_json(temporary / MANIFEST, manifest)
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    sync_folder(run_folder)
 
 
 def _initial_model(spec: RunSpec, collection: Collection, folder: Path) -> ModelFacts:

@@ -53,12 +53,12 @@ def train_tokenizer(spec: TokenizerSpec, prompts: Sequence[str], others: Iterabl
 
 
 def common_phrases(prompts: Sequence[str], share: float) -> list[str]:
-    """The longest runs of common words that occur in at least this share of the prompts; longest first.
+    """The longest runs of common words that occur in at least this share of the prompts, and in two; longest first.
 
     A common word occurs in that share of the prompts itself. Single letters and numbers count as no words: they are the
     stuff of answers, which have to stay spelled out.
     """
-    least = share * len(prompts)
+    least = max(2, share * len(prompts))
     prompt_units = [_UNIT.findall(text) for text in prompts]
     occurrences = Counter(unit for units in prompt_units for unit in set(units))
     common = {unit for unit, count in occurrences.items() if count >= least and _is_word(unit)}

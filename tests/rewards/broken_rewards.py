@@ -1,0 +1,56 @@
+"""Reward functions that misbehave, each in its own way."""
+
+import contextlib
+import time
+
+import numpy as np
+
+from yatt_core.errors import InfrastructureError
+
+CONSTANT = 1.0
+
+
+def length(prompt, response, scale=1.0):
+    return len(response) * scale
+
+
+def raising(prompt, response):
+    raise ValueError(f"cannot judge {response!r}")
+
+
+def leaving(prompt, response):
+    raise SystemExit(3)
+
+
+def unavailable(prompt, response):
+    raise InfrastructureError("the judge is away")
+
+
+def sleeping(prompt, response):
+    time.sleep(60)
+
+
+def spinning(prompt, response):
+    while True:
+        with contextlib.suppress(Exception):
+            sum(range(1000))
+
+
+def not_a_number(prompt, response):
+    return float("nan")
+
+
+def infinite(prompt, response):
+    return np.float32("inf")
+
+
+def wordy(prompt, response):
+    return "good"
+
+
+def silent(prompt, response):
+    return None
+
+
+def verdict(prompt, response):
+    return np.bool_(response == "yes")

@@ -1,0 +1,45 @@
+"""Reward functions are found by entry point or dotted name; what cannot work is said before the run."""
+
+import pytest
+
+from tests.rewards.broken_rewards import length
+from yatt_core.data.prompts import Prompt
+from yatt_core.errors import ConfigurationError
+from yatt_core.rewards.registry import resolve
+from yatt_core.spec.rewards import RewardPart
+
+PROMPT = Prompt(0, 0, "p", "text", "answer", {})
+
+
+def part(function, **options):
+    return RewardPart(name="quality", function=function, options=options)
+
+
+def test_entry_points_and_dotted_names():
+    assert resolve(part("exact_match"))(PROMPT, "answer") == 1.0
+    assert resolve(part("exact_match", case_sensitive=False))(PROMPT, "Answer ") == 1.0
+    assert resolve(part("tests.rewards.broken_rewards:length", scale=2.0))(PROMPT, "abc") == 2 * length(PROMPT, "abc")
+    for name in ("reasoning_gym", "virtual_score"):
+        assert callable(resolve(part(name)))
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        ("exact_mach", {}, r"'exact_mach' is no entry point of 'yatt\.rewards'; did you mean 'exact_match'\?"),
+        ("zzz", {}, "known: exact_match, reasoning_gym, virtual_score"),
+        ("tests.rewards.broken_rewards:lenght", {}, "has no 'lenght'; did you mean 'length'"),
+        ("tests.rewards.no_such_module:f", {}, "importing tests.rewards.no_such_module failed: ModuleNotFoundError"),
+        ("tests.rewards.broken_rewards:CONSTANT", {}, "is float, it cannot be called"),
+        ("tests.rewards.broken_rewards:", {}, "write package.module:function"),
+        (
+            "exact_match",
+            {"case": True},
+            r"called as \(prompt, response, case=\.\.\.\): .*unexpected keyword argument 'case'",
+        ),
+        ("builtins:input", {}, "cannot be called as"),
+    ],
+)
+def test_what_cannot_work_is_a_configuration_error(function, options, message):
+    with pytest.raises(ConfigurationError, match=rf"rewards\.parts 'quality': function .*{message}"):
+        resolve(part(function, **options))

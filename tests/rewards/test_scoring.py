@@ -1,0 +1,162 @@
+"""Scoring: weighted parts, time limits, and failures that stop the run or flag the sample."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.data.example_specs import SPELL, SUM, run_spec
+from yatt_core.data.prompts import Prompt
+from yatt_core.data.sources import collect_prompts
+from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.rewards.builtin import virtual_score
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.rewards.time_limit import TimeLimitReached, call_within
+from yatt_core.spec.rewards import RewardSpec
+
+PROMPT = Prompt(0, 4, "0/train/a.jsonl:5", "text", "answer", {"prompt": "text"})
+
+FAILURES = {
+    "raising": "raised ValueError: cannot judge 'abc'",
+    "leaving": "raised SystemExit: 3",
+    "sleeping": "took longer than 0.2 s",
+    "spinning": "took longer than 0.2 s",
+    "not_a_number": "returned nan, a reward is finite",
+    "infinite": "returned inf, a reward is finite",
+    "wordy": "returned str, a reward is a number",
+    "silent": "returned NoneType, a reward is a number",
+}
+
+
+def part(name, function, **rest):
+    function = function if function in ("exact_match", "reasoning_gym") else f"tests.rewards.broken_rewards:{function}"
+    return {"name": name, "function": function, **rest}
+
+
+def scorer(*parts, **rest):
+    return RewardScorer(RewardSpec.model_validate({"parts": parts, **rest}))
+
+
+def test_parts_are_weighted_and_one_tells_right_from_wrong():
+    rewards = scorer(
+        part("length", "length", weight=-0.5, options={"scale": 2.0}),
+        part("right", "exact_match"),
+        accuracy_part="right",
+    )
+    right, wrong = rewards.score(PROMPT, "answer", 0), rewards.score(PROMPT, "abc", 1)
+    assert (dict(right.parts), right.total, right.correct) == ({"length": 12.0, "right": 1.0}, -5.0, True)
+    assert (dict(wrong.parts), wrong.total, wrong.correct, wrong.error) == (
+        {"length": 6.0, "right": 0.0},
+        -3.0,
+        False,
+        "",
+    )
+
+
+def test_a_truth_value_is_a_number():
+    assert scorer(part("v", "verdict")).score(PROMPT, "yes", 0).total == 1.0
+
+
+@pytest.mark.parametrize(("function", "reason"), FAILURES.items())
+def test_a_failure_stops_and_names_everything(function, reason):
+    rewards = scorer(part("fine", "length"), part("quality", function, timeout_seconds=0.2))
+    message = (
+        f"reward part 'quality' (function 'tests.rewards.broken_rewards:{function}') failed on prompt 0/train/a.jsonl:5, "
+        f"sample 3: {reason}; with on_error: zero such a sample would score 0"
+    )
+    with pytest.raises(DataError) as caught:
+        rewards.score(PROMPT, "abc", 3)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("function", "reason"), FAILURES.items())
+def test_a_failure_may_flag_the_sample(function, reason):
+    rewards = scorer(
+        part("fine", "length"), part("quality", function, timeout_seconds=0.2, on_error="zero", weight=5.0)
+    )
+    score = rewards.score(PROMPT, "abc", 3)
+    assert (dict(score.parts), score.total, score.error) == ({"fine": 3.0, "quality": 0.0}, 3.0, f"quality: {reason}")
+
+
+def test_a_service_that_is_away_is_no_verdict():
+    with pytest.raises(InfrastructureError, match="the judge is away"):
+        scorer(part("judge", "unavailable", on_error="zero")).score(PROMPT, "abc", 0)
+
+
+def test_off_the_main_thread_there_is_no_limit_and_no_score():
+    errors = []
+
+    def run():
+        try:
+            scorer(part("length", "length", on_error="zero")).score(PROMPT, "abc", 0)
+        except InfrastructureError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert errors == ["reward functions run in their process's main thread only: elsewhere no time limit holds"]
+
+
+def test_a_swallowed_alarm_comes_again(monkeypatch):
+    monkeypatch.setattr("yatt_core.rewards.time_limit.REPEAT_SECONDS", 0.1)
+    swallowed = []
+
+    def stubborn():
+        while True:
+            try:
+                time.sleep(5)
+            except BaseException:
+                swallowed.append(1)
+                if len(swallowed) > 2:
+                    raise
+
+    with pytest.raises(TimeLimitReached):
+        call_within(0.05, stubborn)
+    assert len(swallowed) == 3
+
+
+def test_a_timer_that_ran_before_runs_on():
+    fired = []
+    previous = signal.signal(signal.SIGALRM, lambda *_: fired.append(time.monotonic()))
+    outer = signal.setitimer(signal.ITIMER_REAL, 0.4)
+    started = time.monotonic()
+    try:
+        assert call_within(5.0, lambda: time.sleep(0.1) or 7) == 7
+        with pytest.raises(TimeLimitReached):
+            call_within(0.1, lambda: time.sleep(5))
+        assert not fired
+        time.sleep(0.5)
+        assert len(fired) == 1 and 0.35 < fired[0] - started < 0.7
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *outer)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_tasks_own_score_over_a_mixture():
+    prompts = [p for prompts in collect_prompts(run_spec(SPELL, SUM).data, 0).train for p in prompts[:20]]
+    graded = scorer(part("graded", "reasoning_gym"))
+    exact = scorer(part("exact", "reasoning_gym", options={"exact": True}))
+    assert {p.entry["task"] for p in prompts} == {"spell_backward", "chain_sum"}
+    for prompt in prompts:
+        assert graded.score(prompt, prompt.answer, 0).total == exact.score(prompt, prompt.answer, 0).total == 1.0
+        assert exact.score(prompt, prompt.answer + "x", 0).total == 0.0
+    near = graded.score(prompts[0], prompts[0].answer[:-1], 0)
+    assert 0.0 < near.total < 1.0 and not near.correct
+    assert exact.score(prompts[0], prompts[0].answer.lower(), 0).correct
+
+
+def test_a_prompt_without_what_a_function_needs_is_named():
+    with pytest.raises(DataError, match=r"0/train/a\.jsonl:5, sample 0: .*no reasoning-gym entry"):
+        scorer(part("exact", "reasoning_gym")).score(PROMPT, "x", 0)
+    bare = Prompt(0, 0, "p", "text", None, {})
+    with pytest.raises(DataError, match="no reference answer to compare with"):
+        scorer(part("exact", "exact_match")).score(bare, "x", 0)
+
+
+def test_virtual_scores_are_stable_and_spread():
+    scores = [virtual_score(PROMPT, str(i)) for i in range(500)]
+    assert scores == [virtual_score(PROMPT, str(i)) for i in range(500)]
+    assert set(scores) == {i / 10 for i in range(10)}
+    assert virtual_score(PROMPT, "12 7 93") == 0.9
