@@ -154,6 +154,6 @@ class Drivers(RuleBasedStateMachine):
 
 
 Drivers.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=30, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=12, stateful_step_count=30, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestDrivers = Drivers.TestCase

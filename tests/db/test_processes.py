@@ -70,7 +70,7 @@ def test_two_drivers_fight_and_nothing_is_done_twice(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with Ledger.open(path) as ledger:
         ledger.runs.create("toy", {}, "d", 10_000)
-        children = [start("contend", path, seed, 2.5) for seed in (1, 2)]
+        children = [start("contend", path, seed, 2) for seed in (1, 2)]
         totals: Counter[str] = Counter()
         for child in children:
             output, _ = child.communicate(timeout=60)
