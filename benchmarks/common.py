@@ -1,0 +1,103 @@
+"""What all benchmarks share: their arguments, the facts of the machine, and the report that they end with.
+
+A benchmark is a module with a `main()`; it takes `--json`, tells its progress on standard error, and ends with one report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "numpy", "ray", "prefect", "mlflow-skinny", "sqlalchemy", "pyarrow")
+
+
+def load_average() -> float:
+    """Processes that wanted a core over the last minute."""
+    return os.getloadavg()[0]
+
+
+def machine_facts() -> dict[str, Any]:
+    """Processor, cores and memory (GiB) of this machine, and its accelerators where torch is loaded and sees any."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    facts: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(pages / 2**30, 1),
+        "system": platform.platform(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        facts["instructions"] = torch.backends.cpu.get_cpu_capability()
+        facts["threads"] = torch.get_num_threads()
+        facts["accelerators"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return facts
+
+
+def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python and of the packages that are installed."""
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a benchmark found. figures: flat, the keys that its claim names. baselines: what it was compared with.
+
+    load: the load average before it began, and after. seeds: of everything random in it.
+    """
+
+    name: str
+    figures: Mapping[str, float]
+    seeds: Sequence[int]
+    load: Sequence[float]
+    baselines: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=machine_facts)
+    versions: Mapping[str, str] = field(default_factory=package_versions)
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser that knows `--json`; a benchmark adds its own options."""
+    parser = argparse.ArgumentParser(description=(description or "").strip().split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the report as one line of JSON, last")
+    return parser
+
+
+def progress(text: str) -> None:
+    """Tells the user what goes on."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_report(report: Report, as_json: bool) -> None:
+    """The report as one JSON object on one line, or as a table."""
+    if as_json:
+        print(json.dumps(asdict(report), sort_keys=True))
+        return
+    print(f"{report.name} ({report.machine['processor']}, load {report.load[0]:.2f})")
+    for title, values in (("figures", report.figures), ("baselines", report.baselines)):
+        for name, value in values.items():
+            print(
+                f"  {title:<10} {name:<40} {value:.6g}"
+                if isinstance(value, float)
+                else f"  {title:<10} {name:<40} {value}"
+            )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,33 @@
+"""The report that every benchmark ends with."""
+
+import json
+
+from benchmarks.common import Report, argument_parser, print_report
+
+REPORT = Report("demo", {"holds": 1.0, "ratio": 1.5}, [0, 1], [0.5, 0.7], {"other": 2.0})
+
+
+def test_the_report_is_one_json_object_on_the_last_line(capsys):
+    print_report(REPORT, as_json=True)
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["figures"] == {"holds": 1.0, "ratio": 1.5}
+    assert report["baselines"] == {"other": 2.0}
+    assert report["seeds"] == [0, 1] and report["load"] == [0.5, 0.7]
+    assert report["machine"]["cores"] >= 1 and report["machine"]["memory_gib"] > 0
+    assert set(report["versions"]) >= {"python", "torch", "numpy"}
+
+
+def test_a_person_reads_a_table(capsys):
+    print_report(REPORT, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("demo (")
+    assert [line.split() for line in lines[1:]] == [
+        ["figures", "holds", "1"],
+        ["figures", "ratio", "1.5"],
+        ["baselines", "other", "2"],
+    ]
+
+
+def test_json_is_asked_for():
+    assert argument_parser("What it does.\nMore.").parse_args(["--json"]).json
+    assert not argument_parser(None).parse_args([]).json
