@@ -1,0 +1,94 @@
+"""The packed forward pass gives what the model gives for one sequence alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
+
+from tests.engines.train.support import VOCABULARY
+from yatt_core.data.columns import offsets_of
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.train.forward import PolicyForward, assemble
+from yatt_core.errors import DataError
+
+
+@dataclass
+class Pairs:
+    prompt_tokens: Any
+    prompt_offsets: Any
+    response_tokens: Any
+    response_offsets: Any
+    loss_mask: Any
+
+
+def pairs(prompt_lengths: list[int], response_lengths: list[int], seed: int = 0) -> Pairs:
+    noise = np.random.default_rng(seed)
+    return Pairs(
+        noise.integers(0, VOCABULARY, sum(prompt_lengths)).astype(np.int32),
+        offsets_of(np.array(prompt_lengths)),
+        noise.integers(0, VOCABULARY, sum(response_lengths)).astype(np.int32),
+        offsets_of(np.array(response_lengths)),
+        noise.random(sum(response_lengths)) < 0.8,
+    )
+
+
+def alone(model: Any, data: Pairs, index: int, temperature: float) -> torch.Tensor:
+    """Log-distributions that predict each response token of one sequence, [length, vocabulary]."""
+    prompt = data.prompt_tokens[data.prompt_offsets[index] : data.prompt_offsets[index + 1]]
+    response = data.response_tokens[data.response_offsets[index] : data.response_offsets[index + 1]]
+    tokens = torch.tensor(np.concatenate([prompt, response]).astype(np.int64))[None]
+    logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : len(prompt) - 1 + len(response)]
+    return torch.log_softmax(logits / temperature, -1)
+
+
+def check_against_alone(model: Any, data: Pairs, indices: list[int]) -> None:
+    micro_batch = assemble(data, np.array(indices))
+    with torch.no_grad():
+        log_probs, entropies = PolicyForward(model, 0.7, "float32").log_probs_and_entropies(micro_batch, True)
+        expected = torch.cat([alone(model, data, index, 0.7) for index in indices])
+    responses = np.concatenate(
+        [np.arange(data.response_offsets[index], data.response_offsets[index + 1]) for index in indices]
+    )
+    counted = data.loss_mask[responses]
+    np.testing.assert_array_equal(micro_batch.positions, responses[counted])
+    targets = torch.tensor(data.response_tokens[responses].astype(np.int64))
+    picked = expected.gather(1, targets[:, None])[:, 0]
+    torch.testing.assert_close(log_probs, picked[torch.tensor(counted)], atol=3e-6, rtol=0)
+    plain_entropy = -(expected.exp() * expected).sum(1)
+    torch.testing.assert_close(entropies, plain_entropy[torch.tensor(counted)], atol=3e-6, rtol=0)
+
+
+def test_ragged_rows_equal_each_sequence_alone(model_folder: Path) -> None:
+    model: Any = load_causal_lm(str(model_folder), "float32")
+    data = pairs([1, 9, 4, 4, 2], [7, 1, 3, 5, 1])
+    check_against_alone(model, data, [4, 1, 0, 2])
+    rows = assemble(data, np.array([3, 0])).rows
+    assert set(rows.tolist()) == {3, 0}
+
+
+def test_a_model_that_caps_its_logits_keeps_its_own_head() -> None:
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, final_logit_softcapping=0.5, initializer_range=0.5,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    check_against_alone(Gemma2ForCausalLM(config).eval(), pairs([3, 5], [4, 2]), [0, 1])
+
+
+def test_the_model_stays_as_it_was_for_others(model_folder: Path) -> None:
+    model: Any = load_causal_lm(str(model_folder), "float32")
+    data = pairs([3, 4], [2, 3])
+    PolicyForward(model, 1.0, "float32").log_probs(assemble(data, np.array([0, 1])))
+    assert model(input_ids=torch.zeros(2, 5, dtype=torch.long)).logits.shape == (2, 5, VOCABULARY)
+
+
+def test_a_sample_without_a_prompt_is_refused() -> None:
+    with pytest.raises(DataError, match="sample 1 of the batch has no prompt"):
+        assemble(pairs([3, 0], [2, 3]), np.array([0, 1]))

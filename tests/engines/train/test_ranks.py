@@ -1,0 +1,136 @@
+"""Two real ranks in two processes (rank 0 is this one): the same bits on both, the numbers of one rank, failures seen by all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import socket
+from dataclasses import replace
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines.train.letters import letters_engine, letters_spec
+from tests.engines.train.support import random_task
+from yatt_core.data.prepared import read_prepared
+from yatt_core.engines.train import collective
+from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
+from yatt_core.receipts import BatchTask
+
+ITERATIONS = 3
+WARMUP = {"max_steps": 6, "probe_every": 3}
+
+
+def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection | None) -> dict[str, Any]:
+    """Warm-up and an update for each task. peer: the other rank, which gets or gives what `prepare` returned."""
+    warmup = engine.warm_up()
+    prepared, updates = [], []
+    for task in tasks:
+        receipt = engine.prepare(task)
+        if peer is not None and receipt is not None:
+            peer.send(receipt)
+        elif peer is not None:
+            receipt = peer.recv()
+        assert receipt is not None
+        prepared.append(receipt)
+        updates.append(engine.learn(task, receipt))
+    weights = {name: array.copy() for name, array in engine.export_weights().items()}
+    return {"warmup": warmup, "updates": updates, "prepared": prepared, "weights": weights}
+
+
+def run_rank(rank: int, port: int, folder: Path, tasks: list[BatchTask], peer: Connection) -> None:
+    """One rank: learns, then fails together with the other over bad weights on rank 1."""
+    engine = letters_engine(letters_spec(folder, ranks=2, **WARMUP), folder)
+    engine.connect(rank, 2, f"tcp://127.0.0.1:{port}")
+    engine.initialise()
+    result = learn_all(engine, tasks, peer)
+    if rank == 1:
+        engine._optimizer.values.detach().fill_(torch.nan)
+    again = replace(tasks[-1], key=replace(tasks[-1].key, iteration=ITERATIONS + 1))
+    try:
+        engine.learn(again, result["prepared"][-1])
+    except NumericError as error:
+        result["error"] = (str(error), engine.version)
+    (folder / f"rank-{rank}.pickle").write_bytes(pickle.dumps(result))
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Results of ranks 0 and 1, and those of a single rank over the same experience."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    single = letters_engine(letters_spec(folder, **WARMUP), folder)
+    tasks = [random_task(folder, iteration, vocabulary=8) for iteration in range(1, ITERATIONS + 1)]
+    methods = multiprocessing.get_context("spawn")
+    here, there = methods.Pipe()
+    worker = methods.Process(target=run_rank, args=(1, port, folder, tasks, there))
+    worker.start()
+    run_rank(0, port, folder, tasks, here)
+    worker.join(60)
+    assert worker.exitcode == 0
+    ranks = [pickle.loads((folder / f"rank-{rank}.pickle").read_bytes()) for rank in (0, 1)]
+    columns = [read_prepared(folder, receipt.folder, receipt.files) for receipt in ranks[0]["prepared"]]
+    single.connect(0, 1, "")
+    single.initialise()
+    return {"ranks": ranks, "columns": columns, "single": learn_all(single, tasks, None)}
+
+
+def test_ranks_hold_the_same_bits_and_give_the_same_receipts(group: dict[str, Any]) -> None:
+    first, second = group["ranks"]
+    for name, array in first["weights"].items():
+        np.testing.assert_array_equal(array, second["weights"][name])
+    for mine, other in zip(first["updates"], second["updates"], strict=True):
+        assert mine.fingerprint == other.fingerprint
+        assert mine.metrics == other.metrics
+    assert first["warmup"].weights_digest == second["warmup"].weights_digest
+
+
+def test_two_ranks_learn_what_one_rank_learns(group: dict[str, Any]) -> None:
+    double, single = group["ranks"][0], group["single"]
+    assert double["warmup"].probe_accuracy == single["warmup"].probe_accuracy
+    for name, array in single["weights"].items():
+        np.testing.assert_allclose(double["weights"][name], array, atol=1e-6, rtol=0)
+    for mine, other in zip(double["updates"], single["updates"], strict=True):
+        assert mine.metrics == pytest.approx(other.metrics, rel=1e-4, abs=1e-6)
+        assert mine.fingerprint["plan"] != other.fingerprint["plan"]
+
+
+def test_each_rank_writes_the_columns_that_it_computed(group: dict[str, Any]) -> None:
+    for receipt, columns in zip(group["ranks"][0]["prepared"], group["columns"], strict=True):
+        assert sorted(receipt.files) == ["rank-00.parquet", "rank-01.parquet"]
+        assert len(columns.advantages) == 24
+        assert columns.log_probs_old is not None
+        assert columns.log_probs_ref is not None
+    assert group["ranks"][0]["prepared"][1].metrics["kl"] == pytest.approx(
+        group["single"]["prepared"][1].metrics["kl"], rel=1e-4
+    )
+
+
+def test_a_rank_with_bad_weights_stops_all_before_the_step(group: dict[str, Any]) -> None:
+    for result in group["ranks"]:
+        message, version = result["error"]
+        assert "not finite; the step was not applied" in message
+        assert version == ITERATIONS
+
+
+def test_a_group_that_nobody_joins_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collective, "TIMEOUT", timedelta(seconds=0.5))
+    lonely = collective.Collective()
+    with pytest.raises(InfrastructureError, match="rank 1 of 2 met no group"):
+        lonely.connect(1, 2, "tcp://127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match="write tcp://host:port"):
+        lonely.connect(1, 2, "127.0.0.1:9")
+    engine = letters_engine(letters_spec(tmp_path, ranks=2), tmp_path)
+    with pytest.raises(ConfigurationError, match=r"a group of 3 ranks: trainer\.engine\.ranks is 2"):
+        engine.connect(0, 3, "tcp://127.0.0.1:9")
+    engine.initialise()
+    with pytest.raises(InfrastructureError, match="not connected to its 2 ranks"):
+        engine.warm_up()

@@ -1,0 +1,66 @@
+"""The supervised warm-up on one rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.engines.train.letters import letters_engine, letters_spec
+from yatt_core.digests import weights_digest
+from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.train.warmup import warmup_learning_rate
+from yatt_core.errors import InfrastructureError
+from yatt_core.receipts import WarmupReceipt
+from yatt_core.spec.model import WarmupSpec
+
+
+def warmed(folder: Path, **warmup: float) -> tuple[TorchTrainEngine, WarmupReceipt]:
+    engine = letters_engine(letters_spec(folder, **warmup), folder)
+    engine.connect(0, 1, "")
+    engine.initialise()
+    return engine, engine.warm_up()
+
+
+def test_it_stops_at_the_first_probe_that_reaches_the_accuracy(tmp_path: Path) -> None:
+    _, early = warmed(tmp_path / "early", stop_accuracy=0.3, probe_every=5)
+    assert early.probe_accuracy >= 0.3
+    assert early.steps % 5 == 0
+    engine, full = warmed(tmp_path / "full", stop_accuracy=0.95, probe_every=5)
+    assert full.probe_accuracy >= 0.95
+    assert early.steps < full.steps < 400
+    assert full.loss < early.loss
+    _, shorter = warmed(tmp_path / "shorter", stop_accuracy=0.95, probe_every=5, max_steps=full.steps - 5)
+    assert shorter.probe_accuracy < 0.95
+    assert engine.version == 0
+    assert full.weights_digest == weights_digest(engine.export_weights())
+
+
+def test_the_optimizer_starts_afresh_behind_it(tmp_path: Path) -> None:
+    engine, receipt = warmed(tmp_path, max_steps=3, probe_every=100)
+    assert receipt.steps == 3
+    moments, steps = engine._optimizer.moments()
+    assert (moments, steps) == ({}, 0)
+    reference = engine._reference
+    assert reference is not None
+    np.testing.assert_array_equal(reference.numpy(), engine._optimizer.values.detach().numpy())
+
+
+def test_the_same_spec_gives_the_same_bits(tmp_path: Path) -> None:
+    receipts = [warmed(tmp_path / name, max_steps=4, probe_every=2)[1] for name in ("a", "b")]
+    assert receipts[0].weights_digest == receipts[1].weights_digest
+    assert receipts[0].loss == receipts[1].loss
+
+
+def test_it_needs_initial_weights(tmp_path: Path) -> None:
+    engine = letters_engine(letters_spec(tmp_path), tmp_path)
+    engine.connect(0, 1, "")
+    with pytest.raises(InfrastructureError, match="initialise or restore it first"):
+        engine.warm_up()
+
+
+def test_learning_rate_rises_and_stays() -> None:
+    spec = WarmupSpec(learning_rate=0.1, ramp_steps=4)
+    assert [warmup_learning_rate(spec, step) for step in (1, 2, 4, 9)] == pytest.approx([0.025, 0.05, 0.1, 0.1])
+    assert warmup_learning_rate(WarmupSpec(learning_rate=0.1, ramp_steps=0), 1) == 0.1
