@@ -171,7 +171,7 @@ def throughput(folder: Path, engine: TorchRolloutEngine, prompt: int, new_tokens
                 **options,
             ).numpy()
         rows, length = output.shape
-        return rows * (length - prompt)
+        return int(rows * (length - prompt))
 
     return best_rates(
         {
