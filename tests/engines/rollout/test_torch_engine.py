@@ -242,13 +242,14 @@ def test_a_tied_head_may_come_under_either_name_and_is_never_stale(torch_engine,
 
 
 def test_weights_that_are_not_finite_are_named_and_do_no_lasting_harm(torch_engine):
-    request = request_of(prompts_of([40, 9]), samples=4)
+    """A long prompt leaves NaN in slots that a later, shorter one masks but does not write: 0 x NaN is NaN."""
+    request = request_of(prompts_of([3, 9]), samples=4)
     before = rows_of(torch_engine.engine.generate(request))
     broken = {name: np.full_like(tensor, np.nan) for name, tensor in torch_engine.weights(0).items()}
     for options in ({}, {"greedy": True}):
         torch_engine.engine.update_weights(broken, 3)
         with pytest.raises(NumericError, match="version 3"):
-            torch_engine.engine.generate(request_of(prompts_of([40, 9]), samples=4, weight_version=3, **options))
+            torch_engine.engine.generate(request_of(prompts_of([200] * 9), weight_version=3, **options))
     torch_engine.engine.update_weights(torch_engine.weights(0), 0)
     assert rows_of(torch_engine.engine.generate(request)) == before
 
