@@ -1,0 +1,58 @@
+"""Token weights against their definitions, and the learning rate along a run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yatt_core.algorithms.aggregation import token_weights
+from yatt_core.algorithms.schedule import learning_rate_share
+from yatt_core.spec.trainer import ScheduleSpec
+
+
+@given(st.lists(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=6), min_size=1, max_size=6))
+def test_weighted_sums_are_the_means(losses: list[list[float]]) -> None:
+    lengths = np.array([len(row) for row in losses])
+
+    def weighted(aggregation: str) -> float:
+        weights = token_weights(lengths, aggregation, 9)  # type: ignore[arg-type]
+        return float(sum(weight * sum(row) for weight, row in zip(weights, losses, strict=True)))
+
+    everything = [value for row in losses for value in row]
+    assert weighted("token_mean") == pytest.approx(np.mean(everything), abs=1e-9)
+    assert weighted("sequence_mean") == pytest.approx(np.mean([np.mean(row) for row in losses]), abs=1e-9)
+    assert weighted("fixed_length") == pytest.approx(sum(everything) / (len(losses) * 9), abs=1e-9)
+
+
+def test_a_response_without_tokens_still_counts_as_a_sequence() -> None:
+    lengths = np.array([2, 0])
+    assert token_weights(lengths, "sequence_mean", 9)[0] == 0.25
+    assert np.isfinite(token_weights(np.array([0]), "token_mean", 9)).all()
+
+
+def test_the_constant_schedule_rises_and_stays() -> None:
+    schedule = ScheduleSpec(warmup_iterations=4)
+    assert [learning_rate_share(schedule, k, 10) for k in (1, 2, 4, 5, 10)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+
+
+def test_linear_and_cosine_fall_to_their_final_share() -> None:
+    linear = ScheduleSpec(kind="linear", warmup_iterations=2, final_share=0.1)
+    shares = [learning_rate_share(linear, k, 10) for k in range(1, 12)]
+    assert shares == pytest.approx([0.5, 1.0, *(1.0 - 0.9 * step / 8 for step in range(9))])
+    cosine = ScheduleSpec(kind="cosine", final_share=0.2)
+    for k in (1, 3, 8):
+        expected = 0.2 + 0.8 * (1 + math.cos(math.pi * (k - 1) / 8)) / 2
+        assert learning_rate_share(cosine, k, 8) == pytest.approx(expected)
+    assert learning_rate_share(cosine, 9, 8) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+def test_no_iteration_of_a_run_is_learnt_at_rate_zero(kind: str) -> None:
+    for iterations in (1, 2, 7):
+        for warmup in (0, 1, 7, 9):
+            schedule = ScheduleSpec(kind=kind, warmup_iterations=warmup)  # type: ignore[arg-type]
+            assert all(0.0 < learning_rate_share(schedule, k, iterations) <= 1.0 for k in range(1, iterations + 1))

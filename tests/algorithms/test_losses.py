@@ -1,0 +1,134 @@
+"""Policy loss, KL estimators, entropy and the whole GRPO term against plain numpy, token by token."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yatt_core.algorithms.entropy import token_entropy
+from yatt_core.algorithms.grpo import LossSums, TokenInputs, grpo_loss
+from yatt_core.algorithms.kl import k1, k3
+from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
+from yatt_core.spec.algorithm import GrpoSpec, KlSpec
+
+LOG_PROBS = st.floats(-8, -1e-3)
+ADVANTAGES = st.floats(-3, 3)
+
+
+@given(st.floats(0.1, 3.0), ADVANTAGES)
+def test_clipped_policy_loss(ratio: float, advantage: float) -> None:
+    loss, clipped = clipped_policy_loss(
+        torch.tensor([ratio], dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64), 0.2, 0.28
+    )
+    bounded = min(max(ratio, 0.8), 1.28)
+    assert loss.item() == pytest.approx(-min(ratio * advantage, bounded * advantage), rel=1e-5, abs=1e-6)
+    if abs(advantage) > 1e-3 and abs(ratio - bounded) > 1e-3:
+        assert bool(clipped) == ((advantage > 0 and ratio > 1.28) or (advantage < 0 and ratio < 0.8))
+
+
+def test_there_is_no_gradient_beyond_the_clip() -> None:
+    log_ratio = torch.tensor([0.5, -0.5, 0.5, -0.5], requires_grad=True)
+    loss, clipped = clipped_policy_loss(log_ratio.exp(), torch.tensor([1.0, -1.0, -1.0, 1.0]), 0.2, 0.2)
+    loss.sum().backward()
+    assert log_ratio.grad is not None
+    assert clipped.tolist() == [True, True, False, False]
+    assert (log_ratio.grad != 0).tolist() == [False, False, True, True]
+
+
+def test_importance_weight_is_capped_and_constant() -> None:
+    old = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
+    weight = importance_weight(old, torch.tensor([-1.0, -3.0, -0.5]), 2.0)
+    np.testing.assert_allclose(weight.numpy(), [1.0, 2.0, math.exp(-0.5)], rtol=1e-6)
+    assert not weight.requires_grad
+
+
+@given(st.lists(st.tuples(LOG_PROBS, LOG_PROBS), min_size=1, max_size=5))
+def test_kl_estimators(pairs: list[tuple[float, float]]) -> None:
+    policy, reference = np.array(pairs).T
+    ours, theirs = torch.tensor(policy), torch.tensor(reference)
+    np.testing.assert_allclose(k1(ours, theirs), policy - reference)
+    difference = reference - policy
+    np.testing.assert_allclose(k3(ours, theirs), np.exp(difference) - difference - 1, atol=1e-9)
+    assert bool((k3(ours, theirs) >= 0).all())
+
+
+def test_kl_estimators_estimate_the_same_divergence() -> None:
+    policy, reference = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
+    exact = float((policy * np.log(policy / reference)).sum())
+    logs = torch.tensor(np.log(policy)), torch.tensor(np.log(reference))
+    for estimator in (k1, k3):
+        assert float((torch.tensor(policy) * estimator(*logs)).sum()) == pytest.approx(exact)
+
+
+def test_entropy() -> None:
+    uniform = torch.log(torch.full((2, 8), 0.125))
+    np.testing.assert_allclose(token_entropy(uniform), [math.log(8)] * 2, rtol=1e-6)
+    peaked = torch.log_softmax(torch.tensor([[1.0, 2.0, -1.0]]), -1)
+    share = np.exp([1.0, 2.0, -1.0]) / np.exp([1.0, 2.0, -1.0]).sum()
+    np.testing.assert_allclose(token_entropy(peaked), [-(share * np.log(share)).sum()], rtol=1e-6)
+
+
+@pytest.mark.parametrize("with_old", [False, True])
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_grpo_loss_is_the_formula(with_old: bool, with_reference: bool) -> None:
+    noise = np.random.default_rng(4)
+    new, old, sampler, reference = noise.normal(-2, 0.4, (4, 30))
+    advantages, weights, entropies = noise.normal(0, 1, 30), noise.uniform(0, 0.1, 30), noise.uniform(0, 2, 30)
+    spec = GrpoSpec(clip_high=0.3, importance_cap=1.5, entropy_bonus=0.01, kl=KlSpec(coefficient=0.2))
+    inputs = TokenInputs(
+        *(torch.tensor(values) for values in (advantages, weights, sampler)),
+        old=torch.tensor(old) if with_old else None,
+        reference=torch.tensor(reference) if with_reference else None,
+    )
+    loss, sums = grpo_loss(spec, torch.tensor(new), torch.tensor(entropies), inputs)
+    total, policy_total, clipped = 0.0, 0.0, 0
+    for t in range(30):
+        before = old[t] if with_old else new[t]
+        ratio = math.exp(new[t] - before)
+        bounded = min(max(ratio, 0.8), 1.3)
+        term = min(ratio * advantages[t], bounded * advantages[t])
+        policy = -term * min(math.exp(before - sampler[t]), 1.5)
+        clipped += bounded * advantages[t] < ratio * advantages[t]
+        divergence = math.exp(reference[t] - new[t]) - (reference[t] - new[t]) - 1 if with_reference else 0.0
+        policy_total += weights[t] * policy
+        total += weights[t] * (policy + 0.2 * divergence - 0.01 * entropies[t])
+    assert loss.item() == pytest.approx(total, rel=1e-9)
+    assert sums.sums["loss"] == pytest.approx(total, rel=1e-9)
+    assert sums.sums["policy_loss"] == pytest.approx(policy_total, rel=1e-9)
+    assert sums.sums["tokens"] == 30
+    assert sums.sums["clipped"] == clipped
+    assert (clipped > 0) == with_old
+    assert ("kl" in sums.sums) == with_reference
+    gap = np.abs((old if with_old else new) - sampler)
+    assert sums.sums["gap"] == pytest.approx(gap.sum(), rel=1e-9)
+    assert sums.maxima["gap"] == pytest.approx(gap.max(), rel=1e-9)
+
+
+def test_the_first_step_has_the_policy_gradient() -> None:
+    log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    inputs = TokenInputs(torch.tensor([1.5, -0.5]), torch.tensor([0.25, 0.75]), torch.zeros(2), None, None)
+    loss, _ = grpo_loss(GrpoSpec(), log_probs, torch.zeros(2), inputs)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert log_probs.grad is not None
+    np.testing.assert_allclose(log_probs.grad, [-1.5 * 0.25, 0.5 * 0.75])
+
+
+def test_sums_add_up_and_maxima_stay_the_largest() -> None:
+    total = LossSums()
+    total.merge(LossSums({"tokens": 2.0}, {"ratio": 1.0, "negative_ratio": -0.5}))
+    total.merge(LossSums({"tokens": 3.0, "kl": 1.0}, {"ratio": 0.7, "negative_ratio": -0.9}))
+    assert (total.sums, total.maxima) == ({"tokens": 5.0, "kl": 1.0}, {"ratio": 1.0, "negative_ratio": -0.5})
+
+
+def test_a_micro_batch_without_counted_tokens_adds_nothing() -> None:
+    nothing = torch.zeros(0)
+    inputs = TokenInputs(nothing, nothing, nothing, None, None)
+    loss, sums = grpo_loss(GrpoSpec(), torch.zeros(0, requires_grad=True), nothing, inputs)
+    assert loss.item() == 0.0
+    assert sums.sums["tokens"] == 0.0
+    assert sums.maxima == {}

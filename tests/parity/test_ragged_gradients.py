@@ -1,0 +1,128 @@
+"""The gradient of one ragged batch is that of the plain formula, however it is spread over ranks and micro-batches."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.engines.train.support import MAX_NEW_TOKENS, batch_of, make_model_folder, make_spec, random_task
+from yatt_core.data.batch import ExperienceBatch
+from yatt_core.data.prepared import PreparedColumns
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.forward import PolicyForward
+from yatt_core.engines.train.learner import GrpoLearner
+from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.plan import plan_step
+from yatt_core.spec.trainer import AdamWSpec
+
+AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ragged")
+    make_model_folder(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def batch(folder: Path) -> ExperienceBatch:
+    return batch_of(folder, random_task(folder, 1, seed=2))
+
+
+def columns_for(batch: ExperienceBatch) -> PreparedColumns:
+    """Advantages and log-probabilities of older weights and a reference, made up."""
+    noise = np.random.default_rng(1)
+    size = len(batch.response_tokens)
+    return PreparedColumns(
+        batch.ordinals,
+        batch.samples,
+        noise.normal(0, 1, len(batch)),
+        batch.response_offsets,
+        log_probs_old=noise.normal(-3, 0.7, size).astype(np.float32),
+        log_probs_ref=noise.normal(-3, 0.7, size).astype(np.float32),
+    )
+
+
+def spec_for(aggregation: str) -> Any:
+    algorithm = {"aggregation": aggregation, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01, "importance_cap": 3.0}
+    return make_spec(algorithm=algorithm)
+
+
+def spread_gradient(
+    folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int, budget: int
+) -> dict[str, np.ndarray]:
+    """The sum of all ranks' gradients, each computed by itself."""
+    model = load_causal_lm(str(folder / "model"), "float32")
+    spec, optimizer, collective = spec_for(aggregation), FlatAdamW(model, AdamWSpec()), Collective()
+    learner = GrpoLearner(spec, PolicyForward(model, 0.8, "float32"), optimizer, collective)
+    plan = plan_step(batch.lengths, np.arange(len(batch)), ranks, budget)
+    total = torch.zeros_like(optimizer.gradients)
+    for rank in range(ranks):
+        collective.rank = rank
+        learner.gradients(batch, columns_for(batch), plan)
+        total += optimizer.gradients
+    return {name: view.numpy() for name, view in optimizer.named(total).items()}
+
+
+@cache
+def plain_gradient(folder: Path, aggregation: str) -> dict[str, np.ndarray]:
+    """The formula in float64, sequence after sequence."""
+    batch = batch_of(folder, random_task(folder, 1, seed=2))
+    columns = columns_for(batch)
+    assert columns.log_probs_old is not None
+    assert columns.log_probs_ref is not None
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64).eval()
+    sequences = []
+    for i in range(len(batch)):
+        prompt = batch.prompt_tokens[batch.prompt_offsets[i] : batch.prompt_offsets[i + 1]]
+        span = slice(batch.response_offsets[i], batch.response_offsets[i + 1])
+        tokens = torch.tensor([[*prompt.tolist(), *batch.response_tokens[span].tolist()]])
+        distribution = torch.log_softmax(model(input_ids=tokens).logits[0, len(prompt) - 1 : -1] / 0.8, -1)
+        new = distribution.gather(1, tokens[0, len(prompt) :, None])[:, 0]
+        old, sampler, reference = (
+            torch.tensor(values[span].astype(np.float64))
+            for values in (columns.log_probs_old, batch.log_probs_sampler, columns.log_probs_ref)
+        )
+        ratio, advantage = (new - old).exp(), columns.advantages[i]
+        weight = (old - sampler).exp().clamp(max=3.0)
+        policy = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) * weight
+        divergence = (reference - new).exp() - (reference - new) - 1
+        entropy = -(distribution.exp() * distribution).sum(-1)
+        sequences.append((policy + 0.05 * divergence - 0.01 * entropy)[torch.tensor(batch.loss_mask[span])])
+    match aggregation:
+        case "token_mean":
+            loss = torch.cat(sequences).mean()
+        case "sequence_mean":
+            loss = sum(row.sum() / max(len(row), 1) for row in sequences) / len(sequences)
+        case _:
+            loss = torch.cat(sequences).sum() / (len(sequences) * MAX_NEW_TOKENS)
+    loss.backward()
+    return {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize(("ranks", "budget"), [(1, 10_000), (1, 40), (2, 10_000), (2, 17), (4, 10_000), (4, 33)])
+def test_any_spread_gives_the_gradient_of_the_formula(
+    folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int, budget: int
+) -> None:
+    expected = plain_gradient(folder, aggregation)
+    found = spread_gradient(folder, batch, aggregation, ranks, budget)
+    assert found.keys() == expected.keys()
+    assert max(float(np.abs(gradient).max()) for gradient in expected.values()) > 1e-2
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(found[name], gradient, atol=1e-6, rtol=0, err_msg=name)
+
+
+def test_the_batch_is_ragged_enough_to_tell_the_aggregations_apart(folder: Path, batch: ExperienceBatch) -> None:
+    assert len(set(batch.response_lengths.tolist())) > 3
+    gradients = [plain_gradient(folder, aggregation)["model.norm.weight"] for aggregation in AGGREGATIONS]
+    assert float(np.abs(gradients[0] - gradients[1]).max()) > 1e-4
+    assert float(np.abs(gradients[0] - gradients[2]).max()) > 1e-4
