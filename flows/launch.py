@@ -8,27 +8,28 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 
 import yaml
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 
-from db import Ledger, OutboxEntry, this_process
+from db.holder import this_process
+from db.ledger import Ledger
+from db.outbox import OutboxEntry
 from flows import prefect_server
 from flows.home import Home
 from flows.protocols import Observer, Tracker
 from flows.segment import Outcome, Segment, offer
 from yatt_core import durable
-from yatt_core.cluster.client import SupervisorState, ensure_supervisor, stop_supervisor, wait_ready
-from yatt_core.cluster.connect import connect_ray, disconnect_ray
-from yatt_core.cluster.ray_head import ray_head_service
+from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.environment import code_revision
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec, parse_spec
 
 log = logging.getLogger("yatt_core.flow")
-RAY = "ray"
+RAY_VARIABLE, PREFECT_VARIABLE = "YATT_RAY_ADDRESS", "PREFECT_API_URL"
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 
@@ -62,14 +63,15 @@ def run_segment(home: Home, name: str, observer: Observer, tracker: Tracker | No
     folder = home.run_folder(run)
     segment = open_segment(home, run, spec, observer, tracker if spec.tracking.enabled else None)
     try:
-        state = start_services(home, run, spec)
-        segment.begin_start(lambda: _connect(home, run, state))
+        start_services(home, run, spec)
+        segment.begin_start(lambda: connect(home, run))
         observer.stage("starting the Prefect server")
-        prefect_server.use_server(folder, _prefect_address(state))
+        prefect_server.use_server(folder, prefect_address(home, run))
         offer(segment)
     except BaseException:
         segment.end("failed")
         raise
+    # Only now: prefect reads its settings when it is first imported.
     from flows.train import train
 
     try:
@@ -77,6 +79,7 @@ def run_segment(home: Home, name: str, observer: Observer, tracker: Tracker | No
     finally:
         disconnect_ray()
     if not attached():
+        observer.stage("stopping the run's cluster")
         stop_supervisor(folder, STOP_SECONDS)
     return outcome
 
@@ -126,29 +129,34 @@ def flatten(node: object, prefix: str = "") -> dict[str, str]:
 
 def attached() -> bool:
     """True where Ray and Prefect are given by the surroundings and are not the run's own."""
-    return bool(os.environ.get("YATT_RAY_ADDRESS"))
+    return bool(os.environ.get(RAY_VARIABLE))
 
 
-def start_services(home: Home, run: str, spec: RunSpec) -> SupervisorState | None:
-    """The run's own Ray head and Prefect server, under a supervisor that outlives this process; none where both are given."""
+def start_services(home: Home, run: str, spec: RunSpec) -> None:
+    """The run's own Ray head and Prefect server, under a supervisor that outlives this process; nothing where both are given."""
     if attached():
-        if not os.environ.get("PREFECT_API_URL"):
-            raise ConfigurationError("YATT_RAY_ADDRESS is set, so PREFECT_API_URL has to name a Prefect server too")
-        return None
+        if not os.environ.get(PREFECT_VARIABLE):
+            raise ConfigurationError(f"{RAY_VARIABLE} is set, so {PREFECT_VARIABLE} has to name a Prefect server too")
+        return
     folder = home.run_folder(run)
     services = [ray_head_service(home.ray_folder(run), folder), prefect_server.server_service(folder)]
-    return ensure_supervisor(folder, services, spec.recovery.grace_seconds)
+    ensure_supervisor(folder, services, spec.recovery.grace_seconds)
 
 
-def _connect(home: Home, run: str, state: SupervisorState | None) -> None:
-    if state is None:
-        connect_ray(os.environ["YATT_RAY_ADDRESS"], namespace=run)
+def connect(home: Home, run: str) -> None:
+    """Connects this process to Ray, in a namespace of the run's own, once its head is up."""
+    if attached():
+        connect_ray(os.environ[RAY_VARIABLE], run)
     else:
-        ready = wait_ready(home.run_folder(run), [RAY], START_SECONDS)
-        connect_ray(ready, namespace=run)
+        head = wait_ready(home.run_folder(run), [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
+        connect_ray(head.address, run, home.ray_folder(run))
 
 
-def _prefect_address(state: SupervisorState | None) -> str:
-    if state is None:
-        return os.environ["PREFECT_API_URL"].removesuffix("/api")
-    return ""
+def prefect_address(home: Home, run: str) -> str:
+    """Address of the Prefect server, once it is up."""
+    if attached():
+        return os.environ[PREFECT_VARIABLE].removesuffix("/api")
+    return (
+        "http://"
+        + wait_ready(home.run_folder(run), [prefect_server.NAME], START_SECONDS).service(prefect_server.NAME).address
+    )

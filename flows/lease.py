@@ -10,7 +10,9 @@ import logging
 import threading
 import time
 
-from db import Fence, Fenced, Ledger, LedgerUnavailable
+from db.engine import Fence
+from db.errors import Fenced, LedgerUnavailable
+from db.ledger import Ledger
 from yatt_core.errors import FencedError
 
 log = logging.getLogger("yatt_core.flow")

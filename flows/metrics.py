@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from db import RESULT, TIMING, Metric
+from db.metrics import RESULT, TIMING, Metric
 from yatt_core.receipts import EvaluateReceipt, UpdateReceipt
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 
-from db import Fence, Fenced, Ledger, LedgerUnavailable
+from db.engine import Fence
+from db.errors import Fenced, LedgerUnavailable
+from db.ledger import Ledger
 from flows.protocols import OutboxItem, Tracker
 from yatt_core.errors import InfrastructureError
 

@@ -10,7 +10,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from db import RESULT, TIMING, DecisionRow, IterationCommit, Metric, ShardRow
+from db.commit import IterationCommit
+from db.metrics import RESULT, TIMING, Metric
+from db.records import DecisionRow, ShardRow
 from flows.attempts import phase, recorded_receipt
 from flows.metrics import (
     add_sums,

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from yatt_core.cluster.services import HttpReady, ServiceSpec
+from yatt_core.cluster.services import ServiceSpec
 
 NAME = "prefect"
 
@@ -40,7 +40,7 @@ def server_service(run_folder: Path) -> ServiceSpec:
         name=NAME,
         argv=tuple(command),
         environment=environment,
-        ready=HttpReady("http://127.0.0.1:{port}/api/health"),
+        ready="http://127.0.0.1:{port}/api/health",
         log_file=str(run_folder / "logs" / "prefect.log"),
     )
 

@@ -10,7 +10,7 @@ import logging
 
 from pydantic import TypeAdapter
 
-from db import SnapshotRow
+from db.records import SnapshotRow
 from flows.segment import Segment
 from flows.state import ControlState
 from yatt_core.data.prepared import prepared_is_whole
@@ -27,6 +27,7 @@ def recover(segment: Segment) -> ControlState:
     segment.ready_fleet()
     commit = segment.ledger.commits.latest(segment.run)
     if commit is None:
+        segment.restart_clock()
         return ControlState.initial(segment.spec.data)
     state = ControlState.from_json(commit.state)
     restored = restore_newest(segment, state.iteration)

@@ -13,11 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from db import Fence, Fenced, Ledger, SnapshotRow
+from yatt_core.cluster.metering import BytesMeter
+
+from db.engine import Fence
+from db.errors import Fenced
+from db.ledger import Ledger
+from db.records import SnapshotRow
 from flows.home import Home
 from flows.lease import LeaseKeeper
 from flows.outbox import OutboxPump
@@ -25,7 +30,6 @@ from flows.protocols import IterationSummary, Observer, Tracker
 from flows.state import ControlState
 from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep
 from yatt_core.cluster.client import Heartbeat
-from yatt_core.cluster.metering import BytesMeter
 from yatt_core.controllers.fleet import Fleet
 from yatt_core.errors import ExitCode, FencedError, InfrastructureError, YattError
 from yatt_core.logs import redact
@@ -84,7 +88,7 @@ class Segment:
         self._starting: Future[None] | None = None
         self._stop = threading.Event()
         self._lease = LeaseKeeper(home.ledger, fence, spec.recovery.lease_seconds)
-        self._heartbeat = Heartbeat(self.folder, fence.epoch)
+        self._heartbeat = ExitStack()
         self._pump = OutboxPump(home.ledger, fence, tracker) if tracker else None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -92,7 +96,7 @@ class Segment:
     def start_threads(self) -> None:
         """Lease, heartbeat and outbox; from here on the segment must be ended."""
         self._lease.start()
-        self._heartbeat.start()
+        self._heartbeat.enter_context(Heartbeat(self.folder, self.fence.epoch))
         if self._pump:
             self._pump.start()
 
@@ -147,7 +151,7 @@ class Segment:
 
     def end(self, outcome: str) -> None:
         """Ends threads and actors and gives the lease back; safe to call however far the segment got."""
-        self._heartbeat.stop()
+        self._heartbeat.close()
         if self._pump and not self._pump.stop(OUTBOX_DRAIN_SECONDS):
             self.observer.warned("MLflow did not take all points; they wait in the ledger for the next resume")
         self.fleet.stop()

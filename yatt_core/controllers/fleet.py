@@ -7,6 +7,7 @@ an `InfrastructureError` that names it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,8 +39,8 @@ from yatt_core.receipts import (
 )
 from yatt_core.spec import RunSpec
 
+log = logging.getLogger(__name__)
 START_SECONDS = 180.0
-LOOPBACK = "127.0.0.1"
 
 
 class Fleet:
@@ -86,7 +87,7 @@ class Fleet:
         loading += [engine.load.remote(self._epoch, inputs.model_path) for engine in self._engines]
         loading += [rank.load.remote(self._epoch, inputs, self._branch) for rank in self._ranks]
         identities: list[ActorIdentity] = self._get(loading, "the actors to load", START_SECONDS)
-        address = self._get([self._ranks[0].rendezvous.remote(LOOPBACK)], "trainer-0", START_SECONDS)[0]
+        address = self._get([self._ranks[0].rendezvous.remote()], "trainer-0", START_SECONDS)[0]
         self._all_ranks("connect", self._epoch, len(self._ranks), address)
         self._all_ranks("initialise", self._epoch)
         return identities
@@ -212,4 +213,9 @@ class Fleet:
         return self._get(references, f"the trainer's ranks to {method}", self._deadline)
 
     def _get(self, references: list[Any], what: str, timeout: float) -> list[Any]:
-        return metered_get(self._meter, references, timeout, what)
+        try:
+            return metered_get(self._meter, references, timeout, what)
+        except ray.exceptions.RayTaskError as error:
+            # Not raised by us on purpose: a defect or a library's failure; the actor's log has its traceback.
+            log.error("%s: %s", what, error)
+            raise InfrastructureError(f"waiting for {what}: {str(error).strip().splitlines()[-1]}") from error

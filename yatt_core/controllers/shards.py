@@ -113,6 +113,6 @@ def score_table(parts: Sequence[str], scores: Sequence[SampleScore]) -> pa.Table
         "reward": [score.total for score in scores],
         **{PART_PREFIX + part: [score.parts[part] for score in scores] for part in parts},
         "correct": [score.correct for score in scores],
-        "reward_error": [score.error for score in scores],
+        "reward_error": [score.error or None for score in scores],
     }
     return pa.table(columns, schema=score_schema(parts))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.checkpoints.writer import SnapshotIdentity, SnapshotWriter
-from yatt_core.cluster.ports import free_port
+from yatt_core.cluster.runner import free_port
 from yatt_core.digests import weights_digest
 from yatt_core.engines.packing import PackedTensors, pack_tensors
 from yatt_core.engines.protocol import RankContext, TrainEngine
@@ -55,9 +55,9 @@ class TrainerActor:
         """What a replay depends on besides the log: library versions, instruction set, threads."""
         return environment_facts(self._spec)
 
-    def rendezvous(self, host: str) -> str:
-        """A free address on this node where the ranks may meet."""
-        return f"tcp://{host}:{free_port(host)}"
+    def rendezvous(self) -> str:
+        """A free loopback address where the ranks may meet."""
+        return f"tcp://127.0.0.1:{free_port()}"
 
     def connect(self, epoch: int, ranks: int, address: str) -> None:
         """Joins the group of ranks."""
