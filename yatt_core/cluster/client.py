@@ -148,6 +148,7 @@ def _start(files: SupervisorFiles, request: SupervisorRequest) -> SupervisorStat
     deadline = time.monotonic() + START_SECONDS
     while (state := read_state(files)) is None or state.identity.pid != process.pid or state.ended:
         if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
             raise InfrastructureError(f"{files.root}: the supervisor did not start; its log:\n{log_tail(files.log)}")
         time.sleep(POLL_SECONDS / 5)
     return state

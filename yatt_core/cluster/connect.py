@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from yatt_core.cluster.ray_head import ray_environment
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
@@ -23,16 +23,19 @@ def connect_ray(address: str, namespace: str, folder: Path | None = None, timeou
 
     address: `host:port` from the supervisor's state. folder: the one given to `ray_head_service`, for the token; none for
     a cluster of the surroundings, whose settings are in the environment already. Raises `InfrastructureError` when nothing
-    listens there within `timeout` seconds, or Ray refuses.
+    listens there within `timeout` seconds, or Ray refuses; `ConfigurationError` for an address of another form.
     """
-    if folder is not None:
-        os.environ.update(ray_environment(folder))
     _wait_for_listener(address, timeout)
     import ray
+    from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     if ray.is_initialized():
         ray.shutdown()
+    if folder is not None:
+        os.environ.update(ray_environment(folder))
+        # Ray read this variable when it was imported; without it, it would replace 127.0.0.1 by the host's own address.
+        ray_constants.ENABLE_RAY_CLUSTER = False
     # Ray keeps the settings and the token of this process's last connection.
     AuthenticationTokenLoader.instance().reset_cache()
     Config.initialize("")
@@ -58,6 +61,8 @@ def disconnect_ray() -> None:
 def _wait_for_listener(address: str, timeout: float) -> None:
     """Ray itself tries for minutes to reach a head that is gone."""
     host, _, port = address.rpartition(":")
+    if not port.isdigit() or "/" in host:
+        raise ConfigurationError(f"Ray address {address!r}: write host:port of the head, such as 127.0.0.1:6379")
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -83,7 +83,7 @@ class SupervisorRequest:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         services = [asdict(service) | {"argv": list(service.argv)} for service in self.services]
-        return {"services": services, "grace": self.grace}
+        return {"services": services, "grace": float(self.grace)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SupervisorRequest:

@@ -1,0 +1,124 @@
+"""Run folders whose supervisors never outlive a test, and one Ray head for all tests that need it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from yatt_core.cluster.client import stop_supervisor, wait_ready
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.process import ProcessIdentity, session_members
+from yatt_core.cluster.services import ServiceSpec
+from yatt_core.cluster.state import SupervisorFiles, SupervisorState
+
+NAMESPACE = "test"
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+    """Waits for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def supervised(folder: Path) -> list[ProcessIdentity]:
+    """What the supervisors of a run folder started and still runs, in whatever session or group."""
+    return session_members([], SupervisorFiles.of(folder).mark)
+
+
+def script_service(folder: Path, code: str, name: str = "echo", **options) -> ServiceSpec:
+    """A service that runs a few lines of Python (after which it sleeps) and says that it is ready."""
+    text = f"{code}\nprint('ready', flush=True)\nimport time\ntime.sleep(600)"
+    return ServiceSpec(
+        name=name,
+        argv=(sys.executable, "-S", "-c", text),
+        environment={},
+        ready=options.pop("ready", "log:ready"),
+        log_file=str(folder / f"{name}.log"),
+        stop_seconds=options.pop("stop_seconds", 0.3),
+        **options,
+    )
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    stop_supervisor(tmp_path)
+    assert supervised(tmp_path) == []
+
+
+@dataclass(frozen=True)
+class Head:
+    """The session's Ray head, started by a process that was killed."""
+
+    run_folder: Path
+    ray_folder: Path
+    state: SupervisorState
+
+    @property
+    def address(self) -> str:
+        return self.state.service("ray").address
+
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from yatt_core.cluster.client import ensure_supervisor, wait_ready
+from yatt_core.cluster.connect import connect_ray
+from yatt_core.cluster.ray_head import ray_head_service
+
+run_folder, ray_folder = Path(sys.argv[1]), Path(sys.argv[2])
+ensure_supervisor(run_folder, [ray_head_service(ray_folder, run_folder, cpus=2)], grace=600)
+connect_ray(wait_ready(run_folder, ["ray"], 60).service("ray").address, sys.argv[3], ray_folder)
+
+import ray
+
+class Counter:
+    def __init__(self):
+        self.count = 0
+    def add(self):
+        self.count += 1
+        return self.count
+
+counter = ray.remote(num_cpus=0)(Counter).options(name="counter", lifetime="detached").remote()
+assert ray.get(counter.add.remote()) == 1
+print("counted", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="session")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    """A head that lost its starter: killed by SIGKILL, after it had made a detached actor."""
+    folder = tmp_path_factory.mktemp("h", numbered=False)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(folder), str(folder / "r"), NAMESPACE], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "counted\n"
+        starter.send_signal(signal.SIGKILL)
+        starter.communicate()
+        yield Head(folder, folder / "r", wait_ready(folder, ["ray"], 0))
+    finally:
+        starter.kill()
+        began = time.monotonic()
+        stop_supervisor(folder)
+        assert supervised(folder) == []
+        assert time.monotonic() - began < 15, "Ray's own drain takes 30 s while a detached actor lives"
+
+
+@pytest.fixture(scope="module")
+def connected(head: Head) -> Iterator[Head]:
+    """This process as a driver of the head."""
+    connect_ray(head.address, NAMESPACE, head.ray_folder)
+    yield head
+    disconnect_ray()

@@ -1,0 +1,139 @@
+"""A Ray head that outlives its starter, listens on loopback only, and says when its folder's path is too long."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from tests.cluster.conftest import NAMESPACE, Head, supervised
+from yatt_core.cluster.client import current_state
+from yatt_core.cluster.connect import connect_ray
+from yatt_core.cluster.devices import devices_of, inventory
+from yatt_core.cluster.process import session_members
+from yatt_core.cluster.ray_head import FOLDER_LIMIT, check_socket_paths, ray_head_service, ray_token_file
+from yatt_core.cluster.runner import free_port
+from yatt_core.errors import ConfigurationError, InfrastructureError
+
+
+def test_killed_starter_leaves_a_head_with_its_detached_actor(connected: Head):
+    assert current_state(connected.run_folder) is not None
+    counter = ray.get_actor("counter")
+    assert ray.get(counter.add.remote(), timeout=30) >= 2
+
+
+SECOND_DRIVER = """
+import sys
+from pathlib import Path
+import ray
+import psutil
+from yatt_core.cluster.connect import connect_ray
+connect_ray(sys.argv[1], sys.argv[3], Path(sys.argv[2]))
+listeners = [c.laddr.ip for c in psutil.Process().net_connections('inet') if c.status == psutil.CONN_LISTEN]
+print(ray.get(ray.get_actor('counter').add.remote(), timeout=30) > 1, sorted(set(listeners)))
+"""
+
+
+def second_driver(head: Head, ray_folder: Path) -> subprocess.CompletedProcess[str]:
+    """A process that imported Ray before it connects, with nothing of Ray's in its environment."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    return subprocess.run(
+        [sys.executable, "-c", SECOND_DRIVER, head.address, str(ray_folder), NAMESPACE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_driver_that_imported_ray_before_stays_on_loopback(head: Head):
+    assert second_driver(head, head.ray_folder).stdout == "True ['::ffff:127.0.0.1']\n"
+
+
+@pytest.mark.verify
+def test_driver_with_another_token_is_refused(head: Head, tmp_path: Path):
+    """Twenty seconds: Ray tries again and again."""
+    ray_token_file(tmp_path).write_text("0" * 64)
+    refused = second_driver(head, tmp_path)
+    assert refused.returncode != 0
+    assert f"cannot connect to the Ray head at {head.address}" in refused.stderr
+
+
+def test_every_listener_is_on_loopback(connected: Head):
+    leader = connected.state.service("ray").identity
+    assert leader is not None
+    members = {member.pid for member in session_members([leader.pid], "YATT_TEST=nobody:")}
+    assert {member.pid for member in supervised(connected.run_folder)} <= members
+    listeners = [
+        connection.laddr.ip
+        for pid in {*members, os.getpid()}
+        for connection in psutil.Process(pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listeners) >= 8
+    assert set(listeners) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_token_is_for_its_owner_only(head: Head):
+    assert stat.S_IMODE(ray_token_file(head.ray_folder).stat().st_mode) == 0o600
+
+
+def test_all_of_rays_files_lie_in_its_folder(connected: Head):
+    session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+    assert session.is_relative_to(connected.ray_folder)
+    sockets = [str(file) for file in (session / "sockets").iterdir()]
+    assert len(sockets) == 2
+    assert max(map(len, sockets)) <= len(str(connected.ray_folder)) + (107 - FOLDER_LIMIT)
+
+
+def test_devices_are_cores_where_there_is_no_gpu(connected: Head):
+    devices = inventory()
+    if devices[0].kind == "core":
+        assert [device.index for device in devices] == [0, 1]
+        assert [device.name.rpartition(":")[2] for device in devices] == ["core0", "core1"]
+    assert {device.node for device in devices} == {node["NodeID"] for node in ray.nodes()}
+
+
+def test_devices_are_gpus_where_there_is_one():
+    def node(name: str, alive: bool = True, **resources: float) -> dict:
+        return {"NodeID": name, "Alive": alive, "NodeManagerHostname": f"host-{name}", "Resources": resources}
+
+    nodes = [node("b", CPU=8.0, GPU=2.0), node("a", CPU=8.0), node("c", alive=False, GPU=8.0), node("d", GPU=1.0)]
+    names = [(device.index, device.kind, device.node, device.name) for device in devices_of(nodes)]
+    assert names == [
+        (0, "gpu", "b", "host-b:gpu0"),
+        (1, "gpu", "b", "host-b:gpu1"),
+        (2, "gpu", "d", "host-d:gpu0"),
+    ]
+
+
+def test_path_that_is_too_long_is_refused_with_the_numbers(tmp_path: Path):
+    check_socket_paths(Path("/" + "x" * (FOLDER_LIMIT - 1)))
+    folder = tmp_path / ("y" * FOLDER_LIMIT)
+    with pytest.raises(ConfigurationError) as caught:
+        ray_head_service(folder, tmp_path)
+    text = str(caught.value)
+    assert f"has {len(str(folder))} bytes" in text
+    assert f"may have {FOLDER_LIMIT}" in text
+    assert "107" in text
+    assert "shorter path" in text
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("address", ["auto", "ray://127.0.0.1:10001"])
+def test_address_of_another_form_is_refused(address):
+    with pytest.raises(ConfigurationError, match="write host:port"):
+        connect_ray(address, "test")
+
+
+def test_nothing_at_the_address_is_said_soon():
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(InfrastructureError, match=address):
+        connect_ray(address, "test", timeout=0.3)

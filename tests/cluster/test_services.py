@@ -1,0 +1,85 @@
+"""The restart machine under a simulated clock, and what a service's spec refuses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yatt_core.cluster.services import RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
+from yatt_core.errors import ConfigurationError
+
+policies = st.builds(
+    RestartPolicy,
+    first_delay=st.floats(0.1, 2.0),
+    max_delay=st.floats(2.0, 20.0),
+    max_deaths=st.integers(0, 6),
+    window=st.floats(1.0, 200.0),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(policies, st.booleans(), st.lists(st.tuples(st.floats(0.0, 60.0), st.booleans()), max_size=40))
+def test_restarts_keep_the_back_off_and_the_budget(policy, restart, events):
+    """Each event: seconds that pass, then the service becomes ready or dies, whichever its state allows."""
+    life, now, deaths, starts = ServiceLife(), 0.0, [], 0
+    for seconds, becomes_ready in events:
+        now += seconds
+        if life.is_due(now):
+            if deaths:
+                recent = [at for at in deaths if at > deaths[-1] - policy.window]
+                wanted = min(policy.first_delay * 2 ** (len(recent) - 1), policy.max_delay)
+                assert now >= deaths[-1] + wanted
+            life, starts = life.started(now), starts + 1
+        elif life.is_running():
+            if becomes_ready and life.state is ServiceState.STARTING:
+                life = life.became_ready()
+            else:
+                deaths.append(now)
+                life = life.died(now, "killed", policy, restart)
+        in_window = [at for at in deaths if at > (deaths[-1] if deaths else 0.0) - policy.window]
+        gone_for_good = bool(deaths) and (not restart or len(in_window) > policy.max_deaths)
+        assert (life.state is ServiceState.FAILED) == gone_for_good
+        if gone_for_good:
+            assert not life.is_due(now + 1e9)
+            break
+    assert life.starts == starts
+    assert starts - len(deaths) == int(life.is_running())
+
+
+def test_back_off_doubles_up_to_its_bound():
+    policy = RestartPolicy(first_delay=0.5, max_delay=3.0)
+    assert [policy.delay(n) for n in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert policy.delay(10_000) == 3.0
+
+
+def test_events_that_cannot_be_are_refused():
+    policy = RestartPolicy()
+    fresh = ServiceLife()
+    with pytest.raises(ValueError, match="died in state waiting"):
+        fresh.died(0.0, "", policy, True)
+    with pytest.raises(ValueError, match="ready in state waiting"):
+        fresh.became_ready()
+    waiting = fresh.started(0.0).died(0.0, "", policy, True)
+    with pytest.raises(ValueError, match=r"due at 0\.5"):
+        waiting.started(0.1)
+
+
+def test_ended_on_purpose_is_told_from_failed():
+    running = ServiceLife().started(0.0)
+    assert running.ended().state is ServiceState.ENDED
+    assert running.died(0.0, "x", RestartPolicy(), False).ended().state is ServiceState.FAILED
+
+
+def test_ports_are_named_and_filled_everywhere():
+    spec = ServiceSpec(
+        "s", ("x", "--p={port}", "{port_client}"), {"A": "{port_metrics}"}, "tcp://127.0.0.1:{port}", "l"
+    )
+    assert spec.port_names() == ("port", "port_client", "port_metrics")
+    assert fill("{port} {port_client} {other}", {"port": 1, "port_client": 2}) == "1 2 {other}"
+
+
+@pytest.mark.parametrize(("argv", "ready", "match"), [((), "log:x", "argv is empty"), (("x",), "udp://x", "http://")])
+def test_bad_specs_are_refused(argv, ready, match):
+    with pytest.raises(ConfigurationError, match=match):
+        ServiceSpec("s", argv, {}, ready, "l")

@@ -1,0 +1,319 @@
+"""The supervisor with real processes: restarts, survives, ends everything, and is only ever one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from tests.cluster.conftest import script_service, supervised, wait_until
+from yatt_core.cluster.client import Heartbeat, current_state, ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.cluster.process import ProcessIdentity, is_alive
+from yatt_core.cluster.runner import ServiceRunner
+from yatt_core.cluster.services import RestartPolicy, ServiceState
+from yatt_core.cluster.state import SupervisorFiles, read_state, write_state
+from yatt_core.errors import InfrastructureError
+
+TREE = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleep = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']
+subprocess.Popen(sleep, process_group=0)
+subprocess.Popen(sleep, start_new_session=True)
+"""
+SERVER = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == '/health' else 404)
+        self.end_headers()
+http.server.HTTPServer(('127.0.0.1', {port}), Handler).serve_forever()
+"""
+DRIVER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from tests.cluster.conftest import script_service
+from yatt_core.cluster.client import Heartbeat, ensure_supervisor, wait_ready
+folder = Path(sys.argv[1])
+ensure_supervisor(folder, [script_service(folder, '', name='one')], grace=1.5)
+with Heartbeat(folder, epoch=1, interval=0.2):
+    wait_ready(folder, ['one'], 20)
+    print('up', flush=True)
+    time.sleep(600)
+"""
+
+
+def leader(folder, name) -> ProcessIdentity:
+    state = read_state(SupervisorFiles.of(folder))
+    assert state is not None
+    found = state.service(name).identity
+    assert found is not None
+    return found
+
+
+def test_killed_service_comes_back_at_the_same_address(run_folder):
+    server = script_service(run_folder, SERVER, ready="http://127.0.0.1:{port}/health")
+    other = script_service(run_folder, TREE, name="other")
+    ensure_supervisor(run_folder, [server, other], grace=60)
+    before = wait_ready(run_folder, ["echo", "other"], 20)
+    first = leader(run_folder, "echo")
+    os.kill(first.pid, signal.SIGKILL)
+    wait_until(lambda: leader(run_folder, "echo") != first)
+    after = wait_ready(run_folder, ["echo"], 20)
+    assert after.service("echo").address == before.service("echo").address != ""
+    assert after.service("echo").restarts == 1
+    assert after.service("other") == before.service("other")
+
+
+def test_offspring_of_a_dead_service_dies_with_it(run_folder):
+    ensure_supervisor(run_folder, [script_service(run_folder, TREE)], grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+    old = supervised(run_folder)
+    assert len(old) == 3
+    os.kill(leader(run_folder, "echo").pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, old)))
+    wait_ready(run_folder, ["echo"], 20)
+
+
+def test_stop_leaves_nothing_within_its_bound(run_folder):
+    services = [script_service(run_folder, TREE, name=name) for name in ("one", "two")]
+    state = ensure_supervisor(run_folder, services, grace=60)
+    wait_ready(run_folder, ["one", "two"], 20)
+    assert len(supervised(run_folder)) == 6
+    began = time.monotonic()
+    stop_supervisor(run_folder)
+    assert time.monotonic() - began < 5
+    assert supervised(run_folder) == []
+    assert not is_alive(state.identity)
+    assert current_state(run_folder) is None
+    ended = read_state(SupervisorFiles.of(run_folder))
+    assert ended is not None
+    assert ended.ended == "told to stop"
+    assert {service.state for service in ended.services.values()} == {ServiceState.ENDED}
+    stop_supervisor(run_folder)
+
+
+def test_sigterm_ends_everything_and_sighup_nothing(run_folder):
+    state = ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+    os.kill(state.identity.pid, signal.SIGHUP)
+    time.sleep(0.3)
+    assert is_alive(state.identity)
+    os.kill(state.identity.pid, signal.SIGTERM)
+    wait_until(lambda: not is_alive(state.identity))
+    assert supervised(run_folder) == []
+
+
+def test_outlives_a_killed_driver_for_its_grace_and_no_longer(run_folder, request):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(run_folder), str(request.config.rootpath)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == b"up\n"
+    service = leader(run_folder, "one")
+    time.sleep(2.0)
+    assert is_alive(service), "the heartbeat holds it beyond the grace"
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    killed_at = time.monotonic()
+    state = current_state(run_folder)
+    assert state is not None
+    wait_until(lambda: not is_alive(state.identity))
+    assert 1.0 < time.monotonic() - killed_at < 6
+    assert supervised(run_folder) == []
+    ended = read_state(SupervisorFiles.of(run_folder))
+    assert ended is not None
+    assert "no sign of a driver for 1.5 s" in ended.ended
+
+
+def test_does_not_end_while_a_driver_is_attaching(run_folder):
+    """Who attaches holds the lock until it has touched the driver's file."""
+    state = ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=0.3)
+    files = SupervisorFiles.of(run_folder)
+    with files.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        time.sleep(1.0)
+        assert is_alive(state.identity)
+        with Heartbeat(run_folder, epoch=1, interval=0.05):
+            time.sleep(0.1)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            time.sleep(1.0)
+            assert current_state(run_folder) == read_state(files)
+    wait_until(lambda: not is_alive(state.identity))
+
+
+def test_same_request_attaches_and_another_replaces(run_folder):
+    service = script_service(run_folder, "")
+    first = ensure_supervisor(run_folder, [service], grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+    assert ensure_supervisor(run_folder, [service], grace=60).identity == first.identity
+    old = leader(run_folder, "echo")
+    second = ensure_supervisor(run_folder, [replace(service, environment={"A": "b"})], grace=60)
+    assert second.identity != first.identity
+    assert not is_alive(first.identity)
+    assert not is_alive(old)
+    wait_ready(run_folder, ["echo"], 20)
+    assert len(supervised(run_folder)) == 1
+
+
+def test_two_starters_get_one_supervisor(run_folder):
+    service = script_service(run_folder, "")
+    with ThreadPoolExecutor(4) as pool:
+        states = list(pool.map(lambda _: ensure_supervisor(run_folder, [service], grace=60), range(4)))
+    assert len({state.identity for state in states}) == 1
+
+
+def test_leftovers_of_a_killed_supervisor_are_ended_first(run_folder):
+    service = script_service(run_folder, TREE)
+    first = ensure_supervisor(run_folder, [service], grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+    old = supervised(run_folder)
+    os.kill(first.identity.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(first.identity))
+    assert current_state(run_folder) is None
+    with pytest.raises(InfrastructureError, match="supervisor does not run"):
+        wait_ready(run_folder, ["echo"], 1)
+    assert all(map(is_alive, old))
+    second = ensure_supervisor(run_folder, [service], grace=60)
+    assert second.identity != first.identity
+    assert not any(map(is_alive, old))
+    wait_ready(run_folder, ["echo"], 20)
+    assert len(supervised(run_folder)) == 3
+
+
+def test_leftovers_of_a_killed_supervisor_are_ended_by_stop(run_folder):
+    first = ensure_supervisor(run_folder, [script_service(run_folder, TREE)], grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+    os.kill(first.identity.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(first.identity))
+    stop_supervisor(run_folder)
+    assert supervised(run_folder) == []
+
+
+def test_failed_service_is_told_with_its_log_and_leaves_the_others(run_folder):
+    services = [
+        script_service(run_folder, "raise SystemExit('no such model')", name="bad", restart=False),
+        replace(script_service(run_folder, "", name="absent", restart=False), argv=("/no/such/program",)),
+        script_service(run_folder, "", name="good"),
+    ]
+    ensure_supervisor(run_folder, services, grace=60)
+    with pytest.raises(InfrastructureError, match=r"(?s)service bad failed: exited with code 1.*no such model"):
+        wait_ready(run_folder, ["good", "bad"], 20)
+    with pytest.raises(InfrastructureError, match="absent failed: cannot be started: /no/such/program"):
+        wait_ready(run_folder, ["absent"], 20)
+    wait_ready(run_folder, ["good"], 20)
+    with pytest.raises(InfrastructureError, match="no service 'god'"):
+        wait_ready(run_folder, ["god"], 20)
+
+
+def test_not_ready_in_time_names_the_service(run_folder):
+    ensure_supervisor(run_folder, [script_service(run_folder, "", ready="tcp://127.0.0.1:{port}")], grace=60)
+    with pytest.raises(InfrastructureError, match=r"service echo not ready after 0.5 s, it is starting"):
+        wait_ready(run_folder, ["echo"], 0.5)
+
+
+def test_tcp_readiness_is_seen(run_folder):
+    code = "import socket\nlistener = socket.create_server(('127.0.0.1', {port}))"
+    ensure_supervisor(run_folder, [script_service(run_folder, code, ready="tcp://127.0.0.1:{port}")], grace=60)
+    address = wait_ready(run_folder, ["echo"], 20).service("echo").address
+    host, _, port = address.partition(":")
+    socket.create_connection((host, int(port)), 1).close()
+
+
+def run_to_the_end(runner: ServiceRunner) -> ServiceRunner:
+    deadline = time.monotonic() + 20
+    while runner.life.state not in (ServiceState.READY, ServiceState.FAILED):
+        runner.step(time.monotonic())
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return runner
+
+
+def test_gives_up_after_too_many_deaths(tmp_path):
+    spec = script_service(tmp_path, "raise SystemExit(3)")
+    runner = run_to_the_end(ServiceRunner(spec, "YATT_TEST=x:", RestartPolicy(first_delay=0.01, max_deaths=2)))
+    assert runner.report().state is ServiceState.FAILED
+    assert runner.report().restarts == 2
+    assert "exited with code 3; gave up after 3 deaths" in runner.report().reason
+
+
+def test_service_that_is_never_ready_is_started_again(tmp_path):
+    spec = replace(script_service(tmp_path, "", ready="tcp://127.0.0.1:{port}"), start_seconds=0.2)
+    runner = run_to_the_end(ServiceRunner(spec, "YATT_TEST=x:", RestartPolicy(first_delay=0.01, max_deaths=1)))
+    assert "not ready after 0.2 s" in runner.report().reason
+    assert runner.report().restarts == 1
+
+
+def test_port_that_was_taken_is_not_tried_again(tmp_path):
+    """The first start finds its port taken and dies; the second one has another."""
+    code = f"""
+with open({str(tmp_path / "ports")!r}, 'a') as stream:
+    stream.write('{{port}}\\n')
+if len(open({str(tmp_path / "ports")!r}).readlines()) == 1:
+    raise SystemExit('address in use')
+"""
+    runner = run_to_the_end(
+        ServiceRunner(script_service(tmp_path, code), "YATT_TEST=x:", RestartPolicy(first_delay=0.01))
+    )
+    first, second = (tmp_path / "ports").read_text().split()
+    assert first != second
+    assert runner.report().address == f"127.0.0.1:{second}"
+    runner.end()
+
+
+def test_byte_code_is_cached_in_services(run_folder, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    code = "import os\nprint('value', os.environ.get('PYTHONDONTWRITEBYTECODE'), flush=True)"
+    ensure_supervisor(run_folder, [script_service(run_folder, code)], grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+    assert "value None" in (run_folder / "echo.log").read_text()
+
+
+def test_older_driver_falls_silent_for_a_newer_one(tmp_path):
+    file = SupervisorFiles.of(tmp_path).driver
+    with Heartbeat(tmp_path, epoch=2, interval=0.05):
+        touched = file.stat().st_mtime_ns
+        wait_until(lambda: file.stat().st_mtime_ns > touched)
+        with Heartbeat(tmp_path, epoch=3, interval=60):
+            time.sleep(0.1)
+            before = file.stat().st_mtime_ns
+            time.sleep(0.3)
+            assert file.stat().st_mtime_ns == before
+    assert json.loads(file.read_text())["epoch"] == 3
+
+
+def test_supervisor_of_another_host_is_left_alone_while_it_shows_life(run_folder):
+    service = script_service(run_folder, "")
+    ensure_supervisor(run_folder, [service], grace=60)
+    stop_supervisor(run_folder)
+    files = SupervisorFiles.of(run_folder)
+    state = read_state(files)
+    assert state is not None
+    write_state(files, replace(state, identity=replace(state.identity, host="elsewhere"), ended=""))
+    with pytest.raises(InfrastructureError, match="lives on host elsewhere"):
+        ensure_supervisor(run_folder, [service], grace=60)
+    long_ago = time.time() - 3600
+    os.utime(files.state, (long_ago, long_ago))
+    ensure_supervisor(run_folder, [service], grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+
+
+def test_damaged_state_is_said(run_folder):
+    files = SupervisorFiles.of(run_folder)
+    files.root.mkdir()
+    files.state.write_text("{}")
+    with pytest.raises(InfrastructureError, match="is no supervisor state"):
+        ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=60)
+    files.state.unlink()
