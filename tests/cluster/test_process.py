@@ -88,10 +88,12 @@ import os, subprocess, sys, time
 sleep = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']
 subprocess.Popen(sleep, process_group=0)
 subprocess.Popen(sleep, start_new_session=True)
-if os.fork() == 0:
+child = os.fork()
+if child == 0:
     os.setpgid(0, 0)
     subprocess.Popen(sleep)
     os._exit(0)
+os.waitpid(child, 0)
 print('on', flush=True)
 time.sleep(600)
 """
@@ -104,7 +106,7 @@ time.sleep(600)
     )
     leader.stdout.readline()
     found = identity(leader)
-    wait_until(lambda: len(session_members([leader.pid], mark)) == 4)
+    assert len(session_members([leader.pid], mark)) == 4
     assert end_sessions([found], mark, grace=0.1) == 4
     assert session_members([leader.pid], mark) == []
     leader.wait()
