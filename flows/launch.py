@@ -11,8 +11,6 @@ import os
 import time
 
 import yaml
-from yatt_core.cluster.connect import connect_ray, disconnect_ray
-from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 
 from db.holder import this_process
 from db.ledger import Ledger
@@ -23,6 +21,8 @@ from flows.protocols import Observer, Tracker
 from flows.segment import Outcome, Segment, offer
 from yatt_core import durable
 from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.environment import code_revision
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import actor_logs

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from db.metrics import RESULT, TIMING, Metric
-from yatt_core.receipts import EvaluateReceipt, UpdateReceipt
+from yatt_core.receipts import EvaluateReceipt, PrepareReceipt, UpdateReceipt
 
 
 def add_sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -36,9 +36,10 @@ def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
 
 
-def update_metrics(receipt: UpdateReceipt) -> list[Metric]:
+def learning_metrics(prepared: PrepareReceipt, update: UpdateReceipt) -> list[Metric]:
     """Loss, entropy, KL, clip fraction, ratios, gradient norm and log-probability gap of an update."""
-    return [Metric(key, value, RESULT) for key, value in sorted(receipt.metrics.items())]
+    values = {**prepared.metrics, **update.metrics}
+    return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
 
 
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:

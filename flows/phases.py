@@ -18,8 +18,8 @@ from flows.metrics import (
     add_sums,
     evaluation_metrics,
     experience_metrics,
+    learning_metrics,
     timing_metrics,
-    update_metrics,
 )
 from flows.protocols import IterationSummary
 from flows.segment import Segment
@@ -209,13 +209,14 @@ def commit(
     iteration: int,
     state: ControlState,
     experience: Experience,
+    prepared: PrepareReceipt,
     update: UpdateReceipt,
     evaluation: list[EvaluateReceipt] | None,
 ) -> ControlState:
     """One transaction, after which the iteration is done: results, control state, outbox, audit link."""
     segment.collect_snapshot()
     sums = experience.sums
-    metrics = experience_metrics(sums) + update_metrics(update)
+    metrics = experience_metrics(sums) + learning_metrics(prepared, update)
     if evaluation is not None:
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from yatt_core.cluster.metering import BytesMeter
+import psutil
 
 from db.engine import Fence
 from db.errors import Fenced
@@ -27,9 +27,11 @@ from flows.home import Home
 from flows.lease import LeaseKeeper
 from flows.outbox import OutboxPump
 from flows.protocols import IterationSummary, Observer, Tracker
+from flows.results import SEGMENT_ENDED
 from flows.state import ControlState
 from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep
 from yatt_core.cluster.client import Heartbeat
+from yatt_core.cluster.metering import BytesMeter
 from yatt_core.controllers.fleet import Fleet
 from yatt_core.errors import ExitCode, FencedError, InfrastructureError, YattError
 from yatt_core.logs import redact
@@ -157,6 +159,10 @@ class Segment:
         self.fleet.stop()
         self._lease.stop()
         try:
+            seconds = time.time() - psutil.Process().create_time()
+            self.ledger.events.append(
+                self.run, SEGMENT_ENDED, {"epoch": self.fence.epoch, "seconds": seconds}, self.fence
+            )
             self.ledger.leases.end_segment(self.fence, outcome)
             self.ledger.leases.release(self.fence)
         except Fenced:

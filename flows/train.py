@@ -60,4 +60,4 @@ def iterate(segment: Segment, state: ControlState) -> ControlState:
     evaluation = evaluate(segment, iteration) if segment.evaluates(iteration) else None
     if segment.takes_snapshot(iteration):
         checkpoint(segment, iteration)
-    return commit(segment, iteration, state, experience, update, evaluation)
+    return commit(segment, iteration, state, experience, prepared, update, evaluation)

@@ -1,0 +1,67 @@
+"""A driver process for tests: drives one segment, and may kill itself in the middle of a phase."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from db.errors import LeaseHeld
+from db.ledger import Ledger
+from flows.home import Home
+from flows.launch import run_segment
+from flows.protocols import SilentObserver
+from ops.tracking.mlflow_tracker import MlflowTracker
+from yatt_core.errors import ExitCode, YattError
+
+
+class KillingObserver(SilentObserver):
+    """Kills this process, as `kill -9` would, once a phase of an iteration is under way."""
+
+    def __init__(self, home: Home, run: str, phase: str, iteration: int) -> None:
+        self._home, self._run, self._moment = home, run, (iteration, phase)
+
+    def phase_started(self, iteration: int, phase: str) -> None:
+        if (iteration, phase) == self._moment:
+            threading.Thread(target=self._kill_in_the_middle, daemon=True).start()
+
+    def _kill_in_the_middle(self) -> None:
+        iteration, phase = self._moment
+        with Ledger.open(self._home.ledger) as ledger:
+            while True:
+                attempts = [a for a in ledger.phases.attempts(self._run, 0, iteration) if a.phase == phase]
+                under_way = any(attempt.state == "DISPATCHED" for attempt in attempts)
+                if under_way and (phase != "collect" or ledger.records.shards(self._run, 0, iteration)):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(0.001)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("home", type=Path)
+    parser.add_argument("run")
+    parser.add_argument("--kill", metavar="PHASE:ITERATION")
+    arguments = parser.parse_args()
+    home = Home(arguments.home)
+    observer = SilentObserver()
+    if arguments.kill:
+        phase, _, iteration = arguments.kill.partition(":")
+        observer = KillingObserver(home, arguments.run, phase, int(iteration))
+    try:
+        outcome = run_segment(home, arguments.run, observer, MlflowTracker(home.tracking_uri, home.artifacts))
+    except LeaseHeld as error:
+        sys.stdout.write(f"{error}\n")
+        return ExitCode.LEASE_HELD
+    except YattError as error:
+        sys.stdout.write(f"{type(error).__name__}: {error}\n")
+        return error.exit_code
+    sys.stdout.write(f"{outcome}\n")
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

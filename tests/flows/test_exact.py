@@ -1,0 +1,67 @@
+"""The central promise on real engines: killed anywhere, or spread over other controllers, the result has the same bits."""
+
+from __future__ import annotations
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from flows.results import RunResults
+from tests.flows.tools import Driver, same_result
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, service_environment: dict[str, str]) -> RunResults:
+    driver = Driver(tmp_path_factory.mktemp("undisturbed"), service_environment)
+    run = driver.create("torch.yaml")
+    driver.drive(run)
+    return driver.results(run)
+
+
+def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: RunResults, driver: Driver) -> None:
+    run = driver.create("torch.yaml")
+    driver.drive_until_killed(run, "collect:2")
+    driver.drive_until_killed(run, "learn:3")
+    driver.drive(run)
+
+    failed = {(a.iteration, a.phase) for i in range(5) for a in driver.attempts(run, i) if a.state == "FAILED"}
+    assert failed == {(2, "collect"), (3, "learn")}, "both kills fell where they were meant to"
+    assert same_result(driver.results(run), undisturbed)
+    check_each_point_once(driver, run)
+    check_nothing_generated_twice(driver, run)
+
+
+def check_each_point_once(driver: Driver, run: str) -> None:
+    with driver.ledger() as ledger:
+        tracked = ledger.runs.find(run).mlflow_run_id
+        histories = {key: ledger.metrics.history(run, key) for key in ledger.metrics.keys(run)}
+    assert tracked
+    client = MlflowClient(driver.home.tracking_uri)
+    for key, points in histories.items():
+        assert sorted((p.step, p.value) for p in client.get_metric_history(tracked, key)) == points, key
+
+
+def check_nothing_generated_twice(driver: Driver, run: str) -> None:
+    """Shards that were sealed before a kill keep their epoch; no second folder of theirs was sealed."""
+    folder = driver.home.run_folder(run) / "experience"
+    for iteration in range(1, 5):
+        manifests = list((folder / f"b000/i{iteration:06d}").glob("w00-s*/manifest.json"))
+        assert len(manifests) == 6
+    with driver.ledger() as ledger:
+        epochs = {shard.epoch for shard in ledger.records.shards(run, 0, 2)}
+    assert len(epochs) >= 1 and min(epochs) == 1
+
+
+@pytest.mark.parametrize("controllers", [1, 4])
+def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: Driver, controllers: int) -> None:
+    run = driver.create("torch.yaml", f"controllers.count={controllers}")
+    driver.drive(run)
+    assert same_result(driver.results(run), undisturbed)
+
+
+def test_another_seed_gives_another_result(undisturbed: RunResults, driver: Driver) -> None:
+    """What the equalities above are worth: digests do change."""
+    run = driver.create("torch.yaml", "seed=1", "iterations=1")
+    driver.drive(run)
+    other = driver.results(run)
+    assert other.weights_digest != undisturbed.weights_digest
+    assert other.experience_digest != undisturbed.experience_digest

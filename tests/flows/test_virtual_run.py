@@ -1,0 +1,109 @@
+"""A whole run on virtual engines: what is left in ledger, files, MLflow and Prefect."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+
+import duckdb
+import pandas as pd
+import pytest
+
+from tests.flows.tools import Driver
+from yatt_core.data.telemetry import read_telemetry
+
+ITERATIONS = 8
+
+
+@pytest.fixture
+def finished(driver: Driver) -> tuple[Driver, str]:
+    run = driver.create("virtual.yaml")
+    driver.drive(run)
+    return driver, run
+
+
+def test_everything_a_run_leaves(finished: tuple[Driver, str], service_environment: Mapping[str, str]) -> None:
+    driver, run = finished
+    check_ledger(driver, run)
+    check_files(driver, run)
+    check_mlflow(driver, run)
+    check_prefect(run, service_environment["PREFECT_API_URL"])
+
+
+def check_ledger(driver: Driver, run: str) -> None:
+    with driver.ledger() as ledger:
+        row = ledger.runs.find(run)
+        assert (row.state, row.iteration) == ("completed", ITERATIONS)
+        assert ledger.events.verify(run) is None
+        assert [step for step, _ in ledger.metrics.history(run, "reward/mean")] == list(range(1, ITERATIONS + 1))
+        assert [step for step, _ in ledger.metrics.history(run, "evaluation/accuracy")] == [0, 4, 8]
+        assert [snapshot.iteration for snapshot in ledger.records.snapshots(run)] == [8, 6, 0]
+        for iteration in range(1, ITERATIONS + 1):
+            (decision,) = ledger.records.decisions(run, 0, iteration)
+            assert decision.decision["mode"] == "colocate" and "colocate" in decision.reason
+            assert decision.outcome and decision.outcome["collect"] > 0
+            assert [shard.shard for shard in ledger.records.shards(run, 0, iteration)] == [0, 1, 2, 3]
+            attempts = ledger.phases.attempts(run, 0, iteration)
+            assert {attempt.state for attempt in attempts} == {"DONE"}
+            assert {attempt.number for attempt in attempts} == {1}
+            assert {"place", "collect", "prepare", "learn", "sync", "commit"} <= {attempt.phase for attempt in attempts}
+    results = driver.results(run)
+    assert 0 < results.flow_bytes_per_sample <= 1024
+    assert results.weights_digest and results.experience_digest and results.metrics_digest
+
+
+def check_files(driver: Driver, run: str) -> None:
+    folder = driver.home.run_folder(run)
+    files = sorted((folder / "experience/b000/i000003").glob("*/samples.parquet"))
+    samples = pd.concat(pd.read_parquet(file) for file in files)
+    assert len(samples) == 8 * 4
+    assert set(samples["weight_version"]) == {2}
+    counted = duckdb.sql(f"select count(*) from read_parquet('{folder}/experience/b000/i000003/w*/samples.parquet')")
+    assert counted.fetchall() == [(32,)]
+    prepared = sorted((folder / "experience/b000/i000003").glob("prepared.*/*.parquet"))
+    assert "advantage" in pd.concat(pd.read_parquet(file) for file in prepared).columns
+    assert "generate" in str(read_telemetry(folder, 0, 3))
+    logs = "".join(path.read_text() for path in (folder / "logs").glob("*.jsonl"))
+    assert {"controller-0", "controller-1", "rollout-0", "trainer-1", "driver"} <= {
+        json.loads(line)["actor"] for line in logs.splitlines()
+    }
+    assert not list(folder.rglob("*.tmp")), "no temporary file stays behind"
+
+
+def check_mlflow(driver: Driver, run: str) -> None:
+    from mlflow.tracking import MlflowClient
+
+    with driver.ledger() as ledger:
+        row = ledger.runs.find(run)
+        assert ledger.outbox.counts(run)[0] == 0, "nothing waits in the outbox"
+        keys = ledger.metrics.keys(run)
+        expected = {key: ledger.metrics.history(run, key) for key in keys}
+    client = MlflowClient(driver.home.tracking_uri)
+    assert row.mlflow_run_id
+    tracked = client.get_run(row.mlflow_run_id)
+    assert tracked.data.tags["yatt.spec_digest"]
+    assert tracked.data.params["rollout.samples_per_prompt"] == "4"
+    for key, points in expected.items():
+        history = client.get_metric_history(row.mlflow_run_id, key)
+        assert sorted((point.step, point.value) for point in history) == points, key
+    assert [artifact.path for artifact in client.list_artifacts(row.mlflow_run_id)] == ["spec.json"]
+
+
+def check_prefect(run: str, api: str) -> None:
+    flow_runs = post(f"{api}/flow_runs/filter", {"flow_runs": {"name": {"any_": [run]}}})
+    assert [flow_run["state_type"] for flow_run in flow_runs] == ["COMPLETED"]
+    assert flow_runs[0]["name"] == run
+    artifacts = post(f"{api}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_runs[0]["id"]]}}})
+    kinds = Counter(artifact["type"] for artifact in artifacts)
+    assert kinds["progress"] == 1 and kinds["markdown"] == 1
+
+
+def post(address: str, body: object) -> list[dict[str, str]]:
+    request = urllib.request.Request(  # noqa: S310
+        address, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        decoded: list[dict[str, str]] = json.load(answer)
+        return decoded

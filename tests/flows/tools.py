@@ -1,0 +1,73 @@
+"""Drives runs in processes of their own, which a test may kill, and reads what they left in the ledger."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from db.ledger import Ledger
+from flows.home import Home
+from flows.results import RunResults, run_results
+from tests.services import ROOT
+from yatt_core.spec import load_spec
+
+SECONDS = 150
+
+
+@dataclass
+class Driver:
+    """Creates runs in a home folder and drives them."""
+
+    folder: Path
+    services: Mapping[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Home:
+        return Home(self.folder)
+
+    def create(self, spec: str, *overrides: str) -> str:
+        from flows.launch import create_run
+
+        return create_run(self.home, load_spec(ROOT / "tests" / "specs" / spec, overrides))
+
+    def start(self, run: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.flows.driver", str(self.folder), run, *arguments]
+        environment = {**os.environ, **self.services, **self.environment}
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def drive(self, run: str, *arguments: str, expect: int = 0) -> str:
+        """Runs a driver to its end and returns what it said."""
+        process = self.start(run, *arguments)
+        output, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == expect, f"exit code {process.returncode}, expected {expect}:\n{output}"
+        return output
+
+    def drive_until_killed(self, run: str, moment: str) -> None:
+        """Runs a driver that kills itself at PHASE:ITERATION, in the middle of it."""
+        self.drive(run, "--kill", moment, expect=-signal.SIGKILL)
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.home.ledger)
+
+    def results(self, run: str) -> RunResults:
+        with self.ledger() as ledger:
+            return run_results(ledger, run)
+
+    def attempts(self, run: str, iteration: int) -> list[Any]:
+        with self.ledger() as ledger:
+            return ledger.phases.attempts(run, 0, iteration)
+
+
+def same_result(one: RunResults, other: RunResults) -> bool:
+    """Bit for bit the same weights, experience and result metrics."""
+    keys = ("weights_digest", "experience_digest", "metrics_digest")
+    return all(getattr(one, key) and getattr(one, key) == getattr(other, key) for key in keys)
