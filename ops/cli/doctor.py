@@ -1,0 +1,225 @@
+"""`yatt doctor`: is this machine ready for a run? One line for each look, with a remedy where something is wrong.
+
+Works wherever YATT is installed; imports no torch, Ray or Prefect, whose versions are read from what is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ops.cli.options import SQLITE, HomeOption, Output, OutputOption, examples
+from ops.cli.output import size, write, write_json
+from yatt_core.errors import ConfigurationError, ExitCode
+
+if TYPE_CHECKING:
+    from flows.home import Home
+
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "ray",
+    "prefect",
+    "mlflow-skinny",
+    "sqlalchemy",
+    "pydantic",
+    "pyarrow",
+    "reasoning-gym",
+)
+OPTIONAL = ("mlflow", "matplotlib", "vllm", "megatron-core")
+ENOUGH_DISK, LITTLE_DISK = 5 << 30, 1 << 30
+ENOUGH_SHARED_MEMORY = 512 << 20
+ENOUGH_MEMORY = 4 << 30
+QUERY_SECONDS = 10.0
+
+
+class Verdict(StrEnum):
+    """What a look found."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One look: what at, what was found, and what to do about it (empty where all is well)."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=examples("yatt doctor", "yatt doctor --home /data/runs -o json"))(doctor)
+
+
+def doctor(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Check this machine and the home folder; exits with 1 when a run could not work."""
+    from flows.home import Home
+
+    checks = [check for look in LOOKS for check in look(Home.locate(home))]
+    if output is Output.JSON:
+        write_json({"checks": [asdict(check) for check in checks]})
+    else:
+        for check in checks:
+            write(f"{check.verdict:<5}{check.name:<18}{check.found}")
+            if check.remedy:
+                write(f"{'':<5}{'':<18}-> {check.remedy}")
+    if any(check.verdict is Verdict.FAIL for check in checks):
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def look_at_python(_: Home) -> Iterator[Check]:
+    """Version of Python and kind of machine."""
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.platform != "linux":
+        yield Check("python", Verdict.FAIL, found, "YATT runs on Linux")
+    else:
+        yield Check("python", Verdict.OK, found)
+
+
+def look_at_libraries(_: Home) -> Iterator[Check]:
+    """What is installed; the optional ones are named where they are there."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    missing = []
+    versions = []
+    for name in (*LIBRARIES, *OPTIONAL):
+        try:
+            versions.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing += [name] if name in LIBRARIES else []
+    if missing:
+        yield Check("libraries", Verdict.FAIL, f"missing: {', '.join(missing)}", "install yatt again: pip install yatt")
+    yield Check("libraries", Verdict.OK, ", ".join(versions))
+
+
+def look_at_processors(_: Home) -> Iterator[Check]:
+    """Cores that this process may use, memory, and GPUs as the driver's tool names them."""
+    import psutil
+
+    cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().available
+    found = f"{cores} cores, {size(memory)} of memory free"
+    if memory < ENOUGH_MEMORY:
+        yield Check(
+            "processor", Verdict.WARN, found, f"a small run takes about {size(ENOUGH_MEMORY)}; close other programs"
+        )
+    else:
+        yield Check("processor", Verdict.OK, found)
+    gpus = _gpus()
+    yield Check("gpu", Verdict.OK, gpus or "none; torch runs on the cores")
+
+
+def _gpus() -> str:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return "; ".join(answer.stdout.strip().splitlines()) if answer.returncode == 0 else ""
+
+
+def look_at_home(home: Home) -> Iterator[Check]:
+    """Whether the home folder can be written, how much room its disk has, and whether Ray's sockets fit below it."""
+    from ops.cli.preflight import existing_parent
+
+    folder = existing_parent(home.folder)
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        yield Check(
+            "home", Verdict.FAIL, f"{home.folder}: {folder} is not a writable folder", "choose another with --home"
+        )
+    else:
+        yield Check("home", Verdict.OK, f"{home.folder}{'' if home.folder.exists() else ' (made by the first run)'}")
+    free = shutil.disk_usage(folder).free
+    if free < ENOUGH_DISK:
+        verdict = Verdict.FAIL if free < LITTLE_DISK else Verdict.WARN
+        yield Check("disk", verdict, f"{size(free)} free", "make room, or choose another disk with --home")
+    else:
+        yield Check("disk", Verdict.OK, f"{size(free)} free")
+
+
+def look_at_sockets(home: Home) -> Iterator[Check]:
+    """Whether Ray's Unix sockets fit below the home folder, whose path may be too long for them."""
+    from yatt_core.cluster.ray_head import check_socket_paths
+
+    folder = home.ray_folder("any-run")
+    try:
+        check_socket_paths(folder)
+    except ConfigurationError as error:
+        yield Check("socket paths", Verdict.FAIL, str(error), "choose a home with a shorter path with --home")
+    else:
+        yield Check("socket paths", Verdict.OK, f"{len(os.fsencode(folder))} bytes, short enough for Ray")
+
+
+def look_at_loopback(_: Home) -> Iterator[Check]:
+    """Whether ports can be had on the loopback address, and reached."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5.0).close()
+    except OSError as error:
+        yield Check("loopback", Verdict.FAIL, f"127.0.0.1: {error}", "let processes listen and connect on 127.0.0.1")
+    else:
+        yield Check("loopback", Verdict.OK, "ports on 127.0.0.1 can be opened and reached")
+
+
+def look_at_shared_memory(_: Home) -> Iterator[Check]:
+    """Room in /dev/shm, where Ray keeps what actors hand to each other."""
+    folder = Path("/dev/shm")
+    free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+    if free < ENOUGH_SHARED_MEMORY:
+        remedy = "give the container more, such as docker run --shm-size=1g; without it Ray uses the disk and is slow"
+        yield Check("shared memory", Verdict.WARN, f"{size(free)} free in {folder}", remedy)
+    else:
+        yield Check("shared memory", Verdict.OK, f"{size(free)} free in {folder}")
+
+
+def look_at_ledger(home: Home) -> Iterator[Check]:
+    """Whether the ledger can be reached and is of this version's making."""
+    from db.errors import LedgerError, LedgerVersionError
+    from db.ledger import Ledger
+    from yatt_core.logs import redact
+
+    address = redact(home.ledger)
+    if home.ledger.startswith(SQLITE) and not Path(home.ledger.removeprefix(SQLITE)).exists():
+        yield Check("ledger", Verdict.OK, f"{address} (made by the first run)")
+        return
+    try:
+        with Ledger.open(home.ledger, migrate=False) as ledger:
+            runs = len(ledger.runs.list())
+    except LedgerVersionError as error:
+        yield Check("ledger", Verdict.FAIL, redact(str(error)), "use the version of YATT that wrote it, or a newer one")
+    except LedgerError as error:
+        yield Check(
+            "ledger", Verdict.FAIL, redact(str(error)), "look at the address in $YATT_LEDGER, and at the database"
+        )
+    else:
+        yield Check("ledger", Verdict.OK, f"{address}, {runs} runs")
+
+
+LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
+    look_at_python,
+    look_at_libraries,
+    look_at_processors,
+    look_at_home,
+    look_at_sockets,
+    look_at_loopback,
+    look_at_shared_memory,
+    look_at_ledger,
+)

@@ -1,0 +1,137 @@
+"""`yatt evaluate`: the held-out accuracy of a kept snapshot, measured in this process, without Ray or the run's driver."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples, find_run, opened_ledger
+from ops.cli.output import message, write, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from db.ledger import Ledger
+    from db.records import SnapshotRow
+    from yatt_core.engines.protocol import Tensors
+    from yatt_core.spec import RunSpec
+
+NORMAL_95 = 1.959963984540054
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=examples("yatt evaluate latest", "yatt evaluate quickstart-1 --iteration 0 -o json"))(evaluate)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How a snapshot answered the held-out tasks. low, high: 95 % Wilson interval of the accuracy."""
+
+    run: str
+    iteration: int
+    tasks: int
+    correct: int
+    accuracy: float
+    low: float
+    high: float
+    reward: float
+
+
+def evaluate(
+    run: RunArgument,
+    iteration: Annotated[
+        int | None, typer.Option(min=0, help="A kept snapshot's iteration. Default: the newest.")
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Answer a run's held-out tasks greedily with the weights of a kept snapshot."""
+    from flows.home import Home
+    from yatt_core.spec import parse_spec
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+        row = kept_snapshot(ledger, name, iteration)
+        spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
+    message(f"answering the held-out tasks with the weights of iteration {row.iteration}")
+    found = evaluate_snapshot(place.run_folder(row.run), name, spec, row)
+    if output is Output.JSON:
+        write_json(asdict(found))
+        return
+    interval = f"95 % interval {found.low:.3f} to {found.high:.3f}"
+    write(f"{name}, iteration {found.iteration}: accuracy {found.accuracy:.3f} ({interval})")
+    write(f"{found.correct} of {found.tasks} held-out tasks right, mean reward {found.reward:.3f}")
+
+
+def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRow:
+    """The kept snapshot of an iteration, or the newest. Raises `ConfigurationError`, naming those that are kept."""
+    from yatt_core.errors import ConfigurationError
+
+    rows = ledger.records.snapshots(run)
+    if not rows:
+        raise ConfigurationError(f"run {run}: it has no snapshot yet")
+    for row in rows:
+        if iteration is None or row.iteration == iteration:
+            return row
+    kept = ", ".join(str(row.iteration) for row in reversed(rows))
+    raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept; there are those of {kept}")
+
+
+def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRow) -> Evaluation:
+    """Verifies and loads the snapshot, answers every held-out task once, and scores the answers."""
+    from yatt_core.controllers.shards import greedy_request, split_responses
+    from yatt_core.data.inputs import INPUTS, Inputs, read_manifest
+    from yatt_core.data.text import open_codec
+    from yatt_core.engines.registry import build_rollout_engine
+    from yatt_core.rewards.scoring import RewardScorer
+
+    folder = run_folder / INPUTS
+    relative = read_manifest(folder, spec)["model_path"]
+    model_path = str((folder / relative).resolve()) if relative else ""
+    codec, scorer = open_codec(spec, model_path), RewardScorer(spec.rewards)
+    engine = build_rollout_engine(spec, model_path)
+    engine.update_weights(snapshot_weights(run_folder, spec, row), row.iteration)
+    prompts = Inputs.open(folder, spec).held_out
+    correct, rewards = 0, []
+    for start in range(0, len(prompts), spec.rollout.batch_samples):
+        batch = prompts[start : start + spec.rollout.batch_samples]
+        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in batch]
+        result = engine.generate(greedy_request(spec, tokens, codec.stop_tokens, row.iteration))
+        for prompt, response in zip(batch, split_responses(result), strict=True):
+            score = scorer.score(prompt, codec.decode(response), sample=0)
+            correct += score.correct
+            rewards.append(score.total)
+    low, high = wilson_interval(correct, len(prompts))
+    accuracy, reward = correct / len(prompts), math.fsum(rewards) / len(prompts)
+    return Evaluation(run, row.iteration, len(prompts), correct, accuracy, low, high, reward)
+
+
+def snapshot_weights(run_folder: Path, spec: RunSpec, row: SnapshotRow) -> Tensors:
+    """The weights in a snapshot, after every byte of it agreed with the ledger. Raises `DataError`."""
+    import safetensors.numpy
+
+    from yatt_core.checkpoints.verify import verify_snapshot
+
+    verify_snapshot(run_folder, row.folder, row.manifest_sha256)
+    folder = run_folder / row.folder
+    if spec.virtual:
+        from yatt_core.engines.virtual.trainer import STATE_FILE
+
+        return {"state": safetensors.numpy.load_file(folder / STATE_FILE)["state"]}
+    from yatt_core.engines.train.state_files import WEIGHTS
+
+    weights: Tensors = safetensors.numpy.load_file(folder / WEIGHTS)
+    return weights
+
+
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson, 1927): unlike the normal one it stays within 0 and 1, and holds for few trials."""
+    share, z2 = successes / trials, NORMAL_95**2
+    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = NORMAL_95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,87 @@
+"""The command `yatt`: its commands, and the one place where every error ends.
+
+Only typer and the small modules of this package are imported here; what a command needs it imports when it runs, so that
+`yatt --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.main import get_command
+
+from ops.cli import doctor, evaluate, failures, logs, rollouts, runs, schema, train
+from ops.cli.options import HomeOption, examples
+from yatt_core.errors import ExitCode
+
+DEBUG = "--debug"
+# click's class, or that of the copy of click which newer versions of typer carry.
+UsageError: Any = typer.BadParameter.__base__
+
+app = typer.Typer(
+    name="yatt",
+    help="Long-running RLHF that survives everything: train, resume, watch, and ask why.",
+    epilog=examples("yatt train configs/quickstart.yaml", "yatt runs", "yatt show latest", "yatt resume latest"),
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (train, runs, logs, rollouts, evaluate, schema, doctor):
+    module.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"yatt {version('yatt')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    context: typer.Context,
+    home: HomeOption = None,
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show the traceback of an error; taken behind a command too.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="And exit.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+    if home is not None:
+        os.environ["YATT_HOME"] = str(Path(home).resolve())
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit code (`yatt_core.errors.ExitCode`)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = DEBUG in given
+    if not debug:
+        warnings.simplefilter("ignore")  # libraries' advice to programmers
+    try:
+        code = get_command(app)([word for word in given if word != DEBUG], prog_name="yatt", standalone_mode=False)
+        sys.stdout.flush()
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else "yatt"
+        sys.stderr.write(f"error: {error.format_message()}\nsee `{command} --help`\n")
+        return ExitCode.CONFIGURATION
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("interrupted\n")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has enough; Python's own flush at the end must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILURE
+    except Exception as error:  # noqa: BLE001 - the one place where every error becomes a message and an exit code
+        return failures.report(error, debug)
+    return code if isinstance(code, int) else ExitCode.OK

@@ -1,0 +1,71 @@
+"""What several commands share: their options, examples in `--help`, and the way to the ledger and a run in it.
+
+Imported with the program, so nothing heavy is imported here before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from flows.home import Home
+
+LATEST = "latest"
+SQLITE = "sqlite:///"
+
+
+class Output(StrEnum):
+    """How a command answers."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option("--home", metavar="DIR", help="Folder of runs and ledger. Default: $YATT_HOME, else ./runs."),
+]
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="Text for people, or JSON on standard output for programs.")
+]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run: its id, a unique beginning of it, or `latest`.")
+]
+
+
+def examples(*commands: str) -> str:
+    """The end of a command's help."""
+    return "\n\n".join(("Examples:", *commands))
+
+
+@contextmanager
+def opened_ledger(home: Home) -> Iterator[Ledger]:
+    """The ledger that is there; none is made or migrated. Raises `ConfigurationError` where there is none."""
+    from db.ledger import Ledger
+    from yatt_core.errors import ConfigurationError
+
+    if home.ledger.startswith(SQLITE) and not Path(home.ledger.removeprefix(SQLITE)).exists():
+        raise ConfigurationError(
+            f"{home.folder}: no runs here; start one with `yatt train SPEC`, or say where they are with --home or $YATT_HOME"
+        )
+    with Ledger.open(home.ledger, migrate=False) as ledger:
+        yield ledger
+
+
+def find_run(ledger: Ledger, name: str) -> str:
+    """The id of the run that a person means. Raises `RunNotFound`."""
+    from db.errors import RunNotFound
+
+    if name != LATEST:
+        return ledger.runs.find(name).id
+    newest = ledger.runs.list(limit=1)
+    if not newest:
+        raise RunNotFound("there are no runs in this ledger yet; start one with `yatt train SPEC`")
+    return newest[0].id

@@ -1,0 +1,73 @@
+"""What is looked at before a run is made: paths that the spec names, and room for a snapshot on the disk.
+
+Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from ops.cli.output import size
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.spec import RunSpec
+from yatt_core.spec.data import JsonlSource
+from yatt_core.spec.model import ModelFolder, ModelFromConfig
+
+SPARE_BYTES = 256 << 20
+"""Room for ledger, logs and experience of a small run."""
+TOKENS_OF_OWN_TOKENIZER = 4096
+"""A tokenizer that is trained on the prompts has a few hundred tokens; this is on the safe side."""
+FLOAT32_BYTES = 4
+
+
+def check_before_start(home: Path, spec: RunSpec) -> None:
+    """Raises what would otherwise end the run minutes later."""
+    for number, source in enumerate(spec.data.sources):
+        if isinstance(source, JsonlSource) and not Path(source.path).is_file():
+            raise ConfigurationError(f"data.sources.{number}.path: there is no file {source.path}")
+    if isinstance(spec.model, ModelFolder) and not spec.virtual:
+        from yatt_core.data.model_folder import check_model_folder
+
+        check_model_folder(Path(spec.model.path))
+    folder = existing_parent(home)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{home}: {folder} is not writable; choose another folder with --home or $YATT_HOME")
+    needed, free = snapshot_bytes(spec) + SPARE_BYTES, shutil.disk_usage(folder).free
+    if free < needed:
+        raise InfrastructureError(
+            f"{home}: no room for a run: a snapshot and what comes with it need about {size(needed)}, {size(free)} are free"
+        )
+
+
+def existing_parent(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def snapshot_bytes(spec: RunSpec) -> int:
+    """About what a snapshot takes: weights and both moments of AdamW in float32, and a reference where there is a KL term."""
+    copies = 3 + (spec.algorithm.kl is not None)
+    return copies * FLOAT32_BYTES * parameters(spec)
+
+
+def parameters(spec: RunSpec) -> int:
+    """Parameters of the policy; an estimate for a model that is yet to be made, 0 for a virtual run."""
+    if spec.virtual:
+        return 0
+    if isinstance(spec.model, ModelFromConfig):
+        return _parameters_of_config(spec.model)
+    from yatt_core.data.model_folder import count_parameters
+
+    return count_parameters(Path(spec.model.path))
+
+
+def _parameters_of_config(model: ModelFromConfig) -> int:
+    """Embeddings, then for each layer: query and output, key and value, and the gated feed-forward part."""
+    embeddings = TOKENS_OF_OWN_TOKENIZER * model.hidden_size * (1 if model.tie_embeddings else 2)
+    attention = 2 * model.hidden_size**2 * (1 + model.key_value_heads / model.heads)
+    feed_forward = 3 * model.hidden_size * model.intermediate_size
+    return round(embeddings + model.layers * (attention + feed_forward))

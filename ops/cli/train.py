@@ -1,0 +1,145 @@
+"""`yatt train`, `yatt resume` and `yatt stop`: drive a run in the foreground, or ask its driver to end.
+
+Consumes a spec or a run's name; produces progress on standard error and, at the end, a summary or one JSON object on
+standard output. What keeps a run from starting (spec, model, disk) is said before anything is written.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples, find_run, opened_ledger
+from ops.cli.output import message, write, write_json
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from db.overview import RunLine
+    from flows.home import Home
+    from flows.results import RunResults
+
+WAIT_SECONDS = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    lines = (
+        "yatt train configs/quickstart.yaml",
+        "yatt train configs/quickstart.yaml --set seed=1 --set iterations=50",
+        "yatt train configs/quickstart.yaml -o json > result.json",
+    )
+    app.command(epilog=examples(*lines))(train)
+    app.command(epilog=examples("yatt resume latest", "yatt resume quickstart-3 -o json"))(resume)
+    app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait"))(stop)
+
+
+def train(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file; see `yatt schema`.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; dots go deeper.")
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Start a run and train until its target, or until Ctrl-C asks for an end at the next safe point."""
+    from flows.home import Home
+    from ops.cli.preflight import check_before_start
+    from yatt_core.spec import load_spec
+
+    checked = load_spec(spec, overrides or ())
+    place = Home.locate(home)
+    check_before_start(place.folder, checked)
+    from flows.launch import create_run
+
+    _drive(place, create_run(place, checked), output)
+
+
+def resume(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Go on with a run behind its last commit, whether it was stopped, failed or killed."""
+    from flows.home import Home
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+    _drive(place, name, output)
+
+
+def _drive(home: Home, run: str, output: Output) -> None:
+    """One segment in this process, watched; then what it came to."""
+    from flows.launch import run_segment
+    from ops.cli.progress import watching
+    from ops.cli.summary import print_summary
+    from ops.tracking.mlflow_tracker import MlflowTracker
+
+    message(f"run {run} in {home.run_folder(run)}")
+    try:
+        with watching(run) as observer:
+            outcome = run_segment(home, run, observer, MlflowTracker(home.tracking_uri, home.artifacts))
+    except BaseException:
+        message(f"the run keeps all that it committed; `yatt logs {run}` says more, `yatt resume {run}` goes on")
+        raise
+    with opened_ledger(home) as ledger:
+        results = _results_now(ledger, run)
+        if output is Output.TEXT:
+            print_summary(ledger, home, results)
+    if output is Output.JSON:
+        write_json(asdict(results))
+    raise typer.Exit(outcome.exit_code)
+
+
+def _results_now(ledger: Ledger, run: str) -> RunResults:
+    """The run's figures; its newest segment counts with the whole wall time of this process."""
+    import psutil
+
+    from flows.results import run_results, segment_seconds
+
+    results = run_results(ledger, run)
+    segments = segment_seconds(ledger, ledger.overview.show(run))
+    own = time.time() - psutil.Process().create_time()
+    return replace(results, seconds=results.seconds - segments[max(segments)] + own)
+
+
+def stop(
+    run: RunArgument,
+    wait: Annotated[bool, typer.Option("--wait", help="Return only when nobody drives the run any more.")] = False,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Ask a run's driver to end behind its current iteration; nothing is lost."""
+    from flows.home import Home
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        name = find_run(ledger, run)
+        driven = _is_driven(ledger.overview.show(name).line)
+        if driven:
+            ledger.runs.set_desired_state(name, "stop", "yatt stop")
+        if driven and wait:
+            message(f"{name}: waiting for its driver to end")
+            _await_end(ledger, name)
+        state = ledger.runs.find(name).state
+    if output is Output.JSON:
+        write_json({"run": name, "state": state, "asked": driven})
+    elif not driven:
+        write(f"{name} is {state} and nobody drives it: nothing to stop")
+    else:
+        write(f"{name} is {state}" if wait else f"{name} is asked to stop behind its current iteration")
+
+
+def _is_driven(line: RunLine) -> bool:
+    return line.holder is not None and line.lease_expires_in > 0
+
+
+def _await_end(ledger: Ledger, run: str) -> None:
+    """Waits until the lease is given back. Raises `InfrastructureError` when it ran out instead."""
+    from yatt_core.errors import InfrastructureError
+
+    while (line := ledger.overview.show(run).line).holder is not None:
+        if not _is_driven(line):
+            raise InfrastructureError(
+                f"run {run}: its driver went away without an orderly end; `yatt resume {run}` goes on"
+            )
+        time.sleep(WAIT_SECONDS)
