@@ -9,7 +9,6 @@ runs/                     the home: $YATT_HOME, or `runs` in the working folder
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,3 @@ class Home:
     def run_folder(self, run: str) -> Path:
         """Folder of a run."""
         return self.folder / run
-
-    def ray_folder(self, run: str) -> Path:
-        """Short folder for Ray's session of a run."""
-        return self.folder / "r" / hashlib.sha256(run.encode()).hexdigest()[:6]

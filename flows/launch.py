@@ -24,7 +24,7 @@ from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_re
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.environment import code_revision
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, FencedError
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec, parse_spec
 
@@ -57,31 +57,43 @@ def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
 def run_segment(home: Home, name: str, observer: Observer, tracker: Tracker | None) -> Outcome:
     """Drives one segment in this process; returns when it has ended.
 
-    Raises `db.LeaseHeld` when somebody else drives the run, and what ended the segment.
+    Raises `db.errors.LeaseHeld` when somebody else drives the run, and what ended the segment.
     """
     run, spec = load_run(home, name)
-    folder = home.run_folder(run)
     segment = open_segment(home, run, spec, observer, tracker if spec.tracking.enabled else None)
     try:
+        outcome = segment.already_finished() or _drive(home, run, spec, segment)
+    except FencedError:
+        # The cluster serves the driver that took over.
+        raise
+    except BaseException:
+        _end_services(home, run, observer)
+        raise
+    _end_services(home, run, observer)
+    return outcome
+
+
+def _drive(home: Home, run: str, spec: RunSpec, segment: Segment) -> Outcome:
+    """Brings up the services and runs the flow, which claims the segment and ends it."""
+    with segment.ended_on_error():
         start_services(home, run, spec)
         segment.begin_start(lambda: connect(home, run))
-        observer.stage("starting the Prefect server")
-        prefect_server.use_server(folder, prefect_address(home, run))
-        offer(segment)
-    except BaseException:
-        segment.end("failed")
-        raise
-    # Only now: prefect reads its settings when it is first imported.
-    from flows.train import train
-
+        segment.observer.stage("starting the Prefect server")
+        prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
+        # Only now: prefect reads its settings when it is first imported.
+        from flows.train import train
+    offer(segment)
     try:
         outcome: Outcome = train(run)
     finally:
         disconnect_ray()
+    return outcome
+
+
+def _end_services(home: Home, run: str, observer: Observer) -> None:
     if not attached():
         observer.stage("stopping the run's cluster")
-        stop_supervisor(folder, STOP_SECONDS)
-    return outcome
+        stop_supervisor(home.run_folder(run), STOP_SECONDS)
 
 
 def open_segment(home: Home, run: str, spec: RunSpec, observer: Observer, tracker: Tracker | None) -> Segment:
@@ -93,11 +105,11 @@ def open_segment(home: Home, run: str, spec: RunSpec, observer: Observer, tracke
     except BaseException:
         ledger.close()
         raise
+    actor_logs(home.run_folder(run), "driver", fence.epoch)
     ledger.leases.start_segment(fence, "", f"{run} segment {fence.epoch}")
     ledger.runs.set_desired_state(run, "run", "a segment began")
-    ledger.runs.set_state(fence, "running")
-    ledger.outbox.enqueue(fence, first_entries(run, spec))
-    actor_logs(home.run_folder(run), "driver", fence.epoch)
+    if spec.tracking.enabled:
+        ledger.outbox.enqueue(fence, first_entries(run, spec))
     segment = Segment(home, run, spec, ledger, fence, observer, tracker)
     segment.start_threads()
     return segment
@@ -105,8 +117,6 @@ def open_segment(home: Home, run: str, spec: RunSpec, observer: Observer, tracke
 
 def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
     """What creates and describes the run in the tracker; the same rows whenever they are written."""
-    if not spec.tracking.enabled:
-        return []
     now = int(time.time() * 1000)
     document = spec.model_dump(mode="json")
     tags = {"yatt.run": run, "yatt.spec_digest": spec.digest, "yatt.code_revision": code_revision(), "yatt.branch": "0"}
@@ -139,7 +149,7 @@ def start_services(home: Home, run: str, spec: RunSpec) -> None:
             raise ConfigurationError(f"{RAY_VARIABLE} is set, so {PREFECT_VARIABLE} has to name a Prefect server too")
         return
     folder = home.run_folder(run)
-    services = [ray_head_service(home.ray_folder(run), folder), prefect_server.server_service(folder)]
+    services = [ray_head_service(folder), prefect_server.server_service(folder)]
     ensure_supervisor(folder, services, spec.recovery.grace_seconds)
 
 
@@ -149,7 +159,7 @@ def connect(home: Home, run: str) -> None:
         connect_ray(os.environ[RAY_VARIABLE], run)
     else:
         head = wait_ready(home.run_folder(run), [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
-        connect_ray(head.address, run, home.ray_folder(run))
+        connect_ray(head.address, run, home.run_folder(run))
 
 
 def prefect_address(home: Home, run: str) -> str:

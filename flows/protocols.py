@@ -58,7 +58,7 @@ class OutboxItem:
     """A row of the outbox, ready to be delivered.
 
     key: its deterministic id. kind: `run` (create the tracking run), `params`, `tags`, `metrics` (branch, iteration and
-    metrics by key), `artifact`, `end`. body: what to send. at_ms: the row's own time, so that a point sent twice is one
+    metrics by key), `artifact`, `status`. body: what to send. at_ms: the row's own time, so that a point sent twice is one
     point. tracking_run: none only for kind `run`.
     """
 

@@ -22,6 +22,7 @@ import psutil
 from db.engine import Fence
 from db.errors import Fenced
 from db.ledger import Ledger
+from db.outbox import OutboxEntry
 from db.records import SnapshotRow
 from flows.home import Home
 from flows.lease import LeaseKeeper
@@ -41,6 +42,7 @@ from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
 OUTBOX_DRAIN_SECONDS = 60.0
+TRACKED_STATES = {"running": "RUNNING", "completed": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +136,49 @@ class Segment:
         """Raises `FencedError` when this driver may no longer act."""
         self._lease.check()
 
+    def already_finished(self) -> Outcome | None:
+        """Ends the segment at once where the run has reached its target and everything is kept; none where there is work."""
+        row = self.ledger.runs.find(self.run)
+        if row.state != "completed" or row.iteration < self.spec.iterations:
+            return None
+        self.end("nothing to do")
+        return Outcome(self.run, row.state, row.iteration, "target reached before", ExitCode.OK)
+
     def close(self, state: ControlState) -> Outcome:
         """A graceful end: a last snapshot, the run's state, nothing left in the outbox if the tracker answers."""
-        done = state.iteration >= self.spec.iterations
         if state.iteration >= 0 and self.snapshot_at(state.iteration) is None:
             self.observer.stage("taking the last snapshot")
             self.begin_snapshot(state.iteration)
         self.await_snapshot()
-        outcome = Outcome(
-            self.run,
-            "completed" if done else "stopped",
-            state.iteration,
-            "target reached" if done else "stop requested",
-            ExitCode.OK,
-        )
-        self.ledger.runs.set_state(self.fence, outcome.state, outcome.reason)
-        return outcome
+        done = state.iteration >= self.spec.iterations
+        name, reason = ("completed", "target reached") if done else ("stopped", "stop requested")
+        self.set_state(name, reason)
+        return Outcome(self.run, name, state.iteration, reason, ExitCode.OK)
+
+    def set_state(self, state: str, reason: str) -> None:
+        """Says in the ledger, and through the outbox in the tracker, what has become of the run."""
+        self.ledger.runs.set_state(self.fence, state, reason)
+        if self.spec.tracking.enabled:
+            key, body = f"{self.run}/e{self.fence.epoch}/{state}", {"status": TRACKED_STATES[state]}
+            self.ledger.outbox.enqueue(self.fence, [OutboxEntry(key, "status", body, int(time.time() * 1000))])
+
+    @contextmanager
+    def ended_on_error(self) -> Iterator[None]:
+        """Ends the segment, recorded as failed, when what stands inside raises."""
+        outcome = "interrupted"
+        try:
+            yield
+            outcome = ""
+        except (Fenced, FencedError) as error:
+            outcome = "fenced"
+            raise FencedError(f"run {self.run}: {error}") from error
+        except YattError as error:
+            outcome = "failed"
+            self.set_state("failed", redact(str(error)))
+            raise
+        finally:
+            if outcome:
+                self.end(outcome)
 
     def end(self, outcome: str) -> None:
         """Ends threads and actors and gives the lease back; safe to call however far the segment got."""
@@ -294,20 +323,10 @@ def offer(segment: Segment) -> None:
 def claimed_segment(run: str) -> Iterator[Segment]:
     """The opened segment of a run; however the flow ends, the run is left in a recorded state."""
     segment = _offered.pop(run)
-    with _graceful_signals(segment):
-        outcome = "interrupted"
-        try:
-            yield segment
-            outcome = "ended"
-        except (Fenced, FencedError) as error:
-            outcome = "fenced"
-            raise FencedError(f"run {run}: {error}") from error
-        except YattError as error:
-            outcome = "failed"
-            segment.ledger.runs.set_state(segment.fence, "failed", redact(str(error)))
-            raise
-        finally:
-            segment.end(outcome)
+    with _graceful_signals(segment), segment.ended_on_error():
+        segment.set_state("running", "")
+        yield segment
+    segment.end("ended")
 
 
 @contextmanager

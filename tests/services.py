@@ -17,11 +17,11 @@ def start_shared_services(folder: Path) -> dict[str, str]:
     """Starts both and returns the environment in which a driver uses them; `stop_supervisor(folder)` ends them."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONPATH"] = str(ROOT)  # workers find the reward functions that tests bring
-    services = [ray_head_service(folder / "r", folder, cpus=8), prefect_server.server_service(folder)]
+    services = [ray_head_service(folder, cpus=8), prefect_server.server_service(folder)]
     ensure_supervisor(folder, services, GRACE_SECONDS)
     state = wait_ready(folder, [SERVICE_NAME, prefect_server.NAME], 120.0)
     return {
-        **ray_environment(folder / "r"),
+        **ray_environment(folder),
         "YATT_RAY_ADDRESS": state.service(SERVICE_NAME).address,
         "PREFECT_API_URL": f"http://{state.service(prefect_server.NAME).address}/api",
         "PYTHONPATH": str(ROOT),

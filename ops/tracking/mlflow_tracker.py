@@ -145,7 +145,9 @@ class MlflowTracker:
                 self._client.log_batch(run, tags=tags)
             case "artifact":
                 self._client.log_text(run, item.body["text"], item.body["name"])
-            case "end":
+            case "status" if item.body["status"] == "RUNNING":
+                self._client.update_run(run, status="RUNNING")
+            case "status":
                 self._client.set_terminated(run, status=item.body["status"], end_time=item.at_ms)
             case _:
                 raise InfrastructureError(f"outbox row {item.key}: kind {item.kind!r} is unknown to this tracker")

@@ -60,7 +60,6 @@ class Head:
     """The session's Ray head, started by a process that was killed."""
 
     run_folder: Path
-    ray_folder: Path
     state: SupervisorState
 
     @property
@@ -75,9 +74,9 @@ from yatt_core.cluster.client import ensure_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.ray_head import ray_head_service
 
-run_folder, ray_folder = Path(sys.argv[1]), Path(sys.argv[2])
-ensure_supervisor(run_folder, [ray_head_service(ray_folder, run_folder, cpus=2)], grace=600)
-connect_ray(wait_ready(run_folder, ["ray"], 60).service("ray").address, sys.argv[3], ray_folder)
+run_folder = Path(sys.argv[1])
+ensure_supervisor(run_folder, [ray_head_service(run_folder, cpus=2)], grace=600)
+connect_ray(wait_ready(run_folder, ["ray"], 60).service("ray").address, sys.argv[2], run_folder)
 
 import ray
 
@@ -98,16 +97,16 @@ time.sleep(600)
 @pytest.fixture(scope="session")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     """A head that lost its starter: killed by SIGKILL, after it had made a detached actor."""
-    folder = tmp_path_factory.mktemp("h", numbered=False)
+    folder = tmp_path_factory.mktemp("a-run-folder-that-lies-too-deep-for-the-sockets-of-ray")
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(folder), str(folder / "r"), NAMESPACE], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", STARTER, str(folder), NAMESPACE], stdout=subprocess.PIPE, text=True
     )
     try:
         assert starter.stdout is not None
         assert starter.stdout.readline() == "counted\n"
         starter.send_signal(signal.SIGKILL)
         starter.communicate()
-        yield Head(folder, folder / "r", wait_ready(folder, ["ray"], 0))
+        yield Head(folder, wait_ready(folder, ["ray"], 0))
     finally:
         starter.kill()
         began = time.monotonic()
@@ -119,6 +118,6 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 @pytest.fixture(scope="module")
 def connected(head: Head) -> Iterator[Head]:
     """This process as a driver of the head."""
-    connect_ray(head.address, NAMESPACE, head.ray_folder)
+    connect_ray(head.address, NAMESPACE, head.run_folder)
     yield head
     disconnect_ray()

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.flows.tools import Driver
-from tests.services import ROOT, start_shared_services
+from tests.services import start_shared_services
 from yatt_core.cluster.client import stop_supervisor
 
 
 @pytest.fixture(scope="session")
-def service_environment() -> Iterator[Mapping[str, str]]:
-    # Not pytest's own folder: the paths of Ray's sockets have to be short.
-    with tempfile.TemporaryDirectory(prefix="yt") as name:
-        folder = Path(name)
-        try:
-            yield start_shared_services(folder)
-        finally:
-            stop_supervisor(folder)
+def service_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    folder = tmp_path_factory.mktemp("services")
+    try:
+        yield start_shared_services(folder)
+    finally:
+        stop_supervisor(folder)
 
 
 @pytest.fixture

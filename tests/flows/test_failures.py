@@ -14,7 +14,7 @@ from tests.flows.tools import SECONDS, Driver, same_result
 CLASSES = {"raise": "data", "hang": "data", "nan": "data", "die": "infrastructure"}
 MESSAGES = {
     "raise": "ValueError: no such verifier",
-    "hang": "no answer within 0.5 s",
+    "hang": "took longer than 0.5 s",
     "nan": "nan",
     "die": "controller",
 }

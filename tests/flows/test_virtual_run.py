@@ -101,9 +101,7 @@ def check_prefect(run: str, api: str) -> None:
 
 
 def post(address: str, body: object) -> list[dict[str, str]]:
-    request = urllib.request.Request(  # noqa: S310
-        address, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+    request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
         decoded: list[dict[str, str]] = json.load(answer)
         return decoded

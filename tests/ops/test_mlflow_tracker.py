@@ -141,7 +141,7 @@ def test_params_tags_and_artifacts_arrive_and_may_be_repeated(tracker: MlflowTra
 
 def test_a_run_is_ended_with_its_status(tracker: MlflowTracker) -> None:
     run = created(tracker, "ends")
-    tracker.deliver([row("end", {"status": "FINISHED"}, run)])
+    tracker.deliver([row("status", {"status": "FINISHED"}, run)])
     info = tracker._client.get_run(run).info
     assert (info.status, info.end_time, info.start_time) == ("FINISHED", 1_700_000_000_123, 1_700_000_000_123)
 

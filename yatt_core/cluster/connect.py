@@ -18,10 +18,10 @@ RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
 
 
-def connect_ray(address: str, namespace: str, folder: Path | None = None, timeout: float = 30.0) -> None:
+def connect_ray(address: str, namespace: str, run_folder: Path | None = None, timeout: float = 30.0) -> None:
     """Connects this process to a head; named actors are found in the namespace.
 
-    address: `host:port` from the supervisor's state. folder: the one given to `ray_head_service`, for the token; none for
+    address: `host:port` from the supervisor's state. run_folder: of the run that owns the head, for the token; none for
     a cluster of the surroundings, whose settings are in the environment already. Raises `InfrastructureError` when nothing
     listens there within `timeout` seconds, or Ray refuses; `ConfigurationError` for an address of another form.
     """
@@ -32,8 +32,8 @@ def connect_ray(address: str, namespace: str, folder: Path | None = None, timeou
 
     if ray.is_initialized():
         ray.shutdown()
-    if folder is not None:
-        os.environ.update(ray_environment(folder))
+    if run_folder is not None:
+        os.environ.update(ray_environment(run_folder))
         # Ray read this variable when it was imported; without it, it would replace 127.0.0.1 by the host's own address.
         ray_constants.ENABLE_RAY_CLUSTER = False
     # Ray keeps the settings and the token of this process's last connection.

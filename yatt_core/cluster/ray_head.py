@@ -1,6 +1,6 @@
-"""Ray's head as a service of the supervisor: on loopback, with a token, all of its paths in one short folder.
+"""Ray's head as a service of the supervisor: on loopback, with a token, all of its files in the run folder.
 
-Consumes a folder and a run folder; produces a `ServiceSpec` and the token file. What each setting is for:
+Consumes a run folder; produces a `ServiceSpec` and the token file. What each setting is for:
 `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` makes every listener loopback; ports that Ray fixes by default are chosen freely, so
 that several heads live on one machine; the autoscaler monitor and the log monitor are left out, since nobody reads them.
 """
@@ -14,27 +14,34 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from yatt_core.cluster.services import ServiceSpec
+from yatt_core.cluster.state import SupervisorFiles
 from yatt_core.durable import make_folder
-from yatt_core.errors import ConfigurationError
 
 SERVICE_NAME = "ray"
 SOCKET_PATH_LIMIT = 107
 LONGEST_SOCKET = "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 FOLDER_LIMIT = SOCKET_PATH_LIMIT - len(LONGEST_SOCKET) - 1
+SHORT_CUT = "/proc/{supervisor}/cwd/ray"
+"""The same folder by way of the supervisor's working folder, as long as the supervisor lives."""
 DEFAULT_OBJECT_STORE_BYTES = 256 << 20
 READY_TEXT = "Ray runtime started."
 
 
-def ray_token_file(folder: Path) -> Path:
+def ray_folder(run_folder: Path) -> Path:
+    """Where all of Ray's own files lie."""
+    return SupervisorFiles.of(run_folder).root / "ray"
+
+
+def ray_token_file(run_folder: Path) -> Path:
     """Where the head's token lies."""
-    return folder.resolve() / "token"
+    return ray_folder(run_folder) / "token"
 
 
-def ray_environment(folder: Path) -> Mapping[str, str]:
+def ray_environment(run_folder: Path) -> Mapping[str, str]:
     """The environment that the head and everyone who connects to it need."""
     return {
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(ray_token_file(folder)),
+        "RAY_AUTH_TOKEN_PATH": str(ray_token_file(run_folder)),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "DO_NOT_TRACK": "true",
@@ -42,17 +49,15 @@ def ray_environment(folder: Path) -> Mapping[str, str]:
 
 
 def ray_head_service(
-    folder: Path, run_folder: Path, cpus: int | None = None, object_store_bytes: int = DEFAULT_OBJECT_STORE_BYTES
+    run_folder: Path, cpus: int | None = None, object_store_bytes: int = DEFAULT_OBJECT_STORE_BYTES
 ) -> ServiceSpec:
     """The service named `ray`; its address is what `connect_ray` takes. What it prints goes to `logs/ray.log`.
 
-    folder: for Ray alone, with a short path. cpus: schedulable cores; by default those this process may use. Makes the
-    folder and the token. Raises `ConfigurationError` when the folder's path is too long for Ray's Unix sockets.
+    cpus: schedulable cores; by default those this process may use. Makes the folder and the token.
     """
-    folder = folder.resolve()
-    check_socket_paths(folder)
+    folder = ray_folder(run_folder)
     make_folder(folder)
-    _make_token(ray_token_file(folder))
+    _make_token(ray_token_file(run_folder))
     return ServiceSpec(
         name=SERVICE_NAME,
         argv=(
@@ -69,26 +74,20 @@ def ray_head_service(
             "--include-log-monitor=false",
             "--no-monitor",
             "--disable-usage-stats",
-            f"--temp-dir={folder}",
+            f"--temp-dir={socket_folder(folder)}",
             f"--num-cpus={cpus or len(os.sched_getaffinity(0))}",
             f"--object-store-memory={object_store_bytes}",
         ),
-        environment={**ray_environment(folder), "DASHBOARD_METRIC_PORT": "{port_metrics}"},
+        environment={**ray_environment(run_folder), "DASHBOARD_METRIC_PORT": "{port_metrics}"},
         ready=f"log:{READY_TEXT}",
         log_file=str(run_folder.resolve() / "logs" / "ray.log"),
         stop_seconds=1.0,
     )
 
 
-def check_socket_paths(folder: Path) -> None:
-    """Raises `ConfigurationError` when Ray's sockets below this folder would pass the kernel's limit on their paths."""
-    length = len(os.fsencode(folder))
-    if length > FOLDER_LIMIT:
-        raise ConfigurationError(
-            f"{folder}: this path has {length} bytes, Ray's folder may have {FOLDER_LIMIT}: a Unix socket's path is "
-            f"limited to {SOCKET_PATH_LIMIT} bytes and Ray appends {len(LONGEST_SOCKET) + 1}; "
-            "choose a folder for the runs with a shorter path"
-        )
+def socket_folder(folder: Path) -> str:
+    """Ray's folder in a form that is short enough for the Unix sockets below it, however deep the run folder lies."""
+    return str(folder) if len(os.fsencode(folder)) <= FOLDER_LIMIT else SHORT_CUT
 
 
 def _make_token(file: Path) -> None:

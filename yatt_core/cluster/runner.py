@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from yatt_core.cluster.process import ProcessIdentity, end_sessions, identity_of
-from yatt_core.cluster.services import RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
+from yatt_core.cluster.services import SUPERVISOR, RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
 from yatt_core.cluster.state import ServiceReport
 
 LOOPBACK = "127.0.0.1"
@@ -98,6 +98,10 @@ class ServiceRunner:
             log_file=self.spec.log_file,
         )
 
+    @property
+    def _numbers(self) -> Mapping[str, int]:
+        return {**self._ports, SUPERVISOR: os.getpid()}
+
     def _start(self, now: float) -> None:
         self.life = self.life.started(now)
         self._started_at = now
@@ -109,7 +113,7 @@ class ServiceRunner:
             with log_file.open("ab") as log:
                 self._log_start = log.tell()
                 self._process = subprocess.Popen(
-                    [fill(word, self._ports) for word in self.spec.argv],
+                    [fill(word, self._numbers) for word in self.spec.argv],
                     env=self._environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -125,7 +129,7 @@ class ServiceRunner:
     def _environment(self) -> dict[str, str]:
         """The supervisor's own, the service's, and the mark. Byte code is cached: Ray starts many interpreters."""
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        environment |= {key: fill(value, self._ports) for key, value in self.spec.environment.items()}
+        environment |= {key: fill(value, self._numbers) for key, value in self.spec.environment.items()}
         name, _, value = self._mark.partition("=")
         return environment | {name: value}
 
@@ -135,7 +139,7 @@ class ServiceRunner:
         if code is not None:
             self._died(now, f"exited with code {code}")
         elif self.life.state is ServiceState.STARTING:
-            if is_ready(fill(self.spec.ready, self._ports), Path(self.spec.log_file), self._log_start):
+            if is_ready(fill(self.spec.ready, self._numbers), Path(self.spec.log_file), self._log_start):
                 self.life = self.life.became_ready()
             elif now - self._started_at > self.spec.start_seconds:
                 self._died(now, f"not ready after {self.spec.start_seconds:g} s: {self.spec.ready}")

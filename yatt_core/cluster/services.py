@@ -13,13 +13,15 @@ from enum import StrEnum
 
 from yatt_core.errors import ConfigurationError
 
-PLACEHOLDER = re.compile(r"\{(port(?:_[a-z]+)?)\}")
+PLACEHOLDER = re.compile(r"\{(port(?:_[a-z]+)?|supervisor)\}")
+SUPERVISOR = "supervisor"
 READY_SCHEMES = ("http://", "tcp://", "log:")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """A process to keep running. `{port}` and `{port_NAME}` in argv, environment and ready become free loopback ports.
+    """A process to keep running. `{port}` and `{port_NAME}` in argv, environment and ready become free loopback
+    ports, `{supervisor}` the process id of the supervisor, whose working folder is `RUN/supervisor`.
 
     ready: `http://...` that answers 200, `tcp://host:port` that accepts, or `log:TEXT` that the service prints.
     log_file: absolute, appended to. stop_seconds: how long it may take to end in order before it is killed.
@@ -46,12 +48,12 @@ class ServiceSpec:
     def port_names(self) -> tuple[str, ...]:
         """Names of the ports it wants, sorted."""
         texts = (*self.argv, *self.environment.values(), self.ready)
-        return tuple(sorted({name for text in texts for name in PLACEHOLDER.findall(text)}))
+        return tuple(sorted({name for text in texts for name in PLACEHOLDER.findall(text)} - {SUPERVISOR}))
 
 
-def fill(text: str, ports: Mapping[str, int]) -> str:
-    """The text with its port placeholders replaced."""
-    return PLACEHOLDER.sub(lambda match: str(ports[match.group(1)]), text)
+def fill(text: str, numbers: Mapping[str, int]) -> str:
+    """The text with its placeholders (ports, the supervisor's process id) replaced."""
+    return PLACEHOLDER.sub(lambda match: str(numbers[match.group(1)]), text)
 
 
 class ServiceState(StrEnum):
