@@ -76,12 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error.format_message()}\nsee `{command} --help`\n")
         return ExitCode.CONFIGURATION
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("interrupted\n")
-        return ExitCode.INTERRUPTED
+        code = ExitCode.INTERRUPTED
     except BrokenPipeError:
         # Whoever read the output has enough; Python's own flush at the end must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
     except Exception as error:  # noqa: BLE001 - the one place where every error becomes a message and an exit code
         return failures.report(error, debug)
+    if code == ExitCode.INTERRUPTED:  # typer itself makes this of Ctrl-C, without a word
+        sys.stderr.write("interrupted\n")
     return code if isinstance(code, int) else ExitCode.OK

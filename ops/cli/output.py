@@ -63,6 +63,15 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def place(iteration: int, target: int) -> str:
+    """How far a run has come."""
+    return (
+        f"iteration {iteration} of {target}"
+        if iteration >= 0
+        else f"before its first commit, {target} iterations to go"
+    )
+
+
 def duration(seconds: float) -> str:
     """Seconds as a person says them."""
     if seconds < 10:

@@ -31,7 +31,7 @@ def write_learning_plot(ledger: Ledger, run: str, folder: Path) -> Path | None:
     right.set(ylabel="entropy, nats a token")
     right.set_ylim(bottom=0.0)
     lines = [*left.get_lines(), *right.get_lines()]
-    left.legend(handles=lines, loc="lower right", frameon=False, fontsize="small")
+    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize="small")
     path = folder / FILE
     figure.savefig(path, dpi=130)
     return path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples, find_run, opened_ledger
-from ops.cli.output import duration, size, write, write_json, write_table
+from ops.cli.output import duration, place, size, write, write_json, write_table
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -68,9 +68,9 @@ def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Outpu
     """Show one run: results and their digests, phases, failures, segments, snapshots."""
     from flows.home import Home
 
-    place = Home.locate(home)
-    with opened_ledger(place) as ledger:
-        facts = run_facts(ledger, place, find_run(ledger, run))
+    located = Home.locate(home)
+    with opened_ledger(located) as ledger:
+        facts = run_facts(ledger, located, find_run(ledger, run))
     if output is Output.JSON:
         write_json(facts)
     else:
@@ -116,7 +116,7 @@ def _tables(overview: RunOverview) -> dict[str, Any]:
 
 def _print_run(facts: dict[str, Any]) -> None:
     reason = f" ({facts['state_reason']})" if facts["state_reason"] else ""
-    write(f"{facts['run']}: {facts['state']}{reason}, iteration {facts['iteration']} of {facts['target_iterations']}")
+    write(f"{facts['run']} is {facts['state']}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
     for name, value in _headlines(facts):
         write(f"  {name:<22}{value}")
     metrics = facts["metrics"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ops.cli.output import duration, write
+from ops.cli.output import duration, place, write
 from ops.cli.plot import write_learning_plot
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ REWARD = "reward/mean"
 def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
     """Writes the summary; draws the learning curve on the way."""
     run = ledger.runs.find(results.run)
-    write(f"\n{run.id} is {run.state} at iteration {run.iteration} of {run.target_iterations} ({run.state_reason})")
+    write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
     for line in improvements(ledger, results):
         write(f"  {line}")
     write(f"  {duration(results.seconds)}, of which warm-up {duration(results.warmup_seconds or 0.0)}")

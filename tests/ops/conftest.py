@@ -1,0 +1,50 @@
+"""A home folder of the test's own, and the command line called as its script calls it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.home import Home
+from ops.cli.main import main
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON object in the last line of standard output."""
+        value: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        return value
+
+
+Yatt = Callable[..., Answer]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "runs")
+
+
+@pytest.fixture
+def yatt(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Yatt:
+    monkeypatch.setenv("YATT_HOME", str(home.folder))
+
+    def call(*words: str) -> Answer:
+        capsys.readouterr()
+        code = main(words)
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return call

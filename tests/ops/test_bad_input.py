@@ -1,0 +1,166 @@
+"""Bad input of every kind: one clear message, the right exit code, no traceback, and nothing half made."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.home import Home
+from ops.cli import preflight
+from ops.cli.preflight import check_before_start, parameters, snapshot_bytes
+from tests.ops.conftest import Answer, Yatt
+from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.spec import parse_spec
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
+    return path
+
+
+def refused(answer: Answer, code: int, says: str) -> None:
+    assert answer.code == code
+    assert answer.out == ""
+    assert answer.err.startswith("error: ")
+    assert says in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("rollout.temprature=0.5", "rollout.temprature: unknown key; did you mean 'temperature'?"),
+        ("iterations=many", "iterations: Input should be a valid integer"),
+        ("iterations=-1", "iterations: "),
+        ("iterations", "--set iterations: write key=value"),
+        ("=3", "write key=value"),
+        ("seed.deep=3", "'seed' is a value, it has no keys below it"),
+        ("rewards.accuracy_part=nothing", "is none of the parts"),
+    ],
+)
+def test_a_wrong_spec(yatt: Yatt, home: Home, spec_file: Path, override: str, says: str) -> None:
+    refused(yatt("train", str(spec_file), "--set", override), 2, says)
+    assert not home.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("name: [unclosed", "is not YAML"), ("- a list", "a spec is a mapping"), ("name: toy", "data: ")]
+)
+def test_a_file_that_is_no_spec(yatt: Yatt, home: Home, tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    refused(yatt("train", str(path)), 2, says)
+    assert not home.folder.exists()
+
+
+def test_a_missing_spec_file(yatt: Yatt, tmp_path: Path) -> None:
+    refused(yatt("train", str(tmp_path / "none.yaml")), 2, "none.yaml: cannot be read: No such file or directory")
+
+
+def real_spec(model: dict[str, object]) -> dict[str, object]:
+    tree = toy_spec().model_dump(mode="json")
+    return tree | {"model": model, "rollout": {}, "trainer": {}}
+
+
+def test_a_missing_model_folder(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    path = tmp_path / "real.yaml"
+    path.write_text(yaml.safe_dump(real_spec({"kind": "folder", "path": "no-such-model"})))
+    refused(yatt("train", str(path)), 2, f"model.path: {tmp_path / 'no-such-model'} is no folder")
+    assert not home.folder.exists()
+
+
+def test_a_missing_data_file(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    tree = toy_spec().model_dump(mode="json")
+    tree["data"]["sources"] = [{"kind": "jsonl", "path": "rows.jsonl"}]
+    path = tmp_path / "rows.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    refused(yatt("train", str(path)), 2, f"data.sources.0.path: there is no file {tmp_path / 'rows.jsonl'}")
+    assert not home.folder.exists()
+
+
+def test_a_disk_without_room_for_a_snapshot(
+    yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "SPARE_BYTES", 1 << 60)
+    answer = yatt("train", str(spec_file))
+    refused(answer, 1, "no room for a run: a snapshot and what comes with it need about 1048576.0 TiB")
+    assert "are free" in answer.err
+    assert not home.folder.exists()
+
+
+def test_the_estimate_of_a_snapshot_counts_weights_moments_and_reference(tmp_path: Path) -> None:
+    spec = parse_spec(real_spec({"kind": "from_config", "hidden_size": 128, "layers": 2}), "test")
+    # A layer of width 128: 4 x 128 x 128 of attention and 3 x 128 x 344 of feed-forward.
+    layers = 2 * (4 * 128 * 128 + 3 * 128 * 344)
+    assert parameters(spec) == layers + 4096 * 128
+    assert snapshot_bytes(spec) == 12 * parameters(spec)
+    pulled = parse_spec(spec.model_dump() | {"algorithm": {"kind": "grpo", "kl": {}}}, "test")
+    assert snapshot_bytes(pulled) == 16 * parameters(spec)
+    assert snapshot_bytes(toy_spec()) == 0
+    with pytest.raises(ConfigurationError, match="is no folder"):
+        check_before_start(tmp_path, parse_spec(real_spec({"kind": "folder", "path": "/nowhere"}), "test"))
+
+
+def test_a_home_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises((ConfigurationError, InfrastructureError), match="is not writable"):
+        check_before_start(tmp_path / "file", toy_spec())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["show", "nobody"], ["logs", "nobody"], ["stop", "nobody"], ["resume", "nobody"], ["evaluate", "nobody"]),
+        ["rollouts", "nobody", "--iteration", "1"],
+    ],
+)
+def test_an_unknown_run(yatt: Yatt, home: Home, words: list[str]) -> None:
+    refused(yatt(*words), 2, "no runs here; start one with `yatt train SPEC`")
+    seed_run(home)
+    refused(yatt(*words), 2, "there is no run 'nobody' in this ledger")
+
+
+def test_an_empty_ledger_has_no_latest_run(yatt: Yatt, home: Home) -> None:
+    from db.ledger import Ledger
+
+    home.folder.mkdir()
+    Ledger.open(home.ledger).close()
+    refused(yatt("show", "latest"), 2, "there are no runs in this ledger yet")
+
+
+def test_a_ledger_from_a_newer_version(yatt: Yatt, home: Home, spec_file: Path) -> None:
+    seed_run(home)
+    with sqlite3.connect(home.folder / "ledger.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    for words in (["runs"], ["show", "toy-1"], ["resume", "toy-1"]):
+        refused(yatt(*words), 2, "9999")
+    refused(yatt("train", str(spec_file)), 2, "the ledger was written by a newer version; use that one")
+
+
+def test_a_file_that_is_no_ledger(yatt: Yatt, home: Home) -> None:
+    home.folder.mkdir()
+    (home.folder / "ledger.db").write_text("this is no database" * 100)
+    refused(yatt("runs"), 1, "file is not a database")
+
+
+def test_a_database_of_an_unknown_kind_and_its_password(
+    yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YATT_LEDGER", "mysql://user:hunter2@host/db")
+    answer = yatt("runs")
+    refused(answer, 1, "sqlite and postgresql, not on mysql")
+    assert "hunter2" not in answer.err
+
+
+def test_a_run_that_somebody_else_drives(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, ends=False)
+    answer = yatt("resume", run)
+    assert (answer.code, answer.out) == (3, "")
+    assert f"error: run {run} is held by driver of {run}" in answer.err
+    assert "Traceback" not in answer.err

@@ -1,0 +1,99 @@
+"""`yatt doctor` and `yatt schema`: all well where it is, and each trouble named with a remedy."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from flows.home import Home
+from ops.cli import doctor
+from tests.ops.conftest import Answer, Yatt
+from tests.ops.seeding import seed_run
+
+
+def verdicts(answer: Answer) -> dict[str, str]:
+    return {check["name"]: check["verdict"] for check in answer.document["checks"]}
+
+
+def test_all_is_well_before_the_first_run_and_after_it(yatt: Yatt, home: Home) -> None:
+    first = yatt("doctor", "-o", "json")
+    assert first.code == 0
+    assert set(verdicts(first)) == {
+        *(
+            "python",
+            "libraries",
+            "processor",
+            "gpu",
+            "home",
+            "disk",
+            "socket paths",
+            "loopback",
+            "shared memory",
+            "ledger",
+        )
+    }
+    assert "fail" not in verdicts(first).values()
+    assert not home.folder.exists()
+    seed_run(home)
+    assert "1 runs" in yatt("doctor").out
+
+
+def test_a_newer_ledger_is_a_failure_with_a_remedy(yatt: Yatt, home: Home) -> None:
+    seed_run(home)
+    with sqlite3.connect(home.folder / "ledger.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    answer = yatt("doctor", "-o", "json")
+    assert answer.code == 1
+    assert verdicts(answer)["ledger"] == "fail"
+    text = yatt("doctor").out
+    assert "fail ledger" in text
+    assert "-> use the version of YATT that wrote it" in text
+
+
+def test_a_home_with_a_long_path_needs_proc(yatt: Yatt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = str(tmp_path / ("long" * 20))
+    assert "it is reached through /proc" in yatt("doctor", "--home", long).out
+    monkeypatch.setattr(Path, "is_dir", lambda path: "proc" not in path.parts)
+    (check,) = doctor.look_at_sockets(Home(Path(long)))
+    assert (check.verdict, "shorter path" in check.remedy) == ("fail", True)
+
+
+def test_a_home_below_a_file(yatt: Yatt, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer = yatt("doctor", "--home", str(tmp_path / "file"), "-o", "json")
+    assert verdicts(answer)["home"] == "fail"
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(1 << 40, "ok"), (2 << 30, "warn"), (1 << 20, "fail")])
+def test_a_disk_that_is_nearly_full(home: Home, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage(1 << 40, 0, free))
+    disk = [check for check in doctor.look_at_home(home) if check.name == "disk"]
+    assert [check.verdict for check in disk] == [verdict]
+
+
+def test_a_library_that_is_missing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LIBRARIES", ("pydantic", "no-such-library"))
+    missing, found = doctor.look_at_libraries(home)
+    assert (missing.verdict, missing.found) == ("fail", "missing: no-such-library")
+    assert "pydantic" in found.found
+
+
+def test_gpus_are_what_the_drivers_tool_names(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    gpu = [check for check in doctor.look_at_processors(home) if check.name == "gpu"]
+    assert gpu[0].found == "NVIDIA H200, 143771 MiB"
+
+
+def test_the_schema_knows_the_spec(yatt: Yatt) -> None:
+    schema = json.loads(yatt("schema").out)
+    assert schema["title"] == "YATT run spec"
+    assert "extends" in schema["properties"]
+    assert schema["additionalProperties"] is False

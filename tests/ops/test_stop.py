@@ -1,0 +1,55 @@
+"""`yatt stop`: asks, waits, and says when there is nobody to ask."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from db.engine import Fence
+from db.holder import Holder
+from db.ledger import Ledger
+from flows.home import Home
+from tests.ops.conftest import Yatt
+from tests.ops.seeding import seed_run
+
+
+def test_stop_asks_the_driver(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, ends=False)
+    assert yatt("stop", run, "-o", "json").document == {"run": run, "state": "running", "asked": True}
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.runs.desired_state(run) == "stop"
+        assert ledger.events.links(run)[-1].body["reason"] == "yatt stop"
+
+
+def test_a_run_that_nobody_drives_is_left_alone(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home)
+    assert yatt("stop", run).out == f"{run} is stopped and nobody drives it: nothing to stop\n"
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.runs.desired_state(run) == "run"
+
+
+def test_wait_returns_when_the_driver_has_gone(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, ends=False)
+
+    def driver() -> None:
+        with Ledger.open(home.ledger) as ledger:
+            while ledger.runs.desired_state(run) != "stop":
+                time.sleep(0.02)
+            fence = Fence(run, 1)
+            ledger.runs.set_state(fence, "stopped", "stop requested")
+            ledger.leases.release(fence)
+
+    thread = threading.Thread(target=driver)
+    thread.start()
+    answer = yatt("stop", run, "--wait")
+    thread.join()
+    assert (answer.code, answer.out) == (0, f"{run} is stopped\n")
+
+
+def test_wait_tells_of_a_driver_that_died(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, Holder("far", "boot", 1, 1, "far driver"), ttl_seconds=1.0)
+    answer = yatt("stop", run, "--wait")
+    assert (answer.code, answer.out) == (1, "")
+    assert f"its driver went away without an orderly end; `yatt resume {run}` goes on" in answer.err
