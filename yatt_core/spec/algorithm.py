@@ -13,6 +13,7 @@ class KlSpec(SpecModel):
     """A pull towards the reference policy: the weights before the first iteration."""
 
     coefficient: PositiveFloat = 0.01
+    """Weight of the pull."""
     where: Literal["loss", "reward"] = "loss"
     """In the loss (k3 estimator, per token) or taken off the reward (sum of log-ratios over the response)."""
 
@@ -26,9 +27,11 @@ class GrpoSpec(SpecModel):
     mini_batches: PositiveInt = 1
     """Optimizer steps in a pass."""
     clip_low: PositiveFloat = Field(default=0.2, lt=1.0)
+    """The ratio of new to old probability pushes no further below 1 - `clip_low`."""
     clip_high: PositiveFloat = 0.2
-    """Above `clip_low` it is DAPO's clip-higher (arXiv 2503.14476)."""
+    """Nor above 1 + `clip_high`; more than `clip_low` is DAPO's clip-higher (arXiv 2503.14476)."""
     kl: KlSpec | None = None
+    """None: no pull, and no reference policy is kept."""
     entropy_bonus: NonNegativeFloat = 0.0
     """Coefficient of the mean token entropy, added to the objective."""
     normalise: Literal["group_std", "group_mean", "batch_std"] = "group_std"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -31,18 +31,25 @@ class ModelFromConfig(SpecModel):
 
     kind: Literal["from_config"] = "from_config"
     architecture: Literal["qwen2", "qwen3", "llama"] = "qwen2"
+    """Architecture of the `transformers` library."""
     hidden_size: PositiveInt = 128
+    """Width of the residual stream; a multiple of `heads`."""
     layers: PositiveInt = 2
+    """Transformer blocks."""
     heads: PositiveInt = 4
+    """Attention heads; a multiple of `key_value_heads`."""
     key_value_heads: PositiveInt = 4
+    """Heads of keys and values, shared by the attention heads in groups."""
     intermediate_size: PositiveInt = 344
-    max_positions: PositiveInt = 256
+    """Width of the feed-forward layers."""
+    max_positions: PositiveInt = 2048
     """Longest sequence, prompt and response together."""
     tie_embeddings: bool = True
+    """One matrix for input embedding and output projection."""
     tokenizer: TokenizerSpec = TokenizerSpec()
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> ModelFromConfig:
+    def _heads_divide(self) -> Self:
         if self.hidden_size % self.heads:
             raise ValueError(f"hidden_size {self.hidden_size} is no multiple of heads {self.heads}")
         if self.heads % self.key_value_heads:
@@ -59,11 +66,14 @@ class WarmupSpec(SpecModel):
     demonstrations: PositiveInt = 500
     """How many training prompts serve as demonstrations."""
     batch_size: PositiveInt = 64
+    """Demonstrations in an optimizer step."""
     max_steps: PositiveInt = 400
+    """Stop after so many steps at the latest."""
     stop_accuracy: PositiveFloat = Field(default=0.3, le=1.0)
     """Stop when the greedy accuracy on `data.probe` tasks reaches this."""
     probe_every: PositiveInt = 5
     """Steps between two looks at the probe accuracy."""
     learning_rate: PositiveFloat = 1e-3
+    """Of AdamW, constant once it has risen."""
     ramp_steps: NonNegativeInt = 20
     """Steps over which the learning rate rises from zero."""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, JsonValue, PositiveFloat
+from pydantic import Field, JsonValue, PositiveFloat, field_validator
 
 from yatt_core.spec.base import SpecModel
+
+TAKEN_NAMES = frozenset({"mean", "std"})
+"""`reward/mean` and `reward/std` are metrics of the total."""
 
 
 class RewardPart(SpecModel):
     """One reward function and its weight in the total."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    """Name of the part in metrics and experience."""
+    """Name of the part in metrics and experience, other than `mean` and `std`."""
     function: str
     """An entry point of the group `yatt.rewards`, or a dotted name `package.module:function` of installed code."""
     weight: float = 1.0
+    """Factor of the part in the total; may be negative."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments of the function."""
     timeout_seconds: PositiveFloat = 10.0
@@ -24,11 +28,19 @@ class RewardPart(SpecModel):
     on_error: Literal["stop", "zero"] = "stop"
     """After a call that raises, hangs or returns no finite number: stop the run, or score 0 and flag the sample."""
 
+    @field_validator("name")
+    @classmethod
+    def _free_name(cls, name: str) -> str:
+        if name in TAKEN_NAMES:
+            raise ValueError(f"{name!r} is taken: reward/{name} is a metric of the total; call the part something else")
+        return name
+
 
 class RewardSpec(SpecModel):
     """The total reward is the weighted sum of the parts."""
 
     parts: tuple[RewardPart, ...] = Field(min_length=1)
+    """Reward functions; their names differ."""
     accuracy_part: str | None = None
     """The part that tells right from wrong; the first one by default."""
     correct_at: float = 0.999

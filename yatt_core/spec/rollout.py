@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from yatt_core.spec.base import SpecModel
 
@@ -16,6 +16,7 @@ class TorchRollout(SpecModel):
     instances: PositiveInt = 2
     """Engines in the pool, one device each."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of weights and arithmetic; exact runs need float32."""
 
 
 class VirtualRollout(SpecModel):
@@ -23,6 +24,7 @@ class VirtualRollout(SpecModel):
 
     kind: Literal["virtual"] = "virtual"
     instances: PositiveInt = 2
+    """Engines in the pool, one device each."""
     base_seconds: NonNegativeFloat = 0.006
     """Seconds of a decode step, however few its sequences."""
     seconds_per_sequence: NonNegativeFloat = 1.5e-5
@@ -30,6 +32,7 @@ class VirtualRollout(SpecModel):
     clock_factor: PositiveFloat = 1.0
     """Real seconds are these divided by the factor."""
     vocabulary: PositiveInt = 1000
+    """Token ids are below this."""
     median_tokens: PositiveFloat = 16.0
     """Median length of a response; lengths are log-normal."""
     sigma: NonNegativeFloat = 0.5
@@ -55,3 +58,12 @@ class RolloutSpec(SpecModel):
     """Most responses in one decode batch; a shard is generated, and after a crash kept, batch by batch."""
     stop: tuple[str, ...] = ()
     """Strings that are single tokens of the model and end a response, besides its end-of-sequence token."""
+
+    @model_validator(mode="after")
+    def _group_in_a_batch(self) -> Self:
+        if self.batch_samples < self.samples_per_prompt:
+            raise ValueError(
+                f"batch_samples {self.batch_samples} is less than samples_per_prompt {self.samples_per_prompt}: "
+                "the answers to a prompt are decoded together"
+            )
+        return self

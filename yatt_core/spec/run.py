@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -20,6 +21,7 @@ class ControllerSpec(SpecModel):
     """The parallel controllers; their number never changes a result."""
 
     count: PositiveInt = 2
+    """Controllers, one process each."""
 
 
 class PlacementSpec(SpecModel):
@@ -49,8 +51,11 @@ class BudgetSpec(SpecModel):
     """Attempts that a phase may use up, by class of failure; charged when it is dispatched."""
 
     infrastructure: PositiveInt = 3
+    """For processes, machines, networks and disks that fail."""
     data: PositiveInt = 1
+    """For input and reward functions that fail: trying again gives the same failure."""
     numeric: PositiveInt = 1
+    """For a loss or gradient that is not finite, and for replays that differ."""
 
 
 class RecoverySpec(SpecModel):
@@ -69,7 +74,9 @@ class TrackingSpec(SpecModel):
     """MLflow."""
 
     experiment: str = "yatt"
+    """Name of the MLflow experiment that the run is in."""
     enabled: bool = True
+    """False: metrics stay in the ledger alone."""
 
 
 class RunSpec(SpecModel):
@@ -78,11 +85,14 @@ class RunSpec(SpecModel):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
     """Name that a person reads; runs of the same spec get a number behind it."""
     seed: NonNegativeInt = 0
+    """Of all that is drawn: prompts, initial weights, responses."""
     exact: bool = True
     """A run killed anywhere ends bit for bit as an undisturbed one; needs float32."""
     iterations: PositiveInt = 100
+    """RLHF steps of the whole run."""
     model: ModelSpec = ModelFromConfig()
     warmup: WarmupSpec | None = None
+    """None: the first iteration starts from the model as it is."""
     data: DataSpec
     rollout: RolloutSpec = RolloutSpec()
     rewards: RewardSpec
@@ -129,16 +139,36 @@ class RunSpec(SpecModel):
         return obstacles
 
     @model_validator(mode="after")
-    def _consistent(self) -> RunSpec:
+    def _consistent(self) -> Self:
+        if mistakes := list(self._contradictions()):
+            raise ValueError("\n".join(mistakes))
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        """What cannot be true at once, a line each that begins with the key to change."""
         names = [part.name for part in self.rewards.parts]
         if len(set(names)) < len(names):
-            raise ValueError(f"rewards.parts: two parts have the same name in {names}")
+            yield f"rewards.parts: two parts have the same name in {names}"
         if self.accuracy_part not in names:
-            raise ValueError(f"rewards.accuracy_part: {self.accuracy_part!r} is none of the parts {names}")
+            yield f"rewards.accuracy_part: {self.accuracy_part!r} is none of the parts {names}"
         if self.virtual != (self.trainer.engine.kind == "virtual"):
-            raise ValueError("rollout.engine and trainer.engine: both virtual or both real")
+            kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
+            yield f"rollout.engine and trainer.engine: both virtual or both real, not {kinds}"
         if self.exact and (obstacles := self.exact_obstacles()):
-            raise ValueError(f"exact: set it to false, because {'; '.join(obstacles)}")
+            yield f"exact: set it to false, because {'; '.join(obstacles)}"
         if self.algorithm.mini_batches > self.data.prompts_per_iteration:
-            raise ValueError("algorithm.mini_batches: more than data.prompts_per_iteration")
-        return self
+            yield (
+                f"algorithm.mini_batches: {self.algorithm.mini_batches} is more than "
+                f"data.prompts_per_iteration {self.data.prompts_per_iteration}"
+            )
+        if self.rollout.samples_per_prompt < 2:
+            yield "rollout.samples_per_prompt: grpo compares the answers to a prompt, so at least 2 are needed"
+        if not self.virtual and isinstance(self.model, ModelFromConfig):
+            yield from self._too_long(self.model)
+
+    def _too_long(self, model: ModelFromConfig) -> Iterator[str]:
+        if self.rollout.max_new_tokens >= model.max_positions:
+            yield (
+                f"rollout.max_new_tokens: {self.rollout.max_new_tokens} leaves no room for a prompt in "
+                f"model.max_positions {model.max_positions}"
+            )

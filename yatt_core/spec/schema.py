@@ -16,4 +16,8 @@ def json_schema() -> dict[str, Any]:
         "description": "Spec files that this one starts from, relative to it; later ones win.",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
+    for model in schema["$defs"].values():
+        # The members of a union are told apart by `kind`, which therefore has to be written.
+        if "const" in model.get("properties", {}).get("kind", {}):
+            model["required"] = ["kind", *model.get("required", [])]
     return schema

@@ -26,9 +26,11 @@ class VirtualTrainer(SpecModel):
 
     kind: Literal["virtual"] = "virtual"
     ranks: PositiveInt = 2
+    """Logical ranks, one device each."""
     fixed_seconds: NonNegativeFloat = 0.05
     """Seconds of an update, however small."""
     seconds_per_token: NonNegativeFloat = 1e-6
+    """Seconds that each response token of the experience adds to an update."""
     clock_factor: PositiveFloat = 1.0
     """Real seconds are these divided by the factor."""
 
@@ -36,13 +38,20 @@ class VirtualTrainer(SpecModel):
 TrainerEngineSpec = Annotated[TorchTrainer | VirtualTrainer, Field(discriminator="kind")]
 
 
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
 class AdamWSpec(SpecModel):
     """AdamW with gradient clipping by global norm."""
 
     learning_rate: PositiveFloat = 1e-6
-    betas: tuple[float, float] = (0.9, 0.95)
+    """Peak of the schedule."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of the running means of gradient and squared gradient."""
     epsilon: PositiveFloat = 1e-8
+    """Added to the root of the squared gradient's mean."""
     weight_decay: NonNegativeFloat = 0.0
+    """Decoupled: share of a weight that a step takes off, times the learning rate."""
     max_grad_norm: PositiveFloat = 1.0
     """Gradients with a larger global norm are scaled down to it."""
 
@@ -51,6 +60,7 @@ class ScheduleSpec(SpecModel):
     """Learning rate over the iterations of the run."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
+    """Its course from the peak to the end."""
     warmup_iterations: NonNegativeInt = 0
     """Iterations over which it rises from zero."""
     final_share: NonNegativeFloat = Field(default=0.0, le=1.0)

@@ -1,0 +1,137 @@
+"""YAML as a spec may use it: plain values, text as keys, no key twice, no tags.
+
+Consumes text; produces trees of dictionaries, lists, text, numbers and booleans. Raises `ConfigurationError` that names the
+line. Numbers as in YAML 1.2 (`1e-3` is one, a date is text).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from yatt_core.errors import ConfigurationError
+
+FILE_KEYS = frozenset({"path", "held_out_path"})
+"""Keys whose value is a file or folder."""
+FREE_KEYS = frozenset({"options"})
+"""Keys whose value is handed on as it is."""
+
+_TEXT = "tag:yaml.org,2002:str"
+_MERGE = "tag:yaml.org,2002:merge"
+_DATE = "tag:yaml.org,2002:timestamp"
+_FLOAT = "tag:yaml.org,2002:float"
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """A loader that refuses what a spec has no use for, with the line it stands in."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuses explicit tags, whose meaning would be code or a type that JSON lacks."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise yaml.composer.ComposerError(None, None, f"tag {tag!r}: a spec holds plain values", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """Refuses keys that are no text or stand there twice; what `<<` merges in may be overridden."""
+        mapping = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in mapping.value:
+            if key.tag == _MERGE:
+                continue
+            if key.tag != _TEXT:
+                shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a mapping or list"
+                raise yaml.composer.ComposerError(
+                    None, None, f"key {shown} is not text; if it is meant, put it in quotes", key.start_mark
+                )
+            if key.value in lines:
+                raise yaml.composer.ComposerError(
+                    None, None, f"key {key.value!r} was already given in line {lines[key.value]}", key.start_mark
+                )
+            lines[key.value] = key.start_mark.line + 1
+        return mapping
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Builds depth first, which refuses a value that contains itself."""
+        return self.construct_object(node, deep=True)
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_PlainLoader.add_implicit_resolver(
+    _FLOAT, re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
+
+
+def parse_yaml(text: str, origin: str) -> Any:
+    """The value in a YAML text; origin names it in errors."""
+    try:
+        return yaml.load(text, _PlainLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark and "\n" in text.strip() else ""
+        raise ConfigurationError(f"{origin}{line}: YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigurationError(f"{origin}: YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{origin}: YAML: nested too deeply") from None
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, its paths absolute."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: is not UTF-8 text: byte {error.start} cannot be read") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    tree = parse_yaml(text, str(path))
+    if not isinstance(tree, dict):
+        found = "empty" if tree is None else described(tree)
+        raise ConfigurationError(f"{path}: a spec is a mapping of keys to values, this is {found}")
+    absolute: dict[str, Any] = with_absolute_paths(tree, path.parent)
+    return absolute
+
+
+def with_absolute_paths(node: Any, folder: Path) -> Any:
+    """A copy whose files and folders, given relative to a folder or to `~`, are absolute; options are left alone."""
+    if isinstance(node, dict):
+        return {key: _absolute_value(key, value, folder) for key, value in node.items()}
+    if isinstance(node, list):
+        return [with_absolute_paths(item, folder) for item in node]
+    return node
+
+
+def _absolute_value(key: str, value: Any, folder: Path) -> Any:
+    if key in FREE_KEYS:
+        return value
+    if key in FILE_KEYS and isinstance(value, str):
+        return absolute_path(value, folder)
+    return with_absolute_paths(value, folder)
+
+
+def absolute_path(value: str, folder: Path) -> str:
+    """A path that a person wrote, absolute and without links."""
+    if "\0" in value:
+        raise ConfigurationError(f"path {value!r}: a path has no zero byte")
+    home = value == "~" or value.startswith("~/")
+    return str((folder / (Path(value).expanduser() if home else value)).resolve())
+
+
+def described(value: Any) -> str:
+    """A value in an error message: briefly, and mappings and lists by what they are."""
+    match value:
+        case dict():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case None:
+            return "nothing"
+        case _:
+            return f"{value!r:.80}"
