@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ops.cli.output import duration, place, write
@@ -53,7 +55,9 @@ def mlflow_command(home: Home) -> str:
         from yatt_core.logs import redact
 
         return redact(home.tracking_uri)
-    return f"mlflow ui --backend-store-uri {home.tracking_uri} --default-artifact-root {home.artifacts}"
+    command = f"mlflow ui --backend-store-uri {home.tracking_uri} --default-artifact-root {home.artifacts}"
+    # YATT itself does with mlflow-skinny, which keeps runs but has no user interface.
+    return command if find_spec("flask") else f"pip install mlflow=={version('mlflow-skinny')}, then {command}"
 
 
 def next_commands(run: str, iteration: int, state: str) -> list[str]:

@@ -71,16 +71,19 @@ def resume(run: RunArgument, home: HomeOption = None, output: OutputOption = Out
 def _drive(home: Home, run: str, output: Output) -> None:
     """One segment in this process, watched; then what it came to."""
     from flows.launch import run_segment
+    from ops.cli.failures import exit_code
     from ops.cli.progress import watching
     from ops.cli.summary import print_summary
     from ops.tracking.mlflow_tracker import MlflowTracker
+    from yatt_core.errors import ExitCode
 
     message(f"run {run} in {home.run_folder(run)}")
     try:
         with watching(run) as observer:
             outcome = run_segment(home, run, observer, MlflowTracker(home.tracking_uri, home.artifacts))
-    except BaseException:
-        message(f"the run keeps all that it committed; `yatt logs {run}` says more, `yatt resume {run}` goes on")
+    except BaseException as error:
+        if exit_code(error) != ExitCode.LEASE_HELD:
+            message(f"the run keeps all that it committed; `yatt logs {run}` says more, `yatt resume {run}` goes on")
         raise
     with opened_ledger(home) as ledger:
         results = _results_now(ledger, run)

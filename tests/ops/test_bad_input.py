@@ -40,7 +40,7 @@ def refused(answer: Answer, code: int, says: str) -> None:
         ("iterations=-1", "iterations: "),
         ("iterations", "--set iterations: write key=value"),
         ("=3", "write key=value"),
-        ("seed.deep=3", "'seed' is a value, it has no keys below it"),
+        ("seed.deep=3", "is a value, it has no keys below it"),
         ("rewards.accuracy_part=nothing", "is none of the parts"),
     ],
 )

@@ -1,0 +1,88 @@
+"""The tracker against MLflow's own server, which keeps artifacts itself. Its start takes some fifteen seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ops.tracking.mlflow_tracker import MlflowTracker
+from tests.ops.test_mlflow_tracker import created, points, row
+
+pytestmark = pytest.mark.verify
+START_SECONDS = 120.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    stores = [
+        "--backend-store-uri",
+        f"sqlite:///{tmp_path / 'mlflow.db'}",
+        "--artifacts-destination",
+        str(tmp_path / "served"),
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        *stores,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (tmp_path / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment, cwd=tmp_path, start_new_session=True
+        )
+    try:
+        await_health(f"{address}/health", process)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+
+
+def await_health(address: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(address, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(f"{address}: the server did not start")
+
+
+def test_a_server_takes_all_of_it_once(server: str, tmp_path: Path) -> None:
+    run = created(MlflowTracker(server, tmp_path / "unused"), "served")
+    rows = [
+        row("params", {"seed": "0"}, run),
+        row("tags", {"yatt.run": "toy-1"}, run),
+        row("artifact", {"name": "spec.json", "text": "{}"}, run),
+        row("metrics", {"branch": 0, "iteration": 3, "metrics": {"reward/mean": 0.5}}, run),
+    ]
+    for _ in range(3):
+        tracker = MlflowTracker(server, tmp_path / "unused")
+        assert created(tracker, "served") == run
+        tracker.deliver(rows)
+    assert points(tracker, run, "reward/mean") == [(3, 1_700_000_000_123, 0.5)]
+    assert [path.read_text() for path in (tmp_path / "served").rglob("spec.json")] == ["{}"]
+    assert not (tmp_path / "unused").exists()
