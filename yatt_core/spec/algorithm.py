@@ -31,7 +31,7 @@ class GrpoSpec(SpecModel):
     clip_high: PositiveFloat = 0.2
     """Nor above 1 + `clip_high`; more than `clip_low` is DAPO's clip-higher (arXiv 2503.14476)."""
     kl: KlSpec | None = None
-    """None: no pull, and no reference policy is kept."""
+    """`null`: no pull, and no reference policy is kept."""
     entropy_bonus: NonNegativeFloat = 0.0
     """Coefficient of the mean token entropy, added to the objective."""
     normalise: Literal["group_std", "group_mean", "batch_std"] = "group_std"
@@ -41,7 +41,7 @@ class GrpoSpec(SpecModel):
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
     """Mean over all tokens, mean over sequences of their token means, or the sum over sequences x `max_new_tokens`."""
     importance_cap: PositiveFloat | None = None
-    """C of the truncated importance weight min(exp(old - sampler), C); none: no weight."""
+    """C of the truncated importance weight min(exp(old - sampler), C); `null`: no weight."""
     permute_advantages: bool = False
     """Negative control: a seeded permutation of the advantages over the batch, under which nothing can be learnt."""
 

@@ -76,11 +76,11 @@ def parse_yaml(text: str, origin: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark and "\n" in text.strip() else ""
-        raise ConfigurationError(f"{origin}{line}: YAML: {error.problem}") from None
+        raise ConfigurationError(f"{origin}{line}: is not YAML for a spec: {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigurationError(f"{origin}: YAML: {str(error).splitlines()[0]}") from None
+        raise ConfigurationError(f"{origin}: is not YAML for a spec: {str(error).splitlines()[0]}") from None
     except RecursionError:
-        raise ConfigurationError(f"{origin}: YAML: nested too deeply") from None
+        raise ConfigurationError(f"{origin}: is not YAML for a spec: nested too deeply") from None
 
 
 def read_document(path: Path) -> dict[str, Any]:

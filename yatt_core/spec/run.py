@@ -92,7 +92,7 @@ class RunSpec(SpecModel):
     """RLHF steps of the whole run."""
     model: ModelSpec = ModelFromConfig()
     warmup: WarmupSpec | None = None
-    """None: the first iteration starts from the model as it is."""
+    """`null`: the first iteration starts from the model as it is."""
     data: DataSpec
     rollout: RolloutSpec = RolloutSpec()
     rewards: RewardSpec

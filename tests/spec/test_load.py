@@ -1,0 +1,272 @@
+"""Files into a spec: strict YAML, `extends`, paths, and where a mistake came from."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.spec.trees import refusal, tree, write
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec import load_spec
+from yatt_core.spec.documents import parse_yaml
+from yatt_core.spec.layers import lay_over
+
+
+def test_a_chain_of_files_the_later_one_winning(tmp_path):
+    write(tmp_path / "a.yaml", tree(seed=1, iterations=1, rollout={"temperature": 0.5, "max_new_tokens": 5}))
+    write(tmp_path / "b.yaml", {"extends": "a.yaml", "iterations": 2, "rollout": {"temperature": 0.7}})
+    made = load_spec(write(tmp_path / "c.yaml", {"extends": "b.yaml", "name": "last"}))
+    assert (made.name, made.seed, made.iterations) == ("last", 1, 2)
+    assert (made.rollout.temperature, made.rollout.max_new_tokens) == (0.7, 5)
+
+
+def test_a_list_of_files_and_folders(tmp_path):
+    write(tmp_path / "base" / "whole.yaml", tree(seed=1, iterations=1))
+    write(tmp_path / "base" / "more.yaml", {"seed": 2, "rollout": {"max_new_tokens": 9}})
+    path = write(tmp_path / "top.yaml", {"extends": ["base/whole.yaml", "base/more.yaml"], "iterations": 3})
+    made = load_spec(path)
+    assert (made.seed, made.iterations, made.rollout.max_new_tokens) == (2, 3, 9)
+    assert (
+        made.digest
+        == load_spec(write(tmp_path / "flat.yaml", tree(seed=2, iterations=3, rollout__max_new_tokens=9))).digest
+    )
+
+
+def test_two_files_may_share_a_base(tmp_path):
+    write(tmp_path / "base.yaml", tree(seed=1))
+    write(tmp_path / "left.yaml", {"extends": "base.yaml", "seed": 2})
+    write(tmp_path / "right.yaml", {"extends": "base.yaml", "iterations": 7})
+    made = load_spec(write(tmp_path / "top.yaml", {"extends": ["left.yaml", "right.yaml"]}))
+    assert (made.seed, made.iterations) == (1, 7), "the later file wins with all that it holds, its base included"
+
+
+def test_another_kind_replaces_and_the_same_kind_mixes(tmp_path):
+    base = tree(rollout__engine={"kind": "torch", "instances": 3}, trainer__engine={"kind": "torch", "ranks": 3})
+    write(tmp_path / "base.yaml", base)
+    virtual = {"kind": "virtual", "clock_factor": 5.0}
+    top = {"extends": "base.yaml", "rollout": {"engine": virtual}, "trainer": {"engine": virtual}}
+    made = load_spec(write(tmp_path / "virtual.yaml", top))
+    assert (made.rollout.engine.instances, made.trainer.engine.ranks) == (2, 2), "defaults, not the other kind's values"
+    top = {"extends": "base.yaml", "rollout": {"engine": {"kind": "torch", "dtype": "bfloat16"}}, "exact": False}
+    made = load_spec(write(tmp_path / "torch.yaml", top))
+    assert (made.rollout.engine.instances, made.rollout.engine.dtype) == (3, "bfloat16")
+
+
+def test_layers():
+    assert lay_over({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {"a": {"b": 3, "c": 2}, "d": 4}
+    assert lay_over({"a": {"b": 1}}, {"a": None}) == {"a": None}
+    assert lay_over({"a": None}, {"a": {"b": 1}}) == {"a": {"b": 1}}
+    assert lay_over({"a": [1, 2]}, {"a": [3]}) == {"a": [3]}
+    assert lay_over({"x": 1}, {"kind": "k"}) == {"x": 1, "kind": "k"}
+    assert lay_over({"kind": "j", "x": 1}, {"kind": "k", "y": 2}) == {"kind": "k", "y": 2}
+    old, new = {"a": {"b": 1}}, {"a": {"c": 2}}
+    lay_over(old, new)
+    assert (old, new) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+def test_null_switches_a_part_off(tmp_path):
+    write(tmp_path / "base.yaml", tree(warmup={"max_steps": 3}, algorithm={"kind": "grpo", "kl": {"coefficient": 1.0}}))
+    top = {"extends": "base.yaml", "warmup": None, "algorithm": {"kl": None}}
+    made = load_spec(write(tmp_path / "top.yaml", top))
+    assert made.warmup is None
+    assert made.algorithm.kl is None
+
+
+def test_a_cycle(tmp_path):
+    write(tmp_path / "a.yaml", {"extends": "b.yaml"})
+    write(tmp_path / "b.yaml", {"extends": "./a.yaml"})
+    (line,) = refusal(tmp_path / "a.yaml")
+    assert line.endswith(f"extends itself: {tmp_path / 'a.yaml'} -> {tmp_path / 'b.yaml'} -> {tmp_path / 'a.yaml'}")
+    (line,) = refusal(write(tmp_path / "self.yaml", {"extends": ["self.yaml"]}))
+    assert "extends itself" in line
+
+
+@pytest.mark.parametrize("given", [5, None, {"a": "b.yaml"}, ["b.yaml", 5], True])
+def test_extends_of_a_wrong_type(tmp_path, given):
+    path = write(tmp_path / "a.yaml", {"extends": given})
+    (line,) = refusal(path)
+    assert line.startswith(f"{path}: extends: a file name or a list of them is needed (given: ")
+
+
+def test_extends_what_is_not_there(tmp_path):
+    path = write(tmp_path / "a.yaml", {"extends": "none.yaml"})
+    assert refusal(path) == [f"{path}: extends: there is no file {tmp_path / 'none.yaml'}"]
+
+
+def test_a_mistake_names_the_file_it_stands_in(tmp_path):
+    base = write(tmp_path / "base.yaml", tree(rollout={"temprature": 1.0}, iterations=0, seed=-1))
+    more = write(tmp_path / "more.yaml", {"extends": "base.yaml", "iterations": -5})
+    top = write(tmp_path / "top.yaml", {"extends": "more.yaml", "exactt": True})
+    lines = refusal(top, "data.probe=0", "trainer.engine.ranks=1", "rewards.parts.0.weight=heavy", "seed=-3")
+    assert sorted(lines) == sorted(
+        [
+            f"{more}: iterations: Input should be greater than 0 (given: -5)",
+            f"{base}: rollout.temprature: unknown key; did you mean 'temperature'?",
+            f"{top}: exactt: unknown key; did you mean 'exact'?",
+            "--set data.probe=0: data.probe: Input should be greater than 0 (given: 0)",
+            "--set trainer.engine.ranks=1: trainer.engine.kind: required, and missing; known kinds: torch, virtual",
+            "--set rewards.parts.0.weight=heavy: rewards.parts.0.weight: Input should be a valid number, "
+            "unable to parse string as a number (given: 'heavy')",
+            "--set seed=-3: seed: Input should be greater than or equal to 0 (given: -3)",
+        ]
+    )
+
+
+def test_what_is_missing_is_named_where_it_would_stand(tmp_path):
+    base = write(tmp_path / "base.yaml", {"data": {"sources": [{"kind": "jsonl"}]}})
+    top = write(tmp_path / "top.yaml", {"extends": "base.yaml", "name": "x"})
+    assert refusal(top) == [
+        f"{base}: data.sources.0.path: required, and missing",
+        f"{top}: rewards: required, and missing",
+    ]
+
+
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir("/")
+    sources = [
+        {"kind": "jsonl", "path": "../data/a.jsonl", "held_out_path": "b.jsonl"},
+        {"kind": "jsonl", "path": "/c.jsonl"},
+        {"kind": "jsonl", "path": "~/d.jsonl"},
+    ]
+    write(tmp_path / "specs" / "base.yaml", tree(data={"sources": sources}, model={"kind": "folder", "path": "model"}))
+    made = load_spec(write(tmp_path / "top.yaml", {"extends": "specs/base.yaml"}))
+    assert made.model.path == str(tmp_path / "specs" / "model")
+    assert [source.path for source in made.data.sources] == [
+        str(tmp_path / "data" / "a.jsonl"),
+        "/c.jsonl",
+        str(tmp_path / "home" / "d.jsonl"),
+    ]
+    assert made.data.sources[0].held_out_path == str(tmp_path / "specs" / "b.jsonl")
+
+
+def test_options_are_handed_on_as_they_are(tmp_path):
+    path = write(tmp_path / "a.yaml", tree(rewards__parts__0__options={"path": "x.y", "deep": [{"path": "z"}]}))
+    assert load_spec(path).rewards.parts[0].options == {"path": "x.y", "deep": [{"path": "z"}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\nseed: 1\nname: b\n", ", line 3: is not YAML for a spec: key 'name' was already given in line 1"),
+        (
+            'rollout:\n  top_p: 1\n  temperature: 1\n  "top_p": 2\n',
+            ", line 4: is not YAML for a spec: key 'top_p' was already given in line 2",
+        ),
+        (
+            "data:\n  sources:\n    - {kind: jsonl,\n       kind: jsonl}\n",
+            ", line 4: is not YAML for a spec: key 'kind' was already given in line 3",
+        ),
+        ("name: a\n1: b\n", ", line 2: is not YAML for a spec: key '1' is not text; if it is meant, put it in quotes"),
+        (
+            "name: a\non: b\n",
+            ", line 2: is not YAML for a spec: key 'on' is not text; if it is meant, put it in quotes",
+        ),
+        ("name: a\n? [x]\n: b\n", ", line 2: is not YAML for a spec: key a mapping or list is not text"),
+        ("name: a\n\tseed: 1\n", ", line 2: is not YAML for a spec: found character '\\t'"),
+        ("name: [unclosed", ": is not YAML for a spec: expected ',' or ']'"),
+        ("name: a\n---\nname: b\n", ", line 2: is not YAML for a spec: but found another document"),
+        ("name: *nowhere\n", ": is not YAML for a spec: found undefined alias 'nowhere'"),
+        ("data: &d\n  sources: [*d]\n", ", line 1: is not YAML for a spec: found unconstructable recursive node"),
+        ("name: a\nseed: " + "9" * 5000 + "\n", ": is not YAML for a spec: Exceeds the limit"),
+        ("name: \x07\n", ": is not YAML for a spec: unacceptable character"),
+        ("- a\n", ": a spec is a mapping of keys to values, this is a list"),
+        ("text", ": a spec is a mapping of keys to values, this is 'text'"),
+        ("", ": a spec is a mapping of keys to values, this is empty"),
+        ("# only a comment\n", ": a spec is a mapping of keys to values, this is empty"),
+    ],
+)
+def test_what_is_no_yaml_for_a_spec(tmp_path, text, message):
+    path = write(tmp_path / "a.yaml", text)
+    (line,) = refusal(path)
+    assert line.startswith(f"{path}{message}")
+
+
+def test_too_deep(tmp_path):
+    (line,) = refusal(write(tmp_path / "a.yaml", "[" * 3_000))
+    assert line == f"{tmp_path / 'a.yaml'}: is not YAML for a spec: nested too deeply"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!python/object/apply:os.mkdir [{target}]",
+        "!!python/object/new:os.mkdir [{target}]",
+        "!!python/name:os.mkdir",
+        "!!python/module:os",
+        "!!python/tuple [1, 2]",
+        "!include other.yaml",
+        "!!binary aGFsbG8=",
+        "!!set {{a}}",
+        "!!str a",
+    ],
+)
+def test_a_tag_is_refused_and_nothing_is_executed(tmp_path, value):
+    target = tmp_path / "made"
+    text = value.format(target=target)
+    path = write(tmp_path / "a.yaml", f"name: a\nseed: {text}\n")
+    (line,) = refusal(path)
+    assert line.startswith(f"{path}, line 2: is not YAML for a spec: tag ")
+    assert line.endswith("a spec holds plain values")
+    (line,) = refusal(write(tmp_path / "b.yaml", tree()), f"name={text}")
+    assert "a spec holds plain values" in line
+    assert not target.exists()
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    assert refusal(tmp_path / "none.yaml") == [f"{tmp_path / 'none.yaml'}: cannot be read: No such file or directory"]
+    assert refusal(tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    assert refusal(tmp_path / "latin.yaml") == [f"{tmp_path / 'latin.yaml'}: is not UTF-8 text: byte 9 cannot be read"]
+
+
+def test_numbers_dates_and_marks(tmp_path):
+    read = parse_yaml(
+        "{a: 1e-3, b: 2E5, c: -.5e+1, d: 1.5, e: 7, f: 2024-01-02, g: '1e-3', h: .nan, i: 1e, j: e5}", "x"
+    )
+    assert math.isnan(read.pop("h"))
+    assert read == {
+        "a": 1e-3, "b": 2e5, "c": -5.0, "d": 1.5, "e": 7, "f": "2024-01-02", "g": "1e-3", "i": "1e", "j": "e5",
+    }  # fmt: skip
+    assert type(read["b"]) is float
+    (tmp_path / "marked.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
+    lines = refusal(tmp_path / "marked.yaml")
+    assert any("a: unknown key" in line for line in lines), "a byte order mark is no part of the first key"
+
+
+def test_anchors_and_merges_are_copies(tmp_path):
+    text = """\
+name: anchors
+data:
+  sources:
+    - &first {kind: reasoning_gym, task: spell_backward, size: 10}
+    - {<<: *first, size: 20}
+    - *first
+rewards: {parts: [{name: exact, function: exact_match}]}
+"""
+    made = load_spec(write(tmp_path / "a.yaml", text), ["data.sources.2.task=chain_sum"])
+    assert [(source.task, source.size) for source in made.data.sources] == [
+        ("spell_backward", 10),
+        ("spell_backward", 20),
+        ("chain_sum", 10),
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="ab:-[]{}&*!|>'\"%@,? \n\t01e.~<", max_size=25))
+def test_any_text_is_a_value_or_a_refusal_in_one_line(text):
+    try:
+        parse_yaml(text, "origin")
+    except ConfigurationError as error:
+        assert str(error).startswith("origin")
+        assert "\n" not in str(error)
+
+
+def test_the_path_may_be_relative(tmp_path, monkeypatch):
+    write(tmp_path / "a.yaml", tree(model={"kind": "folder", "path": "m"}))
+    monkeypatch.chdir(tmp_path)
+    assert load_spec(Path("a.yaml")).model.path == str(tmp_path / "m")

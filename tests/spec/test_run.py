@@ -1,0 +1,253 @@
+"""The spec itself: defaults, immutability, digest, exactness, contradictions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from tests.spec.trees import ROOT, VIRTUAL, mistakes, spec, tree
+from yatt_core.spec import RunSpec, load_spec, parse_spec
+
+
+def leaves(value, place=()):
+    """Every value in a JSON tree with its place."""
+    if isinstance(value, dict) and value:
+        return [leaf for key, item in value.items() for leaf in leaves(item, (*place, key))]
+    if isinstance(value, list) and value:
+        return [leaf for index, item in enumerate(value) for leaf in leaves(item, (*place, index))]
+    return [(place, value)]
+
+
+def test_defaults_of_a_real_run():
+    made = spec()
+    assert made.exact
+    assert not made.virtual
+    assert (made.rollout.engine.kind, made.rollout.engine.dtype, made.rollout.engine.instances) == (
+        "torch",
+        "float32",
+        2,
+    )
+    assert (made.trainer.engine.kind, made.trainer.engine.dtype, made.trainer.engine.ranks) == ("torch", "float32", 2)
+    assert (made.rollout.temperature, made.rollout.top_p) == (1.0, 1.0)
+    assert made.algorithm.kind == "grpo"
+    assert made.algorithm.kl is None
+    assert made.warmup is None
+    assert made.model.kind == "from_config"
+    assert made.data.logical_shards == 16
+    assert made.controllers.count == 2
+    assert made.optimizer_steps_per_iteration == 1
+    assert made.exact_obstacles() == []
+
+
+def test_defaults_fit_together():
+    """A spec with nothing but the required keys can be run: a prompt and a response fit into the default model."""
+    made = spec()
+    assert made.data.max_prompt_tokens + made.rollout.max_new_tokens <= made.model.max_positions
+
+
+@pytest.mark.parametrize("path", [*ROOT.glob("configs/*.yaml"), *ROOT.glob("tests/specs/*.yaml")], ids=lambda p: p.stem)
+def test_every_spec_in_the_repository_is_valid_and_survives_the_ledger(path):
+    made = load_spec(path)
+    again = parse_spec(made.model_dump(mode="json"), "the ledger")
+    assert again == made
+    assert again.digest == made.digest
+    assert RunSpec.model_validate_json(made.model_dump_json()) == made
+
+
+def test_derived_values():
+    made = spec(algorithm={"kind": "grpo", "epochs": 2, "mini_batches": 3}, data__prompts_per_iteration=5)
+    assert made.optimizer_steps_per_iteration == 6
+    assert made.shards == 5
+    assert spec(data__logical_shards=4).shards == 4
+    assert spec(**VIRTUAL).virtual
+    parts = [{"name": "length", "function": "f"}, {"name": "right", "function": "g"}]
+    assert spec(rewards__parts=parts).accuracy_part == "length"
+    assert spec(rewards__parts=parts, rewards__accuracy_part="right").accuracy_part == "right"
+
+
+def models_in(value):
+    if isinstance(value, BaseModel):
+        yield value
+        for name in type(value).model_fields:
+            yield from models_in(getattr(value, name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from models_in(item)
+
+
+def test_every_part_is_frozen():
+    made = load_spec(ROOT / "configs" / "quickstart.yaml")
+    parts = list(models_in(made))
+    assert len(parts) > 15
+    for part in parts:
+        name = next(iter(type(part).model_fields))
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(part, name, getattr(part, name))
+
+
+def test_the_digest_is_pinned():
+    """A change here makes every run in a ledger look like another spec; it has to be meant."""
+    assert spec(name="pinned").digest == "02933549c3c6629a6f3c6f922ecd6eba3041ed3fdd8eb63e9f88ac3a7ace558b"
+
+
+def test_the_digest_does_not_depend_on_the_order_of_keys_or_on_how_values_are_written():
+    forward = tree(rollout={"temperature": 1, "max_new_tokens": 6}, seed=3)
+    backward = dict(reversed(tree(rollout={"max_new_tokens": "6", "temperature": 1.0}, seed=3).items()))
+    assert list(forward) != list(backward)
+    assert parse_spec(forward, "a").digest == parse_spec(backward, "b").digest
+
+
+def test_the_digest_is_the_same_in_another_process():
+    path = ROOT / "configs" / "quickstart.yaml"
+    program = (
+        f"from pathlib import Path; from yatt_core.spec import load_spec; print(load_spec(Path({str(path)!r})).digest)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"PYTHONHASHSEED": "7"},
+    )
+    assert shown.stdout.strip() == load_spec(path).digest
+
+
+def test_any_other_value_is_another_digest():
+    """Each leaf of a full spec in turn: wherever another value is allowed there, the digest is another one."""
+    whole = load_spec(ROOT / "configs" / "quickstart.yaml").model_dump(mode="json")
+    original = parse_spec(whole, "test").digest
+    unchanged, changed = [], 0
+    for place, value in leaves(whole):
+        for other in _others(value):
+            copied = parse_spec(whole, "test").model_dump(mode="json")
+            node = copied
+            for key in place[:-1]:
+                node = node[key]
+            node[place[-1]] = other
+            try:
+                digest = RunSpec.model_validate(copied).digest
+            except ValidationError:
+                continue
+            changed += 1
+            if digest == original:
+                unchanged.append(place)
+            break
+    assert unchanged == []
+    assert changed > 50
+
+
+def _others(value):
+    """Other values of the same type, of which at least one is usually allowed."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, str):
+        choices = ["linear", "cosine", "sequence_mean", "group_mean", "llama", "other"]
+    elif isinstance(value, int | float):
+        choices = [value * 2, value / 2, value + 1]
+    else:
+        choices = ["other"]
+    return [choice for choice in choices if choice != value]
+
+
+def test_options_are_free_and_part_of_the_digest():
+    nested = {"a": [1, 2.5, "x", None, {"b": True}]}
+    made = spec(data__sources__0__options=nested)
+    assert made.data.sources[0].options == nested
+    assert made.digest != spec().digest
+
+
+def test_exact_needs_float32_and_says_what_stands_in_its_way():
+    bf16 = {"kind": "torch", "dtype": "bfloat16"}
+    (line,) = mistakes(rollout__engine=bf16, trainer__engine=bf16)
+    assert line.startswith(
+        "exact: set it to false, because rollout.engine.dtype is bfloat16, exact needs float32; trainer"
+    )
+    loose = spec(rollout__engine=bf16, exact=False)
+    assert loose.exact_obstacles() == ["rollout.engine.dtype is bfloat16, exact needs float32"]
+
+
+TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"rewards__parts": TWO_PARTS}, "rewards.parts: two parts have the same name in ['a', 'a']"),
+        ({"rewards__accuracy_part": "none"}, "rewards.accuracy_part: 'none' is none of the parts ['exact']"),
+        (
+            {"rollout__engine": {"kind": "virtual"}},
+            "rollout.engine and trainer.engine: both virtual or both real, not virtual and torch",
+        ),
+        (
+            {"algorithm": {"kind": "grpo", "mini_batches": 3}, "data__prompts_per_iteration": 2},
+            "algorithm.mini_batches: 3 is more than data.prompts_per_iteration 2",
+        ),
+        (
+            {"rollout__samples_per_prompt": 1},
+            "rollout.samples_per_prompt: grpo compares the answers to a prompt, so at least 2 are needed",
+        ),
+        (
+            {"rollout__samples_per_prompt": 8, "rollout__batch_samples": 7},
+            "rollout: batch_samples 7 is less than samples_per_prompt 8: the answers to a prompt are decoded together",
+        ),
+        (
+            {"rollout__max_new_tokens": 64, "model": {"kind": "from_config", "max_positions": 64}},
+            "rollout.max_new_tokens: 64 leaves no room for a prompt in model.max_positions 64",
+        ),
+        (
+            {"model": {"kind": "from_config", "hidden_size": 100, "heads": 3, "key_value_heads": 3}},
+            "model: hidden_size 100 is no multiple of heads 3",
+        ),
+        (
+            {"model": {"kind": "from_config", "hidden_size": 96, "heads": 6}},
+            "model: heads 6 is no multiple of key_value_heads 4",
+        ),
+        (
+            {"rewards__parts__0__name": "mean"},
+            "rewards.parts.0.name: 'mean' is taken: reward/mean is a metric of the total; call the part something else",
+        ),
+        (
+            {"rewards__parts__0__name": "std"},
+            "rewards.parts.0.name: 'std' is taken: reward/std is a metric of the total; call the part something else",
+        ),
+    ],
+)
+def test_what_cannot_be_true_at_once(changes, line):
+    assert mistakes(**changes) == [line]
+
+
+def test_contradictions_are_told_all_at_once():
+    lines = mistakes(rewards__accuracy_part="none", rollout__engine={"kind": "virtual"}, rollout__samples_per_prompt=1)
+    assert [line.split(":")[0] for line in lines] == [
+        "rewards.accuracy_part",
+        "rollout.engine and trainer.engine",
+        "rollout.samples_per_prompt",
+    ]
+
+
+def test_a_virtual_run_is_not_held_to_the_model_it_does_not_have():
+    made = spec(**VIRTUAL, rollout__max_new_tokens=64, model={"kind": "from_config", "max_positions": 64})
+    assert made.rollout.max_new_tokens == 64
+
+
+def test_the_reserved_names_are_the_metrics_of_the_total():
+    from flows.metrics import experience_metrics
+    from yatt_core.spec.rewards import TAKEN_NAMES
+
+    sums = dict.fromkeys(
+        ("samples", "prompts", "reward", "reward_squared", "correct", "truncated", "response_tokens", "prompt_tokens"),
+        1.0,
+    )
+    metrics = experience_metrics({**sums, "reward_errors": 0.0, "zero_spread_groups": 0.0})
+    taken = {metric.key.removeprefix("reward/") for metric in metrics if metric.key.startswith("reward/")}
+    assert taken == TAKEN_NAMES
+
+
+def test_paths_in_a_spec_from_the_ledger_stay_as_they_are(tmp_path: Path):
+    made = spec(model={"kind": "folder", "path": str(tmp_path)})
+    assert made.model.path == str(tmp_path)
