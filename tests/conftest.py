@@ -12,5 +12,12 @@ os.environ.update(
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
     HF_HUB_OFFLINE="1",
 )
-for name in ("YATT_HOME", "YATT_LEDGER", "YATT_RAY_ADDRESS", "PREFECT_API_URL", "MLFLOW_TRACKING_URI", "PYTHONDONTWRITEBYTECODE"):
+for name in (
+    "YATT_HOME",
+    "YATT_LEDGER",
+    "YATT_RAY_ADDRESS",
+    "PREFECT_API_URL",
+    "MLFLOW_TRACKING_URI",
+    "PYTHONDONTWRITEBYTECODE",
+):
     os.environ.pop(name, None)

@@ -12,27 +12,35 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-_context: contextvars.ContextVar[dict[str, int | str]] = contextvars.ContextVar("yatt_log_context", default={})
-# Values of keys that name a secret, and credentials inside addresses, never reach a log.
+_context: contextvars.ContextVar[Mapping[str, int | str]] = contextvars.ContextVar(
+    "yatt_log_context", default=MappingProxyType({})
+)
+# Values of keys that name a secret, what follows `Bearer`, and passwords inside addresses never reach a log.
 _SECRETS = re.compile(
-    r"(?i)((?:password|passwd|secret|token|api[_-]?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]+|(://[^/\s:@]+:)[^@\s]+(?=@)"
+    r"""(?ix)
+    (?P<name> (?: password | passwd | secret | token | (?:api|access|private|secret)[_-]?key ) \\?["']? \s*[=:]\s* )
+        (?: \\?"[^"]*" | \\?'[^']*' | [^\s"',;&]+ )
+    | (?P<scheme> \b(?:bearer|authorization["']?\s*[=:]\s*["']?basic)\s+ ) [\w.~+/=-]+
+    | (?P<user> ://[^\s/@:]*: ) [^\s"'<>]* (?=@)
+    """
 )
 
 
 def redact(text: str) -> str:
     """The text with the values of secrets replaced."""
-    return _SECRETS.sub(lambda match: f"{match[1] or match[2]}***", text)
+    return _SECRETS.sub(lambda match: f"{match['name'] or match['scheme'] or match['user']}***", text)
 
 
 @contextmanager
 def log_context(**fields: int | str) -> Iterator[None]:
     """Marks what is logged inside with the iteration and phase at hand."""
-    token = _context.set(_context.get() | fields)
+    token = _context.set({**_context.get(), **fields})
     try:
         yield
     finally:
@@ -52,7 +60,7 @@ class JsonLinesFormatter(logging.Formatter):
         if record.exc_info:
             message += "\n" + self.formatException(record.exc_info)
         body = {"time": round(record.created, 3), "level": record.levelname.lower(), "actor": self._actor}
-        body |= _context.get() | {"logger": record.name, "message": redact(message)}
+        body |= {**_context.get(), "logger": record.name, "message": redact(message)}
         return json.dumps(body)
 
 

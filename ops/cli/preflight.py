@@ -12,7 +12,7 @@ from pathlib import Path
 from ops.cli.output import size
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import RunSpec
-from yatt_core.spec.data import JsonlSource
+from yatt_core.spec.data import JsonlSource, ReasoningGymSource
 from yatt_core.spec.model import ModelFolder, ModelFromConfig
 
 SPARE_BYTES = 256 << 20
@@ -27,6 +27,7 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
     for number, source in enumerate(spec.data.sources):
         if isinstance(source, JsonlSource) and not Path(source.path).is_file():
             raise ConfigurationError(f"data.sources.{number}.path: there is no file {source.path}")
+    check_names(spec)
     if isinstance(spec.model, ModelFolder) and not spec.virtual:
         from yatt_core.data.model_folder import check_model_folder
 
@@ -39,6 +40,20 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
         raise InfrastructureError(
             f"{home}: no room for a run: a snapshot and what comes with it need about {size(needed)}, {size(free)} are free"
         )
+
+
+def check_names(spec: RunSpec) -> None:
+    """Tasks, their options and reward functions that the spec names have to exist."""
+    from yatt_core.rewards.registry import resolve
+
+    for part in spec.rewards.parts:
+        resolve(part)
+    gym_sources = [source for source in spec.data.sources if isinstance(source, ReasoningGymSource)]
+    if gym_sources:
+        from yatt_core.data.gym import create_task
+
+        for source in gym_sources:
+            create_task(source.task, source.options)
 
 
 def existing_parent(folder: Path) -> Path:

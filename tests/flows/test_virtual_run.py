@@ -19,7 +19,7 @@ ITERATIONS = 8
 
 @pytest.fixture
 def finished(driver: Driver) -> tuple[Driver, str]:
-    run = driver.create("virtual.yaml")
+    run = driver.create("virtual.yaml", "name=everything")
     driver.drive(run)
     return driver, run
 

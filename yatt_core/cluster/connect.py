@@ -6,6 +6,7 @@ goes to the terminal: actors keep their own logs.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -30,6 +31,8 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
+    # It warns that a thread cannot set signal handlers, which the driver does for itself.
+    logging.getLogger("ray").setLevel(logging.ERROR)
     if ray.is_initialized():
         ray.shutdown()
     if run_folder is not None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
 import pyarrow as pa
 
 from yatt_core.controllers.generation import GenerationStream, PoolHandles

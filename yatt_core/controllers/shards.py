@@ -16,7 +16,6 @@ from yatt_core.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec
 
-
 SCORE_COLUMNS = ("reward", "correct", "reward_error")
 
 

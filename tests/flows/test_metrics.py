@@ -1,0 +1,67 @@
+"""An iteration's metrics from its receipts."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from flows.metrics import add_sums, evaluation_metrics, experience_metrics, learning_metrics, timing_metrics
+from yatt_core.keys import WorkKey
+from yatt_core.receipts import EvaluateReceipt, PrepareReceipt, UpdateReceipt
+
+KEY = WorkKey("toy-1", 0, 1, "learn")
+SUMS = {
+    "prompts": 2.0, "samples": 4.0, "reward": 2.0, "reward_squared": 2.0, "reward/exact": 2.0, "correct": 1.0,
+    "truncated": 1.0, "response_tokens": 10.0, "prompt_tokens": 20.0, "reward_errors": 0.0, "zero_spread_groups": 1.0,
+}  # fmt: skip
+
+
+def values(metrics: list) -> dict[str, float]:
+    return {metric.key: metric.value for metric in metrics}
+
+
+def test_sums_do_not_depend_on_the_order_of_shards() -> None:
+    random.seed(0)
+    parts = [{"reward": random.uniform(-1e9, 1e9)} for _ in range(64)]
+    shuffled = random.sample(parts, len(parts))
+    assert add_sums(parts) == add_sums(shuffled)
+
+
+def test_means_and_shares() -> None:
+    metrics = values(experience_metrics(SUMS))
+    assert metrics["reward/mean"] == metrics["reward/exact"] == 0.5
+    assert metrics["reward/std"] == 0.5
+    assert metrics["accuracy"] == 0.25
+    assert metrics["truncated_share"] == 0.25
+    assert metrics["length/response_mean"] == 2.5
+    assert metrics["zero_spread_share"] == 0.5
+
+
+def test_a_constant_reward_has_no_spread_whatever_rounding_says() -> None:
+    sums = SUMS | {"reward": 4 * 0.1, "reward_squared": 4 * 0.1 * 0.1 - 1e-18}
+    assert values(experience_metrics(sums))["reward/std"] == pytest.approx(0.0, abs=1e-8)
+    assert not math.isnan(values(experience_metrics(sums))["reward/std"])
+
+
+def test_what_prepare_and_learn_measured_is_of_class_result() -> None:
+    prepared = PrepareReceipt(KEY, "folder", {}, {"kl": 0.5}, {})
+    update = UpdateReceipt(KEY, 1, {"loss": 1.0}, {}, {"seconds": 3.0})
+    metrics = learning_metrics(prepared, update)
+    assert values(metrics) == {"kl": 0.5, "loss": 1.0}
+    assert {metric.metric_class for metric in metrics} == {"result"}
+
+
+def test_evaluation_adds_up_its_slices() -> None:
+    receipts = [EvaluateReceipt(KEY, 3, 1, 1.5), EvaluateReceipt(KEY, 1, 1, 0.5)]
+    assert values(evaluation_metrics(receipts)) == {"evaluation/accuracy": 0.5, "evaluation/reward": 0.5}
+
+
+def test_timings_are_of_class_timing() -> None:
+    metrics = timing_metrics({"learn": 1.0}, 2.0, 10.0, 5.0, 100)
+    assert {metric.metric_class for metric in metrics} == {"timing"}
+    found = values(metrics)
+    assert (
+        found["seconds/learn"] == 1.0 and found["tokens_per_second"] == 5.0 and found["driver_bytes_per_sample"] == 20
+    )

@@ -1,0 +1,87 @@
+"""The outbox's delivery: in order, each row once, whatever the tracker does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from db.engine import Fence
+from db.holder import this_process
+from db.ledger import Ledger
+from db.outbox import OutboxEntry
+from flows.outbox import OutboxPump, deliver_pending
+from flows.protocols import OutboxItem
+from yatt_core.errors import InfrastructureError
+
+
+class RecordingTracker:
+    """Keeps what arrives; refuses while it is away."""
+
+    def __init__(self) -> None:
+        self.arrived: list[OutboxItem] = []
+        self.away = False
+
+    def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
+        if self.away:
+            raise InfrastructureError("the tracker is away")
+        self.arrived += items
+        return {item.key: "tracking-run" for item in items if item.kind == "run"}
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[tuple[str, Ledger, Fence]]:
+    address = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with Ledger.open(address) as ledger:
+        run = ledger.runs.create("toy", {}, "digest", 1).id
+        fence = ledger.leases.acquire(run, this_process(), 60)
+        rows = [OutboxEntry(f"{run}/run", "run", {}, 1)]
+        rows += [OutboxEntry(f"{run}/tag{i}", "tags", {"i": str(i)}, i) for i in range(250)]
+        ledger.outbox.enqueue(fence, rows)
+        yield address, ledger, fence
+
+
+def test_the_run_is_created_before_all_else_and_everything_arrives_in_order(filled: tuple[str, Ledger, Fence]) -> None:
+    _, ledger, fence = filled
+    tracker = RecordingTracker()
+    assert deliver_pending(ledger, fence, tracker) == 1
+    assert ledger.runs.find(fence.run).mlflow_run_id == "tracking-run"
+    while deliver_pending(ledger, fence, tracker):
+        pass
+    assert [item.at_ms for item in tracker.arrived] == [1, *range(250)]
+    assert {item.tracking_run for item in tracker.arrived[1:]} == {"tracking-run"}
+    assert ledger.outbox.counts(fence.run) == (0, 251)
+
+
+def test_rows_wait_while_the_tracker_is_away(filled: tuple[str, Ledger, Fence]) -> None:
+    _, ledger, fence = filled
+    tracker = RecordingTracker()
+    tracker.away = True
+    with pytest.raises(InfrastructureError):
+        deliver_pending(ledger, fence, tracker)
+    assert ledger.outbox.counts(fence.run) == (251, 0)
+    tracker.away = False
+    while deliver_pending(ledger, fence, tracker):
+        pass
+    assert len(tracker.arrived) == 251
+
+
+def test_the_pump_drains_at_its_end(filled: tuple[str, Ledger, Fence]) -> None:
+    address, ledger, fence = filled
+    tracker = RecordingTracker()
+    pump = OutboxPump(address, fence, tracker)
+    pump.start()
+    assert pump.stop(drain_seconds=30)
+    assert len(tracker.arrived) == 251
+    assert ledger.outbox.counts(fence.run)[0] == 0
+
+
+def test_the_pump_says_when_rows_stay_behind(filled: tuple[str, Ledger, Fence]) -> None:
+    address, ledger, fence = filled
+    tracker = RecordingTracker()
+    tracker.away = True
+    pump = OutboxPump(address, fence, tracker)
+    pump.start()
+    assert not pump.stop(drain_seconds=30)
+    assert ledger.outbox.counts(fence.run) == (251, 0)

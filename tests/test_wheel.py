@@ -1,0 +1,46 @@
+"""The built wheel is whole: installed where there is no checkout, it can check a machine and print its schema."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    finished = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
+    """Its libraries are those of the tests' environment, so that nothing has to be fetched."""
+    source = tmp_path / "source"
+    run("git", "clone", "-q", ROOT, source, cwd=tmp_path)
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path, source, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("yatt-*.whl")
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=tmp_path).strip())
+    # A path file of a path file is not followed, so the checkout that is installed here for editing stays invisible.
+    (site / "libraries.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    yatt = environment / "bin" / "yatt"
+    schema = json.loads(run(yatt, "schema", cwd=tmp_path))
+    assert schema["title"] == "YATT run spec"
+    doctor = run(yatt, "doctor", cwd=tmp_path)
+    assert "python" in doctor
+    where = run(python, "-c", "import db, flows, ops, yatt_core; print(yatt_core.__file__)", cwd=tmp_path)
+    assert str(site) in where
+    run(
+        python,
+        "-c",
+        "import db.migrate, pathlib; from db.ledger import Ledger; Ledger.open('l.db').close()",
+        cwd=tmp_path,
+    )
