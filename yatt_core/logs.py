@@ -25,7 +25,7 @@ _context: contextvars.ContextVar[Mapping[str, int | str]] = contextvars.ContextV
 _SECRETS = re.compile(
     r"""(?ix)
     (?P<name> (?: password | passwd | secret | token | (?:api|access|private|secret)[_-]?key ) \\?["']? \s*[=:]\s* )
-        (?: \\?"[^"]*" | \\?'[^']*' | [^\s"',;&]+ )
+        (?: \\?"[^"\n]*" | \\?'[^'\n]*' | \\?["']?[^\s"',;&]+ )
     | (?P<scheme> \b(?:bearer|authorization["']?\s*[=:]\s*["']?basic)\s+ ) [\w.~+/=-]+
     | (?P<user> ://[^\s/@:]*: ) [^\s"'<>]* (?=@)
     """

@@ -1,0 +1,153 @@
+"""Logs: JSON lines with their surroundings, one file a process, and no secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from yatt_core import logs
+from yatt_core.logs import JsonLinesFormatter, actor_logs, log_context, log_file, redact, timed
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password=hunter2 and on", "password=*** and on"),
+        ("PASSWD: hunter2, x", "PASSWD: ***, x"),
+        ("{'api_key': 'k-1', 'n': 1}", "{'api_key': ***, 'n': 1}"),
+        ('{"secret": "two words"}', '{"secret": ***}'),
+        (r"{\"token\": \"abc\"}", r"{\"token\": ***}"),
+        ('password="unfinished', "password=***"),
+        ("MLFLOW_TRACKING_TOKEN=abc", "MLFLOW_TRACKING_TOKEN=***"),
+        ("AWS_SECRET_ACCESS_KEY=ab/c+d", "AWS_SECRET_ACCESS_KEY=***"),
+        ("private-key=x api-key:y", "private-key=*** api-key:***"),
+        ("https://host/x?token=abc&page=2", "https://host/x?token=***&page=2"),
+        ("Authorization: Bearer abc.def-1", "Authorization: Bearer ***"),
+        ("'Authorization': 'Basic dXNlcg=='", "'Authorization': 'Basic ***'"),
+        ("postgresql://yatt:hunter2@db:5432/ledger", "postgresql://yatt:***@db:5432/ledger"),
+        ("postgresql+psycopg://yatt:p@ss/w:rd@db/ledger", "postgresql+psycopg://yatt:***@db/ledger"),
+        ("redis://:hunter2@host/0", "redis://:***@host/0"),
+        ("a://u:p@h/x then b://v:q@g/y", "a://u:***@h/x then b://v:***@g/y"),
+    ],
+)
+def test_secrets_are_replaced(text, shown):
+    assert redact(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tokens: 5, tokens_per_second=12.5",
+        "stop_tokens=(1, 2) max_new_tokens=6",
+        "http://127.0.0.1:4200/api answered, said x@y",
+        "https://user@host/x",
+        "secretary: Ann; the token of it",
+        "",
+    ],
+)
+def test_what_is_no_secret_stays(text):
+    assert redact(text) == text
+
+
+def test_redacting_twice_changes_nothing():
+    once = redact("password=a token: 'b c' postgresql://u:p@h/x Bearer abc")
+    assert redact(once) == once
+    assert not {"a", "b c", "p", "abc"} & set(once.replace("@", " ").replace(":", " ").split())
+
+
+def record(message: str, *args: object, **more: object) -> logging.LogRecord:
+    return logging.makeLogRecord(
+        {"name": "yatt_core.test", "levelname": "WARNING", "created": 12.34567, "msg": message, "args": args, **more}
+    )
+
+
+def test_a_record_is_one_json_line():
+    line = JsonLinesFormatter("controller-0").format(record("shard %d\nhas %s", 3, "ü"))
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": 12.346,
+        "level": "warning",
+        "actor": "controller-0",
+        "logger": "yatt_core.test",
+        "message": "shard 3\nhas ü",
+    }
+
+
+def test_a_traceback_is_part_of_the_message_and_has_no_secrets():
+    try:
+        raise ValueError("cannot reach postgresql://u:hunter2@h/x")
+    except ValueError:
+        line = JsonLinesFormatter("a").format(record("failed", exc_info=sys.exc_info()))
+    message = json.loads(line)["message"]
+    assert message.startswith("failed\nTraceback")
+    assert "ValueError: cannot reach postgresql://u:***@h/x" in message
+    assert "hunter2" not in line
+
+
+def test_the_surroundings_are_fields():
+    form = JsonLinesFormatter("a")
+    with log_context(iteration=3, phase="collect"):
+        with log_context(phase="reward", shard=1):
+            inner = json.loads(form.format(record("x")))
+        outer = json.loads(form.format(record("x")))
+    after = json.loads(form.format(record("x")))
+    assert (inner["iteration"], inner["phase"], inner["shard"]) == (3, "reward", 1)
+    assert (outer["iteration"], outer["phase"]) == (3, "collect")
+    assert "shard" not in outer
+    assert "iteration" not in after
+
+
+def test_the_surroundings_end_with_an_error_and_do_not_reach_other_threads():
+    form = JsonLinesFormatter("a")
+    with pytest.raises(ZeroDivisionError), log_context(iteration=1):
+        with ThreadPoolExecutor(1) as pool:
+            assert "iteration" not in json.loads(pool.submit(form.format, record("x")).result())
+        raise ZeroDivisionError
+    assert "iteration" not in json.loads(form.format(record("x")))
+
+
+@pytest.fixture
+def root_logger():
+    """The root logger as it was."""
+    root, ours = logging.getLogger(), logging.getLogger("yatt_core")
+    handlers, level = list(root.handlers), ours.level
+    yield root
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+        handler.close()
+    ours.setLevel(level)
+
+
+def test_an_actor_has_a_file_of_its_own(tmp_path, root_logger):
+    label = actor_logs(tmp_path, "controller-1", epoch=4)
+    with log_context(iteration=2):
+        logging.getLogger("yatt_core.controllers").info("token=%s", "abc")
+        logging.getLogger("some.library").warning("careful")
+        logging.getLogger("some.library").debug("noise")
+    path = log_file(tmp_path, "controller-1", 4)
+    assert path == tmp_path / "logs" / "e0004.controller-1.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["message"] for line in lines] == [f"controller-1 started, pid {os.getpid()}", "token=***", "careful"]
+    assert [line["actor"] for line in lines] == ["controller-1"] * 3
+    assert [line.get("iteration") for line in lines] == [None, 2, 2]
+    assert (label.name, label.pid) == ("controller-1", os.getpid())
+
+
+def test_a_second_epoch_does_not_touch_the_first_ones_file(tmp_path):
+    assert log_file(tmp_path, "a", 1) != log_file(tmp_path, "a", 2)
+
+
+def test_timing_adds_up_also_when_it_fails(monkeypatch):
+    clock = iter([10.0, 12.5, 20.0, 20.5])
+    monkeypatch.setattr(logs.time, "monotonic", lambda: next(clock))
+    timing: dict[str, float] = {}
+    with timed(timing, "reward"):
+        pass
+    with pytest.raises(KeyError), timed(timing, "reward"):
+        raise KeyError
+    assert timing == {"reward": 3.0}
