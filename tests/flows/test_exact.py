@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 from mlflow.tracking import MlflowClient
 
 from flows.results import RunResults
 from tests.flows.tools import Driver, same_result
 
+METRICS = {
+    "reward/mean", "reward/score", "accuracy", "entropy", "kl", "clip_fraction", "ratio_max", "ratio_min", "grad_norm",
+    "log_prob_gap_mean", "log_prob_gap_max", "truncated_share", "length/response_mean", "length/prompt_mean",
+    "tokens_per_second", "seconds/collect", "seconds/prepare", "seconds/learn", "seconds/sync", "loss", "learning_rate",
+}  # fmt: skip
+
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, service_environment: dict[str, str]) -> RunResults:
+def finished(tmp_path_factory: pytest.TempPathFactory, service_environment: dict[str, str]) -> tuple[Driver, str]:
     driver = Driver(tmp_path_factory.mktemp("undisturbed"), service_environment)
     run = driver.create("torch.yaml")
     driver.drive(run)
+    return driver, run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished: tuple[Driver, str]) -> RunResults:
+    driver, run = finished
     return driver.results(run)
+
+
+def test_every_iteration_has_the_metrics_that_people_watch(finished: tuple[Driver, str]) -> None:
+    driver, run = finished
+    with driver.ledger() as ledger:
+        histories = {key: ledger.metrics.history(run, key) for key in METRICS}
+    for key, points in histories.items():
+        assert [step for step, _ in points] == [1, 2, 3, 4], key
+    gaps = [value for _, value in histories["log_prob_gap_max"]]
+    assert 0 < max(gaps) < 1e-4, "the trainer's float32 agrees with the sampler's"
+    assert max(value for _, value in histories["ratio_max"]) > 1.0, "the second mini-batch is off-policy"
+    assert max(value for _, value in histories["kl"]) > 0.0
+
+
+def test_a_kept_snapshot_answers_as_the_run_did(finished: tuple[Driver, str]) -> None:
+    driver, run = finished
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(driver.folder), "evaluate", run, "-o", "json"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert json.loads(said)["accuracy"] == driver.results(run).accuracy
 
 
 def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: RunResults, driver: Driver) -> None:

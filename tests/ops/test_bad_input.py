@@ -42,6 +42,8 @@ def refused(answer: Answer, code: int, says: str) -> None:
         ("=3", "write key=value"),
         ("seed.deep=3", "is a value, it has no keys below it"),
         ("rewards.accuracy_part=nothing", "is none of the parts"),
+        ("rewards.parts.0.function=virtual_scor", "did you mean 'virtual_score'?"),
+        ("data.sources.0.task=spell_backwards", "did you mean 'spell_backward'?"),
     ],
 )
 def test_a_wrong_spec(yatt: Yatt, home: Home, spec_file: Path, override: str, says: str) -> None:
