@@ -24,8 +24,9 @@ from flows.metrics import (
 from flows.protocols import IterationSummary
 from flows.segment import Segment
 from flows.state import ControlState
-from yatt_core.data.prepared import prepared_is_whole
+from yatt_core.data.prepared import prepared_is_whole, sweep_prepared
 from yatt_core.data.prompts import Cursor, draw
+from yatt_core.data.shard_log import sweep
 from yatt_core.data.telemetry import write_telemetry
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.keys import WorkKey
@@ -222,6 +223,9 @@ def commit(
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
     metrics += timing_metrics(seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes())
     after = replace(state, iteration=iteration, cursor=experience.cursor, fingerprint=dict(update.fingerprint))
+    # What killed attempts left of this iteration; nothing of it can be asked for any more.
+    sweep(segment.folder, segment.branch, iteration, [row.folder for row in experience.shards])
+    sweep_prepared(segment.folder, segment.branch, iteration, [prepared.folder])
     segment.record_outcome(iteration, seconds)
     return _commit(segment, _scored(after, metrics), metrics, experience.digest)
 

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from db.records import SnapshotRow
 from flows.segment import Segment
 from flows.state import ControlState
+from yatt_core.checkpoints.retention import sweep_snapshots
 from yatt_core.data.prepared import prepared_is_whole
 from yatt_core.errors import DataError, InfrastructureError, NumericError
 from yatt_core.keys import WorkKey
@@ -25,6 +26,8 @@ def recover(segment: Segment) -> ControlState:
     """The state after the last commit, with trainer and engines holding its weights."""
     segment.check()
     segment.ready_fleet()
+    kept = [row.folder for row in segment.ledger.records.snapshots(segment.run)]
+    sweep_snapshots(segment.folder, kept)
     commit = segment.ledger.commits.latest(segment.run)
     if commit is None:
         segment.restart_clock()

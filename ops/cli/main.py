@@ -86,3 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == ExitCode.INTERRUPTED:  # typer itself makes this of Ctrl-C, without a word
         sys.stderr.write("interrupted\n")
     return code if isinstance(code, int) else ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

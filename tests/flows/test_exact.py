@@ -79,8 +79,9 @@ def check_nothing_generated_twice(driver: Driver, run: str) -> None:
     """Shards that were sealed before a kill keep their epoch; no second folder of theirs was sealed."""
     folder = driver.home.run_folder(run) / "experience"
     for iteration in range(1, 5):
-        manifests = list((folder / f"b000/i{iteration:06d}").glob("w00-s*/manifest.json"))
-        assert len(manifests) == 6
+        shards = list((folder / f"b000/i{iteration:06d}").glob("w00-s*"))
+        assert len(shards) == 6, "what killed attempts left is swept"
+        assert all((shard / "manifest.json").exists() for shard in shards)
     with driver.ledger() as ledger:
         epochs = {shard.epoch for shard in ledger.records.shards(run, 0, 2)}
     assert len(epochs) >= 1 and min(epochs) == 1

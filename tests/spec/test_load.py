@@ -101,13 +101,13 @@ def test_a_mistake_names_the_file_it_stands_in(tmp_path):
     base = write(tmp_path / "base.yaml", tree(rollout={"temprature": 1.0}, iterations=0, seed=-1))
     more = write(tmp_path / "more.yaml", {"extends": "base.yaml", "iterations": -5})
     top = write(tmp_path / "top.yaml", {"extends": "more.yaml", "exactt": True})
-    lines = refusal(top, "data.probe=0", "trainer.engine.ranks=1", "rewards.parts.0.weight=heavy", "seed=-3")
+    lines = refusal(top, "data.held_out=0", "trainer.engine.ranks=1", "rewards.parts.0.weight=heavy", "seed=-3")
     assert sorted(lines) == sorted(
         [
             f"{more}: iterations: Input should be greater than 0 (given: -5)",
             f"{base}: rollout.temprature: unknown key; did you mean 'temperature'?",
             f"{top}: exactt: unknown key; did you mean 'exact'?",
-            "--set data.probe=0: data.probe: Input should be greater than 0 (given: 0)",
+            "--set data.held_out=0: data.held_out: Input should be greater than 0 (given: 0)",
             "--set trainer.engine.ranks=1: trainer.engine.kind: required, and missing; known kinds: torch, virtual",
             "--set rewards.parts.0.weight=heavy: rewards.parts.0.weight: Input should be a valid number, "
             "unable to parse string as a number (given: 'heavy')",

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from tests.spec.trees import ROOT, VIRTUAL, mistakes, spec, tree
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec, load_spec, parse_spec
 
 
@@ -251,3 +252,17 @@ def test_the_reserved_names_are_the_metrics_of_the_total():
 def test_paths_in_a_spec_from_the_ledger_stay_as_they_are(tmp_path: Path):
     made = spec(model={"kind": "folder", "path": str(tmp_path)})
     assert made.model.path == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda path: path.name
+)
+def test_every_config_that_ships_is_a_spec(path: Path) -> None:
+    assert load_spec(path).digest
+
+
+def test_a_warm_up_needs_probe_tasks(tmp_path: Path) -> None:
+    quickstart = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+    with pytest.raises(ConfigurationError, match=r"data\.probe"):
+        load_spec(quickstart, ["data.probe=0"])
+    assert load_spec(quickstart, ["data.probe=0", "warmup=null"]).data.probe == 0

@@ -222,7 +222,7 @@ def _table(prompts: Sequence[Prompt]) -> pa.Table:
         (prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, canonical_json(prompt.entry))
         for prompt in prompts
     ]
-    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
 
 
 def _row_digest(part: str, prompt: Prompt) -> str:

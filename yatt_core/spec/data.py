@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt
 
 from yatt_core.spec.base import SpecModel
 
@@ -53,8 +53,8 @@ class DataSpec(SpecModel):
     """Fixed slices of an iteration's prompts; files and decode batches follow them."""
     held_out: PositiveInt = 300
     """Tasks for evaluation, shared out over the sources by weight; no training prompt has the same text."""
-    probe: PositiveInt = 200
-    """Training-side tasks that tell the warm-up when to stop; never trained on either."""
+    probe: NonNegativeInt = 200
+    """Training-side tasks that tell the warm-up when to stop; never trained on either. A run without a warm-up needs none."""
     system_prompt: str | None = None
     """A system message before each prompt, where the model's chat template takes one."""
     max_prompt_tokens: PositiveInt = 1024

@@ -156,6 +156,8 @@ class RunSpec(SpecModel):
             yield f"rollout.engine and trainer.engine: both virtual or both real, not {kinds}"
         if self.exact and (obstacles := self.exact_obstacles()):
             yield f"exact: set it to false, because {'; '.join(obstacles)}"
+        if self.warmup is not None and not self.data.probe:
+            yield "data.probe: a warm-up stops by the accuracy on probe tasks, so it needs some; write 1 or more"
         if self.algorithm.mini_batches > self.data.prompts_per_iteration:
             yield (
                 f"algorithm.mini_batches: {self.algorithm.mini_batches} is more than "
