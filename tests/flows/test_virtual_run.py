@@ -15,11 +15,12 @@ from tests.flows.tools import Driver
 from yatt_core.data.telemetry import read_telemetry
 
 ITERATIONS = 8
+PAIRS = ("controllers.count=2", "rollout.engine.instances=2", "trainer.engine.ranks=2")
 
 
 @pytest.fixture
 def finished(driver: Driver) -> tuple[Driver, str]:
-    run = driver.create("virtual.yaml", "name=everything")
+    run = driver.create("virtual.yaml", "name=everything", *PAIRS)
     driver.drive(run)
     return driver, run
 
