@@ -20,7 +20,7 @@ from yatt_core.cluster.client import Heartbeat, current_state, ensure_supervisor
 from yatt_core.cluster.process import ProcessIdentity, is_alive
 from yatt_core.cluster.runner import ServiceRunner
 from yatt_core.cluster.services import RestartPolicy, ServiceState
-from yatt_core.cluster.state import SupervisorFiles, read_state, write_state
+from yatt_core.cluster.state import SupervisorFiles, SupervisorState, read_state, write_state
 from yatt_core.errors import InfrastructureError
 
 TREE = """
@@ -317,3 +317,38 @@ def test_damaged_state_is_said(run_folder):
     with pytest.raises(InfrastructureError, match="is no supervisor state"):
         ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=60)
     files.state.unlink()
+
+
+def test_a_driver_that_leaves_spares_what_a_later_one_has_attached_to(run_folder):
+    """The first driver has given its lease back and is about to stop the cluster when the next one attaches."""
+    service = script_service(run_folder, "")
+    with Heartbeat(run_folder, epoch=1):
+        first = ensure_supervisor(run_folder, [service], grace=60)
+    with Heartbeat(run_folder, epoch=2):
+        assert ensure_supervisor(run_folder, [service], grace=60).identity == first.identity
+        stop_supervisor(run_folder, epoch=1)
+        assert current_state(run_folder) is not None
+        wait_ready(run_folder, ["echo"], 20)
+        stop_supervisor(run_folder, epoch=2)
+        assert current_state(run_folder) is None
+
+
+def test_a_state_file_that_cannot_be_written_ends_no_service(run_folder):
+    """As on a full disk. A folder in the file's place refuses the write to everyone, whatever their rights."""
+    state = ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+    file = SupervisorFiles.of(run_folder).state
+    file.rename(file.with_name("kept"))
+    (file / "in the way").mkdir(parents=True)
+    service = state_of(file.with_name("kept")).service("echo").identity
+    os.kill(service.pid, signal.SIGKILL)  # a change to be written
+    wait_until(lambda: "cannot be written" in SupervisorFiles.of(run_folder).log.read_text())
+    assert is_alive(state.identity)
+    (file / "in the way").rmdir()
+    file.rmdir()
+    wait_until(file.exists)
+    assert wait_ready(run_folder, ["echo"], 20).service("echo").restarts == 1
+
+
+def state_of(file) -> SupervisorState:
+    return SupervisorState.from_json(json.loads(file.read_text()))

@@ -99,15 +99,19 @@ def wait_ready(folder: Path, names: Collection[str], timeout: float) -> Supervis
         time.sleep(POLL_SECONDS)
 
 
-def stop_supervisor(folder: Path, timeout: float = STOP_SECONDS) -> None:
+def stop_supervisor(folder: Path, timeout: float = STOP_SECONDS, epoch: int | None = None) -> None:
     """Ends the run's supervisor and all its services; on return none is left. Does nothing when none runs.
 
-    After `timeout` seconds the supervisor is killed and its services are ended from here.
+    After `timeout` seconds the supervisor is killed and its services are ended from here. epoch: of the driver that leaves;
+    what a later driver has attached to is left alone.
     """
     files = SupervisorFiles.of(folder)
     if not files.root.exists():
         return
     with _locked(files):
+        # A driver shows its epoch before it attaches, and attaches under this lock: it is seen here, or finds nothing.
+        if epoch is not None and _driver_epoch(files) > epoch:
+            return
         state = read_state(files)
         if state is not None and _serves(files, state):
             _stop(files, state, timeout)
@@ -170,6 +174,15 @@ def _sweep(files: SupervisorFiles, state: SupervisorState) -> None:
     end_sessions(leaders, files.mark, grace=0.0)
 
 
+def _driver_epoch(files: SupervisorFiles) -> int:
+    """The epoch in the driver's file; -1 without one (the file is empty between attaching and the first beat)."""
+    try:
+        text = files.driver.read_text()
+    except FileNotFoundError:
+        return -1
+    return int(json.loads(text)["epoch"]) if text else -1
+
+
 @contextmanager
 def _locked(files: SupervisorFiles) -> Iterator[None]:
     with files.lock.open("w") as lock:
@@ -218,20 +231,12 @@ class Heartbeat:
         while not self._stopped.wait(self._interval):
             try:
                 self._beat()
-            except OSError as error:
+            except (OSError, InfrastructureError) as error:
                 logger.warning("cannot touch %s: %s", self._files.driver, error)
 
     def _beat(self) -> None:
-        recorded = self._recorded_epoch()
+        recorded = _driver_epoch(self._files)
         if recorded == self._epoch:
             os.utime(self._files.driver)
         elif recorded < self._epoch:
             write_json(self._files.driver, {"epoch": self._epoch, "pid": os.getpid()})
-
-    def _recorded_epoch(self) -> int:
-        """The epoch in the driver's file; -1 without one (the file is empty between attaching and the first beat)."""
-        try:
-            text = self._files.driver.read_text()
-        except FileNotFoundError:
-            return -1
-        return int(json.loads(text)["epoch"]) if text else -1

@@ -24,6 +24,7 @@ from yatt_core.cluster.process import ProcessIdentity, end_sessions
 from yatt_core.cluster.runner import ServiceRunner
 from yatt_core.cluster.services import RestartPolicy
 from yatt_core.cluster.state import SupervisorFiles, SupervisorRequest, SupervisorState, write_state
+from yatt_core.errors import InfrastructureError
 
 TICK_SECONDS = 0.1
 TOUCH_SECONDS = 1.0
@@ -110,20 +111,24 @@ class Supervisor:
 
     def _publish(self) -> None:
         """Writes the state when it changed, else touches it; a full disk is no reason to end the services."""
-        try:
-            if self._unpublished:
-                self._write("")
-                self._unpublished = False
-            elif time.monotonic() - self._touched_at > TOUCH_SECONDS:
+        if self._unpublished:
+            self._write("")
+        elif time.monotonic() - self._touched_at > TOUCH_SECONDS:
+            try:
                 os.utime(self._files.state)
                 self._touched_at = time.monotonic()
-        except OSError as error:
-            logger.warning("cannot write %s: %s", self._files.state, error)
-            self._unpublished = True
+            except OSError:
+                self._unpublished = True
 
     def _write(self, ended: str) -> None:
         reports = {runner.spec.name: runner.report() for runner in self._runners}
-        write_state(self._files, SupervisorState(self._identity, self._request.digest, reports, ended))
+        try:
+            write_state(self._files, SupervisorState(self._identity, self._request.digest, reports, ended))
+        except InfrastructureError as error:
+            logger.warning("%s", error)
+            self._unpublished = True
+        else:
+            self._unpublished = False
 
     def _end(self, reason: str) -> None:
         with ThreadPoolExecutor(max_workers=max(1, len(self._runners))) as pool:
