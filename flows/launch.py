@@ -18,13 +18,13 @@ from db.outbox import OutboxEntry
 from flows import prefect_server
 from flows.home import Home
 from flows.protocols import Observer, Tracker
-from flows.segment import Outcome, Segment, offer
+from flows.segment import Outcome, Segment, offered
 from yatt_core import durable
 from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.environment import code_revision
-from yatt_core.errors import ConfigurationError, FencedError
+from yatt_core.errors import ConfigurationError
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec, parse_spec
 
@@ -62,38 +62,33 @@ def run_segment(home: Home, name: str, observer: Observer, tracker: Tracker | No
     run, spec = load_run(home, name)
     segment = open_segment(home, run, spec, observer, tracker if spec.tracking.enabled else None)
     try:
-        outcome = segment.already_finished() or _drive(home, run, spec, segment)
-    except FencedError:
-        # The cluster serves the driver that took over.
-        raise
-    except BaseException:
-        _end_services(home, run, observer)
-        raise
-    _end_services(home, run, observer)
-    return outcome
+        return segment.already_finished() or _drive(home, run, spec, segment)
+    finally:
+        _end_services(home, segment)
 
 
 def _drive(home: Home, run: str, spec: RunSpec, segment: Segment) -> Outcome:
     """Brings up the services and runs the flow, which claims the segment and ends it."""
-    with segment.ended_on_error():
-        start_services(home, run, spec)
-        segment.begin_start(lambda: connect(home, run))
-        segment.observer.stage("starting the Prefect server")
-        prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
-        # Only now: prefect reads its settings when it is first imported.
-        from flows.train import train
-    offer(segment)
     try:
-        outcome: Outcome = train(run)
+        with segment.ended_on_error():
+            start_services(home, run, spec)
+            segment.begin_start(lambda: connect(home, run))
+            segment.observer.stage("starting the Prefect server")
+            prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
+            # Only now: prefect reads its settings when it is first imported.
+            from flows.train import train
+        with offered(segment):
+            outcome: Outcome = train(run)
     finally:
         disconnect_ray()
     return outcome
 
 
-def _end_services(home: Home, run: str, observer: Observer) -> None:
+def _end_services(home: Home, segment: Segment) -> None:
+    """Stops the run's cluster, unless a driver that took over, or came after this one gave the lease back, uses it."""
     if not attached():
-        observer.stage("stopping the run's cluster")
-        stop_supervisor(home.run_folder(run), STOP_SECONDS)
+        segment.observer.stage("stopping the run's cluster")
+        stop_supervisor(home.run_folder(segment.run), STOP_SECONDS, segment.fence.epoch)
 
 
 def open_segment(home: Home, run: str, spec: RunSpec, observer: Observer, tracker: Tracker | None) -> Segment:

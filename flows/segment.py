@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -20,7 +20,7 @@ from types import FrameType
 import psutil
 
 from db.engine import Fence
-from db.errors import Fenced
+from db.errors import Fenced, LedgerError
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from db.records import SnapshotRow
@@ -42,6 +42,8 @@ from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
 OUTBOX_DRAIN_SECONDS = 60.0
+START_END_SECONDS = 10.0
+"""How long a start under way may take to notice that the segment ends."""
 TRACKED_STATES = {"running": "RUNNING", "completed": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -91,6 +93,8 @@ class Segment:
         self._snapshot_under_way = False
         self._starting: Future[None] | None = None
         self._stop = threading.Event()
+        self._ending = threading.Event()
+        self._closed = False
         self._lease = LeaseKeeper(home.ledger, fence, spec.recovery.lease_seconds)
         self._heartbeat = ExitStack()
         self._pump = OutboxPump(home.ledger, fence, tracker) if tracker else None
@@ -109,7 +113,8 @@ class Segment:
 
         def start() -> None:
             connect()
-            self.start_fleet()
+            if not self._ending.is_set():
+                self.start_fleet()
 
         executor = ThreadPoolExecutor(1, "start")
         self._starting = executor.submit(start)
@@ -117,14 +122,15 @@ class Segment:
 
     def ready_fleet(self) -> None:
         """Waits for the fleet that is starting; without one, starts all actors afresh (after a failure)."""
-        starting, self._starting = self._starting, None
-        if starting is None:
+        if self._starting is None:
             self.start_fleet()
         else:
-            starting.result()
+            self._starting.result()
+            self._starting = None
 
     def start_fleet(self) -> None:
         """Starts all actors afresh and makes them ready; Ray must be connected."""
+        self.check()
         self.observer.stage("starting controllers, engines and trainer")
         self.fleet.start()
         self._inputs = self.fleet.materialise()
@@ -153,6 +159,7 @@ class Segment:
         done = state.iteration >= self.spec.iterations
         name, reason = ("completed", "target reached") if done else ("stopped", "stop requested")
         self.set_state(name, reason)
+        self._closed = True
         return Outcome(self.run, name, state.iteration, reason, ExitCode.OK)
 
     def set_state(self, state: str, reason: str) -> None:
@@ -164,28 +171,41 @@ class Segment:
 
     @contextmanager
     def ended_on_error(self) -> Iterator[None]:
-        """Ends the segment, recorded as failed, when what stands inside raises."""
-        outcome = "interrupted"
+        """Ends the segment, with the run's state recorded, when what stands inside raises."""
         try:
             yield
-            outcome = ""
         except (Fenced, FencedError) as error:
-            outcome = "fenced"
+            # Nobody may have taken over: then this is the last word on the run, else it is refused.
+            self._end_early("fenced", "failed", str(error))
             raise FencedError(f"run {self.run}: {error}") from error
         except YattError as error:
-            outcome = "failed"
-            self.set_state("failed", redact(str(error)))
+            self._end_early("failed", "failed", str(error))
             raise
+        except Exception as error:
+            log.exception("unforeseen")
+            self._end_early("failed", "failed", f"unexpected {type(error).__name__}: {error}")
+            raise
+        except BaseException:
+            self._end_early("interrupted", "stopped", "interrupted")
+            raise
+
+    def _end_early(self, outcome: str, state: str, reason: str) -> None:
+        """Ends the segment; a ledger that refuses to hear of it must not hide what ended it."""
+        try:
+            if not self._closed:
+                self.set_state(state, redact(reason))
+        except LedgerError as error:
+            log.error("the run %s (%s), which the ledger does not record: %s", state, redact(reason), error)
         finally:
-            if outcome:
-                self.end(outcome)
+            self.end(outcome)
 
     def end(self, outcome: str) -> None:
         """Ends threads and actors and gives the lease back; safe to call however far the segment got."""
-        self._heartbeat.close()
+        self._ending.set()
         if self._pump and not self._pump.stop(OUTBOX_DRAIN_SECONDS):
             self.observer.warned("MLflow did not take all points; they wait in the ledger for the next resume")
-        self.fleet.stop()
+        self._stop_fleet()
+        self._heartbeat.close()
         self._lease.stop()
         try:
             seconds = time.time() - psutil.Process().create_time()
@@ -194,9 +214,16 @@ class Segment:
             )
             self.ledger.leases.end_segment(self.fence, outcome)
             self.ledger.leases.release(self.fence)
-        except Fenced:
-            log.warning("the lease of epoch %d was taken over before it could be given back", self.fence.epoch)
+        except LedgerError as error:
+            log.warning("the end of epoch %d is not in the ledger: %s", self.fence.epoch, error)
         self.ledger.close()
+
+    def _stop_fleet(self) -> None:
+        """Ends the actors, also those that a start under way still makes: losing the first ones ends its waiting."""
+        self.fleet.stop()
+        if self._starting is not None:
+            wait([self._starting], START_END_SECONDS)
+            self.fleet.stop()
 
     # -- what the loop asks -------------------------------------------------------------------------------------------
 
@@ -249,9 +276,11 @@ class Segment:
         self._snapshot_under_way = True
 
     def await_snapshot(self) -> None:
-        """Waits until the snapshot in flight, if any, is durable and recorded."""
-        while self._snapshot_under_way:
-            self.collect_snapshot(wait_seconds=self.spec.recovery.phase_deadline_seconds)
+        """Waits until the snapshot in flight, if any, is durable and recorded. Raises `InfrastructureError` if it hangs."""
+        deadline = self.spec.recovery.phase_deadline_seconds
+        self.collect_snapshot(wait_seconds=deadline)
+        if self._snapshot_under_way:
+            raise InfrastructureError(f"the snapshot in flight is not durable after {deadline:g} s")
 
     def collect_snapshot(self, wait_seconds: float = 0.0) -> None:
         """Records the snapshot in flight if it is durable by now, then prunes."""
@@ -314,9 +343,20 @@ class Segment:
 _offered: dict[str, Segment] = {}
 
 
-def offer(segment: Segment) -> None:
-    """Leaves an opened segment for the flow of the same run in this process to claim."""
+@contextmanager
+def offered(segment: Segment) -> Iterator[None]:
+    """Leaves an opened segment for the flow of the same run in this process to claim.
+
+    Where the flow fails before it claims it, the segment is ended here.
+    """
     _offered[segment.run] = segment
+    try:
+        yield
+    except BaseException:
+        if _offered.pop(segment.run, None) is None:
+            raise
+        with segment.ended_on_error():
+            raise
 
 
 @contextmanager

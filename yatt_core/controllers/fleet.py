@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,11 @@ class Fleet:
         return identities
 
     def stop(self) -> None:
-        """Ends all actors."""
+        """Ends all actors; those of a head that is gone have ended with it."""
         for actor in (*self._controllers, *self._engines, *self._ranks, self._dispatcher):
             if actor is not None:
-                ray.kill(actor, no_restart=True)
+                with suppress(ray.exceptions.RayError):
+                    ray.kill(actor, no_restart=True)
         self._controllers, self._engines, self._ranks, self._dispatcher = [], [], [], None
 
     def environment(self) -> Mapping[str, str]:
@@ -201,7 +203,8 @@ class Fleet:
     def _end_leftovers(self) -> None:
         """Ends the actors of an earlier driver of this run, which the new epoch has fenced."""
         for name in ray.util.list_named_actors():
-            ray.kill(ray.get_actor(name), no_restart=True)
+            with suppress(ValueError):  # it ended by itself since it was listed
+                ray.kill(ray.get_actor(name), no_restart=True)
         deadline = time.monotonic() + START_SECONDS
         while ray.util.list_named_actors():
             if time.monotonic() > deadline:

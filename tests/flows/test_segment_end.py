@@ -1,0 +1,106 @@
+"""However a segment ends, the ledger says what became of the run, the lease is free, and no actor comes up behind it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from db.errors import Fenced, LedgerUnavailable
+from db.holder import this_process
+from db.ledger import Ledger
+from flows.home import Home
+from flows.launch import create_run, open_segment
+from flows.protocols import SilentObserver
+from flows.segment import Segment, claimed_segment, offered
+from tests.services import ROOT
+from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.spec import load_spec
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Segment:
+    home = Home(tmp_path / "runs")
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.enabled=false"])
+    return open_segment(home, create_run(home, spec), spec, SilentObserver(), None)
+
+
+def recorded(segment: Segment) -> tuple[str, str, str | None]:
+    """State of the run, its reason, and who holds the lease."""
+    with Ledger.open(segment.home.ledger) as ledger:
+        line = ledger.overview.show(segment.run).line
+    return line.run.state, line.run.state_reason, line.holder
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (InfrastructureError("token=abc"), "failed", "token=***"),
+        (ZeroDivisionError("by nought"), "failed", "unexpected ZeroDivisionError: by nought"),
+        (LedgerUnavailable("disk full"), "failed", "unexpected LedgerUnavailable: disk full"),
+        (KeyboardInterrupt(), "stopped", "interrupted"),
+    ],
+)
+def test_every_error_leaves_a_recorded_state(segment: Segment, error: BaseException, state: str, reason: str) -> None:
+    with pytest.raises(type(error)), segment.ended_on_error():
+        raise error
+    assert recorded(segment) == (state, reason, None)
+
+
+def test_a_lease_that_ran_out_and_went_to_nobody_leaves_a_failed_run(segment: Segment) -> None:
+    with pytest.raises(FencedError), segment.ended_on_error():
+        raise FencedError("the lease of epoch 1 ran out")
+    assert recorded(segment) == ("failed", "the lease of epoch 1 ran out", None)
+
+
+def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(segment: Segment) -> None:
+    with Ledger.open(segment.home.ledger) as ledger:
+        ledger.leases.acquire(segment.run, this_process("the next"), 60, holder_is_gone=lambda _: True)
+        with pytest.raises(FencedError), segment.ended_on_error():
+            raise Fenced("epoch 1 is over")
+    state, _, holder = recorded(segment)
+    assert state == "created" and holder is not None and "the next" in holder
+
+
+def test_a_ledger_that_is_away_does_not_hide_what_ended_the_segment(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(segment.ledger.runs, "set_state", away)
+    monkeypatch.setattr(segment.ledger.leases, "release", away)
+    with pytest.raises(InfrastructureError, match="the cause"), segment.ended_on_error():
+        raise InfrastructureError("the cause")
+
+
+def test_a_flow_that_fails_before_it_begins_leaves_a_recorded_state(segment: Segment) -> None:
+    with pytest.raises(ConnectionError), offered(segment):
+        raise ConnectionError("no Prefect server")
+    assert recorded(segment) == ("failed", "unexpected ConnectionError: no Prefect server", None)
+
+
+def test_a_flow_that_claimed_its_segment_ends_it_once(segment: Segment) -> None:
+    with pytest.raises(ConnectionError), offered(segment), claimed_segment(segment.run):
+        raise ConnectionError("no MLflow")
+    assert recorded(segment) == ("failed", "unexpected ConnectionError: no MLflow", None)
+    with Ledger.open(segment.home.ledger) as ledger:
+        assert [link.kind for link in ledger.events.links(segment.run)].count("lease_released") == 1
+
+
+def test_no_actors_are_started_behind_the_end(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(segment, "start_fleet", lambda: started.append("fleet"))
+    connecting, connected = threading.Event(), threading.Event()
+
+    def connect() -> None:
+        connecting.set()
+        connected.wait(10)
+
+    segment.begin_start(connect)
+    assert connecting.wait(10)
+    threading.Timer(0.2, connected.set).start()
+    segment.end("interrupted")
+    assert connected.is_set(), "the end waits for a start under way"
+    assert started == []
