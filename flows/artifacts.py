@@ -1,42 +1,58 @@
-"""What Prefect's UI shows of a segment: one progress artifact, and a report in Markdown at the end."""
+"""What Prefect's UI shows of a segment: one progress artifact, and a report in Markdown at the end.
+
+They are for the eye alone: a server that is away for a while, since it is being started again, never ends a run.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
+from httpx import HTTPError
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.exceptions import PrefectException
 
 from flows.segment import Outcome, Segment
 
+log = logging.getLogger("yatt_core.flow")
 UPDATE_SECONDS = 5.0
 
 
-class Progress:
-    """Share of the iterations that are committed; told to Prefect at most every few seconds."""
+@contextmanager
+def _optional() -> Iterator[None]:
+    try:
+        yield
+    except (HTTPError, PrefectException) as error:
+        log.warning("Prefect takes no artifact: %s: %s", type(error).__name__, error)
 
-    def __init__(self, artifact: UUID, target: int) -> None:
+
+class Progress:
+    """Share of the iterations that are committed; told to Prefect at most every few seconds. artifact: none without one."""
+
+    def __init__(self, artifact: UUID | None, target: int) -> None:
         self._artifact, self._target, self._told = artifact, target, time.monotonic()
 
     def update(self, iteration: int) -> None:
         """Tells how far the run is, unless it was told a moment ago."""
-        if time.monotonic() - self._told >= UPDATE_SECONDS:
-            self._tell(iteration)
-
-    def _tell(self, iteration: int) -> None:
+        if self._artifact is None or time.monotonic() - self._told < UPDATE_SECONDS:
+            return
         self._told = time.monotonic()
-        update_progress_artifact(self._artifact, progress=100.0 * max(0, iteration) / self._target)
+        with _optional():
+            update_progress_artifact(self._artifact, progress=100.0 * max(0, iteration) / self._target)
 
 
 @contextmanager
 def progress(segment: Segment) -> Iterator[Progress]:
     """A progress artifact for the segment's stay in its loop."""
-    artifact = create_progress_artifact(0.0, key=f"{segment.run}-progress", description=f"Iterations of {segment.run}")
-    if not isinstance(artifact, UUID):
-        raise TypeError("create_progress_artifact returned no identifier in a synchronous flow")
-    yield Progress(artifact, segment.spec.iterations)
+    artifact = None
+    with _optional():
+        artifact = create_progress_artifact(
+            0.0, key=f"{segment.run}-progress", description=f"Iterations of {segment.run}"
+        )
+    yield Progress(artifact if isinstance(artifact, UUID) else None, segment.spec.iterations)
 
 
 def report(segment: Segment, outcome: Outcome) -> None:
@@ -53,4 +69,5 @@ def report(segment: Segment, outcome: Outcome) -> None:
         "|---|---|---|",
         *rows,
     ]
-    create_markdown_artifact("\n".join(lines), key=f"{segment.run}-report", description=f"Segment of {segment.run}")
+    with _optional():
+        create_markdown_artifact("\n".join(lines), key=f"{segment.run}-report", description=f"Segment of {segment.run}")

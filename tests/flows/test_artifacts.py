@@ -1,0 +1,39 @@
+"""Prefect's artifacts are for the eye: a server that is away never ends a run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NoReturn
+from uuid import uuid4
+
+import pytest
+from httpx import ConnectError
+
+from flows import artifacts
+from flows.segment import Outcome
+
+
+def away(*_: object, **__: object) -> NoReturn:
+    raise ConnectError("connection refused")
+
+
+def toy_segment() -> Any:
+    metrics = SimpleNamespace(latest=lambda run: {})
+    return SimpleNamespace(run="toy-1", spec=SimpleNamespace(iterations=4), ledger=SimpleNamespace(metrics=metrics))
+
+
+def test_a_server_that_is_away_ends_no_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("create_progress_artifact", "update_progress_artifact", "create_markdown_artifact"):
+        monkeypatch.setattr(artifacts, name, away)
+    monkeypatch.setattr(artifacts, "UPDATE_SECONDS", 0.0)
+    with artifacts.progress(toy_segment()) as progress:
+        progress.update(1)
+    artifacts.Progress(uuid4(), 4).update(2)
+    artifacts.report(toy_segment(), Outcome("toy-1", "completed", 4, "target reached", 0))
+    assert caplog.text.count("connection refused") == 3
+
+
+def test_an_error_of_the_run_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda *_, **__: uuid4())
+    with pytest.raises(ConnectError), artifacts.progress(toy_segment()):
+        raise ConnectError("of the run's own")
