@@ -24,8 +24,8 @@ RETRY_SECONDS = 5.0
 def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker) -> int:
     """Sends one batch of a run's undelivered rows; returns how many it was.
 
-    The row that creates the tracking run goes alone, since all others need what it makes. Raises what the tracker raises,
-    with the rows given back.
+    The row that creates the tracking run goes alone, since all others need what it makes. Raises what tracker and ledger
+    raise, with the rows given back where the ledger takes them.
     """
     tracking_run = ledger.runs.find(fence.run).mlflow_run_id
     rows = ledger.outbox.claim(fence, BATCH if tracking_run else 1)
@@ -35,12 +35,12 @@ def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker) -> int:
     items = [OutboxItem(row.id, fence.run, row.kind, row.payload, row.logged_at_ms, tracking_run) for row in rows]
     try:
         made = tracker.deliver(items)
-    except InfrastructureError:
+        if not tracking_run:
+            ledger.runs.set_mlflow_run(fence, made[ids[0]])
+        ledger.outbox.delivered(fence, ids, made.get(ids[0]))
+    except (InfrastructureError, LedgerUnavailable):
         ledger.outbox.give_back(fence, ids)
         raise
-    if not tracking_run:
-        ledger.runs.set_mlflow_run(fence, made[ids[0]])
-    ledger.outbox.delivered(fence, ids, made.get(ids[0]))
     return len(rows)
 
 
@@ -71,6 +71,7 @@ class OutboxPump:
                 try:
                     while deliver_pending(ledger, self._fence, self._tracker):
                         pass
+                    waiting, _ = ledger.outbox.counts(self._fence.run) if last_round else (0, 0)
                 except Fenced:
                     return
                 except (InfrastructureError, LedgerUnavailable) as error:
@@ -80,7 +81,10 @@ class OutboxPump:
                     self._ended.wait(RETRY_SECONDS)
                     continue
                 if last_round:
-                    self._drained.set()
+                    if (
+                        not waiting
+                    ):  # else: rows that a failing ledger did not take back are claimed until the next epoch
+                        self._drained.set()
                     return
                 self._ended.wait(POLL_SECONDS)
         finally:

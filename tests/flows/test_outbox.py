@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from db.engine import Fence
+from db.errors import LedgerUnavailable
 from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
@@ -85,3 +86,37 @@ def test_the_pump_says_when_rows_stay_behind(filled: tuple[str, Ledger, Fence]) 
     pump.start()
     assert not pump.stop(drain_seconds=30)
     assert ledger.outbox.counts(fence.run) == (251, 0)
+
+
+def test_rows_that_the_ledger_could_not_book_are_sent_again(
+    filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were sent, the ledger was locked for too long when it was to be told, and it comes back."""
+    _, ledger, fence = filled
+    tracker, book = RecordingTracker(), ledger.outbox.delivered
+    failures = iter([True, False, True])
+
+    def locked(*arguments: object) -> None:
+        if next(failures, False):
+            raise LedgerUnavailable("database is locked")
+        book(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ledger.outbox, "delivered", locked)
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable):
+            while deliver_pending(ledger, fence, tracker):
+                pass
+    while deliver_pending(ledger, fence, tracker):
+        pass
+    assert ledger.outbox.counts(fence.run) == (0, 251)
+    assert list(dict.fromkeys(item.key for item in tracker.arrived))[1:] == [f"{fence.run}/tag{i}" for i in range(250)]
+
+
+def test_rows_that_stay_claimed_are_not_taken_for_delivered(filled: tuple[str, Ledger, Fence]) -> None:
+    address, ledger, fence = filled
+    ledger.outbox.claim(fence, 1)
+    ledger.runs.set_mlflow_run(fence, "tracking-run")
+    pump = OutboxPump(address, fence, RecordingTracker())
+    pump.start()
+    assert not pump.stop(drain_seconds=30)
+    assert ledger.outbox.counts(fence.run) == (1, 250)
