@@ -48,7 +48,7 @@ def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:
     total = sum(part.total for part in parts)
     return [
         Metric("evaluation/accuracy", sum(part.correct for part in parts) / total, RESULT),
-        Metric("evaluation/reward", math.fsum(part.reward_sum for part in parts) / total, RESULT),
+        Metric("evaluation/reward", math.fsum(reward for part in parts for reward in part.rewards) / total, RESULT),
     ]
 
 

@@ -83,12 +83,15 @@ class EvaluateTask:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateReceipt:
-    """How many of a slice's tasks were answered, and how many rightly."""
+    """How many of a slice's tasks were answered, how many rightly, and the reward of each.
+
+    Not their sum: sums of slices would show, in the last bit, how many controllers there are.
+    """
 
     key: WorkKey
     total: int
     correct: int
-    reward_sum: float
+    rewards: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

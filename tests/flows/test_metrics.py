@@ -54,8 +54,19 @@ def test_what_prepare_and_learn_measured_is_of_class_result() -> None:
 
 
 def test_evaluation_adds_up_its_slices() -> None:
-    receipts = [EvaluateReceipt(KEY, 3, 1, 1.5), EvaluateReceipt(KEY, 1, 1, 0.5)]
+    receipts = [EvaluateReceipt(KEY, 3, 1, (1.0, 0.5, 0.0)), EvaluateReceipt(KEY, 1, 1, (0.5,))]
     assert values(evaluation_metrics(receipts)) == {"evaluation/accuracy": 0.5, "evaluation/reward": 0.5}
+
+
+def test_the_number_of_slices_never_shows_in_the_reward() -> None:
+    """Sums of slices would differ in the last bit: (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3)."""
+    rewards = (0.1, 0.2, 0.3, 0.7, 1e-9, 0.1)
+    found = set()
+    for cut in range(1, 6):
+        parts = (rewards[:cut], rewards[cut:])
+        receipts = [EvaluateReceipt(KEY, len(part), 0, part) for part in parts]
+        found.add(values(evaluation_metrics(receipts))["evaluation/reward"])
+    assert len(found) == 1
 
 
 def test_timings_are_of_class_timing() -> None:

@@ -116,14 +116,14 @@ class Controller:
             rows = range(start, min(start + size, len(prompts)))
             tokens = [codec.encode_prompt(prompts[i].text, prompts[i].prompt_id) for i in rows]
             stream.submit(rows, greedy_request(self._spec, tokens, codec.stop_tokens, task.weight_version))
-        correct, rewards = 0, dict.fromkeys(range(len(prompts)), 0.0)
+        correct, rewards = 0, [0.0] * len(prompts)
         with log_context(iteration=task.key.iteration, phase="evaluate"):
             for rows, result in stream.results():
                 for row, response in zip(rows, split_responses(result), strict=True):
                     score = self._scorer.score(prompts[row], codec.decode(response), sample=0)
                     correct += score.correct
                     rewards[row] = score.total
-        return EvaluateReceipt(task.key, len(prompts), correct, sum(rewards.values()))
+        return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))
 
     def _open(self, task: ShardTask) -> _OpenShard:
         inputs, codec, _ = self._ready()
