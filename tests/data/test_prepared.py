@@ -108,3 +108,9 @@ def test_telemetry_stands_beside_the_experience(tmp_path):
     write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 2.5})
     write_telemetry(tmp_path, 0, 3, "learn.e0001", {"device": "cpu:0"})
     assert read_telemetry(tmp_path, 0, 3) == {"collect": {"seconds": 2.5}, "learn.e0001": {"device": "cpu:0"}}
+
+
+def test_telemetry_that_cannot_be_written_ends_nothing(tmp_path, caplog):
+    (tmp_path / "experience").write_text("a file in the folder's place")
+    write_telemetry(tmp_path, 0, 1, "collect", {"seconds": 1.0})
+    assert "telemetry is lost" in caplog.text

@@ -6,6 +6,7 @@ Consumes and produces plain JSON values. Nothing here decides a result, so that 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,17 +15,24 @@ from typing import Any
 from yatt_core import durable
 from yatt_core.keys import iteration_folder
 
+_log = logging.getLogger(__name__)
 PREFIX, SUFFIX = "telemetry.", ".json"
 
 
 def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, values: Mapping[str, Any]) -> None:
-    """Writes (or replaces) one file of telemetry; name: who measured, such as a phase or an actor."""
+    """Writes (or replaces) one file of telemetry; name: who measured, such as a phase or an actor.
+
+    A disk that refuses is said in the log, and no more.
+    """
     folder = run_folder / iteration_folder(branch, iteration)
-    durable.make_folder(folder)
     path = folder / f"{PREFIX}{name}{SUFFIX}"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(values, sort_keys=True, indent=1) + "\n")
-    temporary.rename(path)
+    try:
+        durable.make_folder(folder)
+        temporary.write_text(json.dumps(values, sort_keys=True, indent=1) + "\n")
+        temporary.rename(path)
+    except OSError as error:
+        _log.warning("telemetry is lost: %s", error)
 
 
 def read_telemetry(run_folder: Path, branch: int, iteration: int) -> dict[str, dict[str, Any]]:
