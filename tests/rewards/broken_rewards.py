@@ -18,6 +18,10 @@ def raising(prompt, response):
     raise ValueError(f"cannot judge {response!r}")
 
 
+def addressed(prompt, response):
+    raise TypeError(f"cannot judge {object()!r}")
+
+
 def leaving(prompt, response):
     raise SystemExit(3)
 

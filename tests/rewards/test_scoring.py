@@ -79,6 +79,12 @@ def test_a_failure_may_flag_the_sample(function, reason):
     assert (dict(score.parts), score.total, score.error) == ({"fine": 3.0, "quality": 0.0}, 3.0, f"quality: {reason}")
 
 
+def test_a_failure_is_told_in_the_same_words_in_every_process():
+    """Its message goes into the experience digest, so it must not say where an object lies in memory."""
+    score = scorer(part("quality", "addressed", on_error="zero")).score(PROMPT, "abc", 0)
+    assert score.error == "quality: raised TypeError: cannot judge <object object at 0x...>"
+
+
 def test_a_service_that_is_away_is_no_verdict():
     with pytest.raises(InfrastructureError, match="the judge is away"):
         scorer(part("judge", "unavailable", on_error="zero")).score(PROMPT, "abc", 0)
