@@ -51,11 +51,12 @@ def improvements(ledger: Ledger, results: RunResults) -> list[str]:
 
 def mlflow_command(home: Home) -> str:
     """How to look at the run in MLflow: the server that keeps it, or the command that shows a local store."""
-    if home.tracking_uri.startswith(("http://", "https://")):
-        from yatt_core.logs import redact
+    from yatt_core.logs import redact
 
-        return redact(home.tracking_uri)
-    command = f"mlflow ui --backend-store-uri {home.tracking_uri} --default-artifact-root {home.artifacts}"
+    address = redact(home.tracking_uri)
+    if address.startswith(("http://", "https://")):
+        return address
+    command = f"mlflow ui --backend-store-uri {address} --default-artifact-root {home.artifacts}"
     # YATT itself does with mlflow-skinny, which keeps runs but has no user interface.
     return command if find_spec("flask") else f"pip install mlflow=={version('mlflow-skinny')}, then {command}"
 

@@ -60,3 +60,5 @@ def test_where_to_look_for_the_run_in_mlflow(home: Home, monkeypatch: pytest.Mon
     assert mlflow_command(home).startswith("pip install mlflow==3.")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@host:5000")
     assert mlflow_command(home) == "http://user:***@host:5000"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://user:secret@host/mlflow")
+    assert "secret" not in mlflow_command(home)
