@@ -3,7 +3,6 @@
 runs/                     the home: $YATT_HOME, or `runs` in the working folder
   ledger.db               the ledger, unless $YATT_LEDGER names another database
   mlflow.db, artifacts/   MLflow's store, unless $MLFLOW_TRACKING_URI names a server
-  r/<id>/                 Ray's own files; kept short, since socket paths are limited
   <run>/                  inputs, experience, snapshots, logs, supervisor, prefect
 """
 

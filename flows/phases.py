@@ -30,7 +30,7 @@ from yatt_core.data.shard_log import sweep
 from yatt_core.data.telemetry import write_telemetry
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.keys import WorkKey
-from yatt_core.placement.policy import Decision, Telemetry
+from yatt_core.placement.policy import Telemetry
 from yatt_core.receipts import (
     BatchTask,
     EvaluateReceipt,
@@ -82,8 +82,8 @@ def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
 
 
 @phase
-def place(segment: Segment, iteration: int) -> Decision:
-    """Decides which role sits on which device, and records it before it takes effect."""
+def place(segment: Segment, iteration: int) -> DecisionRow:
+    """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
     telemetry = Telemetry(
         iteration,
         segment.devices,
@@ -101,8 +101,7 @@ def place(segment: Segment, iteration: int) -> Decision:
         prediction=dict(decision.prediction),
         reason=decision.reason,
     )
-    segment.ledger.records.decision(segment.fence, row)
-    return decision
+    return segment.ledger.records.decision(segment.fence, row)
 
 
 @phase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import replace
 from pathlib import Path
 
 from flows import prefect_server
@@ -16,9 +16,10 @@ GRACE_SECONDS = 3600.0
 def start_shared_services(folder: Path) -> dict[str, str]:
     """Starts both and returns the environment in which a driver uses them; `stop_supervisor(folder)` ends them."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
-    os.environ["PYTHONPATH"] = str(ROOT)  # workers find the reward functions that tests bring
-    services = [ray_head_service(folder, cpus=8), prefect_server.server_service(folder)]
-    ensure_supervisor(folder, services, GRACE_SECONDS)
+    head = ray_head_service(folder, cpus=8)
+    # Workers find the reward functions that tests bring.
+    head = replace(head, environment={**head.environment, "PYTHONPATH": str(ROOT)})
+    ensure_supervisor(folder, [head, prefect_server.server_service(folder)], GRACE_SECONDS)
     state = wait_ready(folder, [SERVICE_NAME, prefect_server.NAME], 120.0)
     return {
         **ray_environment(folder),

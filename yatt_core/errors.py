@@ -26,7 +26,6 @@ class ExitCode:
     FAILURE = 1
     CONFIGURATION = 2
     LEASE_HELD = 3
-    PAUSED = 4
     INTERRUPTED = 130
 
 

@@ -52,6 +52,7 @@ def test_a_kept_snapshot_answers_as_the_run_did(finished: tuple[Driver, str]) ->
     assert json.loads(said)["accuracy"] == driver.results(run).accuracy
 
 
+@pytest.mark.timeout(600)
 def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: RunResults, driver: Driver) -> None:
     run = driver.create("torch.yaml")
     driver.drive_until_killed(run, "collect:2")

@@ -5,6 +5,7 @@ The driver sees receipts only; the count shows it (`flow_bytes_per_sample`).
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from yatt_core.errors import InfrastructureError, YattError
+
+ANSI_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class BytesMeter:
@@ -63,5 +66,9 @@ def unwrap_ray_error(error: RayError, waiting_for: str) -> Exception:
         while isinstance(cause, RayTaskError):
             cause = getattr(cause, "cause", None)
         return cause if isinstance(cause, YattError) else error
+    text = ANSI_COLOURS.sub("", str(error)).strip()
+    if getattr(error, "actor_init_failed", False):
+        # Behind the actor's whole traceback stands what its constructor raised.
+        return InfrastructureError(f"{waiting_for}: its actor cannot be made: {text.splitlines()[-1]}")
     kind = "its actor died or cannot be reached" if isinstance(error, RayActorError) else type(error).__name__
-    return InfrastructureError(f"{waiting_for}: {kind}: {' '.join(str(error).split())}")
+    return InfrastructureError(f"{waiting_for}: {kind}: {' '.join(text.split())}")

@@ -8,7 +8,7 @@ decode batches and files follow the logical shards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -186,7 +186,8 @@ class Controller:
     def _seal(self, shard: _OpenShard) -> ShardReceipt:
         with timed(shard.timing, "seal"):
             table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
-            return shard.log.seal(table, shard.timing)
+            receipt = shard.log.seal(table, shard.timing)
+        return replace(receipt, timing=dict(shard.timing))
 
     def _ready(self) -> tuple[Inputs, TextCodec, PoolHandles]:
         if self._inputs is None or self._codec is None or self._pool is None:

@@ -7,6 +7,8 @@ one rank needs no network. Every rank has to make the same calls in the same ord
 from __future__ import annotations
 
 import ipaddress
+import os
+import socket
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,7 +46,11 @@ class Collective:
         options._timeout = TIMEOUT
         options._devices = [_device(parts.hostname)]
         try:
-            store = TCP_STORE(parts.hostname, parts.port, ranks, rank == 0, TIMEOUT)
+            store = (
+                _store(parts.hostname, parts.port, ranks)
+                if rank == 0
+                else TCP_STORE(parts.hostname, parts.port, ranks, False, TIMEOUT)
+            )
             self._group = GLOO(store, rank, ranks, options)
         except RuntimeError as error:
             raise InfrastructureError(f"rank {rank} of {ranks} met no group at {address}: {error}") from error
@@ -71,6 +77,12 @@ class Collective:
         except RuntimeError as error:
             raise InfrastructureError(f"rank {self.rank} of {self.ranks} lost its group: {error}") from error
         return tensor
+
+
+def _store(host: str, port: int, ranks: int) -> Any:
+    """The rendezvous, listening on the given address alone; left to itself it would listen on all of the machine's."""
+    with socket.create_server((host, port)) as listener:
+        return TCP_STORE(host, port, ranks, True, TIMEOUT, master_listen_fd=os.dup(listener.fileno()))
 
 
 def _device(host: str) -> Any:

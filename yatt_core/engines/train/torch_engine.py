@@ -73,9 +73,14 @@ class TorchTrainEngine:
         self._begin()
 
     def warm_up(self) -> WarmupReceipt:
-        """Trains on the demonstrations until the probe is answered well enough; then the optimizer starts afresh."""
+        """Trains on the demonstrations until the probe is answered well enough; then the optimizer starts afresh.
+
+        Without a warm-up in the spec the weights stay as they are, and the receipt says no steps.
+        """
         self._require(0)
         started = time.perf_counter()
+        if self._spec.warmup is None:
+            return WarmupReceipt(0, 0.0, 0.0, 0.0, weights_digest(self.export_weights()))
         codec = open_codec(self._spec, self._context.model_path)
         inputs = Inputs.open(self._context.inputs_folder, self._spec)
         model, self._version = self._loaded(), -1
