@@ -101,7 +101,6 @@ def open_segment(home: Home, run: str, spec: RunSpec, observer: Observer, tracke
         ledger.close()
         raise
     actor_logs(home.run_folder(run), "driver", fence.epoch)
-    ledger.leases.start_segment(fence, "", f"{run} segment {fence.epoch}")
     ledger.runs.set_desired_state(run, "run", "a segment began")
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(run, spec))

@@ -71,13 +71,13 @@ class Experience:
 def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
     """Brings the trainer to its initial policy and publishes that as snapshot 0, which a resumed run starts from."""
     done = recorded_receipt(segment, iteration, "warm_up", WarmupReceipt)
-    kept = segment.snapshot_at(iteration)
+    kept = segment.snapshots.at(iteration)
     if done is not None and kept is not None:
         segment.fleet.restore(kept.folder, kept.manifest_sha256, iteration)
         return done
     receipt = segment.fleet.warm_up()
-    segment.begin_snapshot(iteration)
-    segment.await_snapshot()
+    segment.snapshots.begin(iteration)
+    segment.snapshots.wait()
     return receipt
 
 
@@ -184,7 +184,7 @@ def evaluate(segment: Segment, iteration: int) -> list[EvaluateReceipt]:
 @phase
 def checkpoint(segment: Segment, iteration: int) -> None:
     """Copies the tensors; they are published in the background and the ledger's row may trail the commits."""
-    segment.begin_snapshot(iteration)
+    segment.snapshots.begin(iteration)
 
 
 @phase
@@ -214,7 +214,7 @@ def commit(
     evaluation: list[EvaluateReceipt] | None,
 ) -> ControlState:
     """One transaction, after which the iteration is done: results, control state, outbox, audit link."""
-    segment.collect_snapshot()
+    segment.snapshots.collect()
     sums = experience.sums
     metrics = experience_metrics(sums) + learning_metrics(prepared, update)
     if evaluation is not None:
@@ -255,5 +255,7 @@ def _commit(
     )
     segment.ledger.commits.commit(segment.fence, row)
     values = {metric.key: metric.value for metric in metrics}
-    segment.committed(IterationSummary(after.iteration, segment.spec.iterations, values, segment.iteration_seconds()))
+    segment.observer.committed(
+        IterationSummary(after.iteration, segment.spec.iterations, values, segment.iteration_seconds())
+    )
     return after

@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 from db.records import SnapshotRow
 from flows.segment import Segment
 from flows.state import ControlState
-from yatt_core.checkpoints.retention import sweep_snapshots
 from yatt_core.data.prepared import prepared_is_whole
 from yatt_core.errors import DataError, InfrastructureError, NumericError
 from yatt_core.keys import WorkKey
@@ -26,8 +25,6 @@ def recover(segment: Segment) -> ControlState:
     """The state after the last commit, with trainer and engines holding its weights."""
     segment.check()
     segment.ready_fleet()
-    kept = [row.folder for row in segment.ledger.records.snapshots(segment.run)]
-    sweep_snapshots(segment.folder, kept)
     commit = segment.ledger.commits.latest(segment.run)
     if commit is None:
         segment.restart_clock()
@@ -47,7 +44,7 @@ def recover(segment: Segment) -> ControlState:
 
 def restore_newest(segment: Segment, iteration: int) -> int:
     """Loads the newest snapshot at or before an iteration whose files agree with their digests; returns its iteration."""
-    rows = [row for row in segment.ledger.records.snapshots(segment.run) if row.iteration <= iteration]
+    rows = [row for row in segment.snapshots.kept() if row.iteration <= iteration]
     for row in rows:
         try:
             _restore(segment, row)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import FrameType
 
 import psutil
@@ -23,15 +23,15 @@ from db.engine import Fence
 from db.errors import Fenced, LedgerError
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
-from db.records import SnapshotRow
 from flows.home import Home
 from flows.lease import LeaseKeeper
 from flows.outbox import OutboxPump
-from flows.protocols import IterationSummary, Observer, Tracker
-from flows.results import SEGMENT_ENDED
+from flows.protocols import Observer, Tracker
+from flows.results import SEGMENT_ENDED, run_results
+from flows.snapshots import SnapshotKeeper
 from flows.state import ControlState
-from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep
 from yatt_core.cluster.client import Heartbeat
+from yatt_core.cluster.devices import inventory
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.controllers.fleet import Fleet
 from yatt_core.errors import ExitCode, FencedError, InfrastructureError, YattError
@@ -44,6 +44,7 @@ log = logging.getLogger("yatt_core.flow")
 OUTBOX_DRAIN_SECONDS = 60.0
 START_END_SECONDS = 10.0
 """How long a start under way may take to notice that the segment ends."""
+DIGESTS = ("weights_digest", "experience_digest", "metrics_digest")
 TRACKED_STATES = {"running": "RUNNING", "completed": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -71,26 +72,19 @@ class Segment:
         observer: Observer,
         tracker: Tracker | None,
     ) -> None:
-        self.home, self.run, self.spec, self.ledger, self.fence, self.observer = (
-            home,
-            run,
-            spec,
-            ledger,
-            fence,
-            observer,
-        )
+        self.run, self.spec, self.ledger, self.fence, self.observer = run, spec, ledger, fence, observer
         self.folder = home.run_folder(run)
         self.branch = ledger.runs.find(run).current_branch
         self.meter = BytesMeter()
         self.policy = Colocate()
         self.fleet = Fleet(spec, self.folder, fence.epoch, self.branch, self.meter)
-        self.devices = max(spec.rollout.engine.instances, spec.trainer.engine.ranks)
+        self.snapshots = SnapshotKeeper(ledger, fence, self.fleet, self.folder, spec)
+        self.devices = 0
         self.seconds: dict[str, float] = {}
         self.last_seconds: Mapping[str, float] = {}
         self._inputs: InputsReceipt | None = None
         self._environment: Mapping[str, str] = {}
         self._iteration_started, self._bytes_at_start = time.monotonic(), 0
-        self._snapshot_under_way = False
         self._starting: Future[None] | None = None
         self._stop = threading.Event()
         self._ending = threading.Event()
@@ -136,7 +130,13 @@ class Segment:
         self._inputs = self.fleet.materialise()
         self.fleet.load(self._inputs)
         self._environment = self.fleet.environment()
-        self._snapshot_under_way = False
+        self.devices = len(inventory())
+        self.snapshots.forget()
+
+    def book(self, flow_run_id: str, flow_run_name: str) -> None:
+        """Books the flow run that this segment is, and that the run is running."""
+        self.ledger.leases.start_segment(self.fence, flow_run_id, flow_run_name)
+        self.set_state("running", "")
 
     def check(self) -> None:
         """Raises `FencedError` when this driver may no longer act."""
@@ -152,22 +152,33 @@ class Segment:
 
     def close(self, state: ControlState) -> Outcome:
         """A graceful end: a last snapshot, the run's state, nothing left in the outbox if the tracker answers."""
-        if state.iteration >= 0 and self.snapshot_at(state.iteration) is None:
+        if state.iteration >= 0 and self.snapshots.at(state.iteration) is None:
             self.observer.stage("taking the last snapshot")
-            self.begin_snapshot(state.iteration)
-        self.await_snapshot()
+            self.snapshots.begin(state.iteration)
+        self.snapshots.wait()
         done = state.iteration >= self.spec.iterations
         name, reason = ("completed", "target reached") if done else ("stopped", "stop requested")
         self.set_state(name, reason)
+        self._tell_digests()
         self._closed = True
         return Outcome(self.run, name, state.iteration, reason, ExitCode.OK)
 
     def set_state(self, state: str, reason: str) -> None:
         """Says in the ledger, and through the outbox in the tracker, what has become of the run."""
         self.ledger.runs.set_state(self.fence, state, reason)
+        self._tell(state, "status", {"status": TRACKED_STATES[state]})
+
+    def _tell_digests(self) -> None:
+        """Digests and the audit chain's head as tags of the tracking run."""
+        results = asdict(run_results(self.ledger, self.run))
+        tags = {f"yatt.{key}": str(results[key]) for key in DIGESTS} | {"yatt.iteration": str(results["iteration"])}
+        self._tell("digests", "tags", tags | {"yatt.audit_head": self.ledger.events.head(self.run).hash})
+
+    def _tell(self, name: str, kind: str, body: Mapping[str, str]) -> None:
+        """Adds a row to the outbox, once in a segment by this name."""
         if self.spec.tracking.enabled:
-            key, body = f"{self.run}/e{self.fence.epoch}/{state}", {"status": TRACKED_STATES[state]}
-            self.ledger.outbox.enqueue(self.fence, [OutboxEntry(key, "status", body, int(time.time() * 1000))])
+            key, now = f"{self.run}/e{self.fence.epoch}/{name}", int(time.time() * 1000)
+            self.ledger.outbox.enqueue(self.fence, [OutboxEntry(key, kind, body, now)])
 
     @contextmanager
     def ended_on_error(self) -> Iterator[None]:
@@ -261,58 +272,6 @@ class Segment:
         """What the updates' last bits depend on."""
         return self._environment
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
-
-    def snapshot_at(self, iteration: int) -> SnapshotRow | None:
-        """The kept snapshot of an iteration of the current branch."""
-        rows = self.ledger.records.snapshots(self.run)
-        return next((row for row in rows if row.iteration == iteration), None)
-
-    def begin_snapshot(self, iteration: int) -> None:
-        """Copies the tensors and publishes them in the background, after the one in flight."""
-        self.await_snapshot()
-        log.info("snapshot of iteration %d begins", iteration)
-        self.fleet.begin_snapshot(self.run)
-        self._snapshot_under_way = True
-
-    def await_snapshot(self) -> None:
-        """Waits until the snapshot in flight, if any, is durable and recorded. Raises `InfrastructureError` if it hangs."""
-        deadline = self.spec.recovery.phase_deadline_seconds
-        self.collect_snapshot(wait_seconds=deadline)
-        if self._snapshot_under_way:
-            raise InfrastructureError(f"the snapshot in flight is not durable after {deadline:g} s")
-
-    def collect_snapshot(self, wait_seconds: float = 0.0) -> None:
-        """Records the snapshot in flight if it is durable by now, then prunes."""
-        if not self._snapshot_under_way:
-            return
-        receipt = self.fleet.snapshot_result(wait_seconds)
-        if receipt is None:
-            return
-        self._snapshot_under_way = False
-        row = SnapshotRow(
-            run=self.run,
-            branch=receipt.branch,
-            iteration=receipt.iteration,
-            epoch=receipt.epoch,
-            folder=receipt.folder,
-            manifest_sha256=receipt.manifest_sha256,
-            bytes=receipt.bytes,
-            weights_digest=receipt.weights_digest,
-            seconds=receipt.seconds,
-        )
-        self.ledger.records.snapshot(self.fence, row)
-        self._prune()
-
-    def _prune(self) -> None:
-        """Removes snapshots that are neither new enough nor the first; the ledger forgets them before the disk does."""
-        rows = self.ledger.records.snapshots(self.run)
-        keep = snapshots_to_keep([row.iteration for row in rows], self.spec.snapshots.keep)
-        for row in rows:
-            if row.iteration not in keep:
-                self.ledger.records.snapshot_pruned(self.fence, row)
-                delete_snapshot(self.folder, row.folder)
-
     def record_outcome(self, iteration: int, seconds: Mapping[str, float]) -> None:
         """Writes beside the iteration's placement decision what really happened; once, whoever commits first."""
         decision = self.ledger.records.decisions(self.run, self.branch, iteration)[0]
@@ -328,11 +287,6 @@ class Segment:
     def iteration_bytes(self) -> int:
         """Bytes that reached the driver since the last commit."""
         return self.meter.total - self._bytes_at_start
-
-    def committed(self, summary: IterationSummary) -> None:
-        """Tells the observer and starts the next iteration's clock."""
-        self.observer.committed(summary)
-        self.restart_clock()
 
     def restart_clock(self) -> None:
         """Starts the clock of an iteration."""
@@ -364,7 +318,6 @@ def claimed_segment(run: str) -> Iterator[Segment]:
     """The opened segment of a run; however the flow ends, the run is left in a recorded state."""
     segment = _offered.pop(run)
     with _graceful_signals(segment), segment.ended_on_error():
-        segment.set_state("running", "")
         yield segment
     segment.end("ended")
 

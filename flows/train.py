@@ -16,6 +16,7 @@ goes on behind the last commit: experience that is sealed is not made again, upd
 from __future__ import annotations
 
 from prefect import flow
+from prefect.runtime import flow_run
 
 from flows import artifacts
 from flows.attempts import PhaseRetry
@@ -29,11 +30,13 @@ from flows.state import ControlState
 def train(run: str) -> Outcome:
     """Takes the run's lease, goes on behind its last commit, and ends at its target, at a stop request or at a failure."""
     with claimed_segment(run) as segment:
+        segment.book(flow_run.get_id() or "", flow_run.get_name() or "")
         state = recover(segment)
         with artifacts.progress(segment) as progress:
             while segment.goes_on(state):
                 try:
                     state = iterate(segment, state) if state.iteration >= 0 else begin(segment, state)
+                    segment.restart_clock()
                 except PhaseRetry:
                     state = recover(segment)
                 progress.update(state.iteration)

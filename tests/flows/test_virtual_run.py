@@ -30,7 +30,7 @@ def test_everything_a_run_leaves(finished: tuple[Driver, str], service_environme
     check_ledger(driver, run)
     check_files(driver, run)
     check_mlflow(driver, run)
-    check_prefect(run, service_environment["PREFECT_API_URL"])
+    check_prefect(driver, run, service_environment["PREFECT_API_URL"])
 
 
 def check_ledger(driver: Driver, run: str) -> None:
@@ -85,6 +85,8 @@ def check_mlflow(driver: Driver, run: str) -> None:
     assert row.mlflow_run_id
     tracked = client.get_run(row.mlflow_run_id)
     assert tracked.data.tags["yatt.spec_digest"]
+    assert tracked.data.tags["yatt.weights_digest"] == driver.results(run).weights_digest
+    assert tracked.info.status == "FINISHED"
     assert tracked.data.params["rollout.samples_per_prompt"] == "4"
     for key, points in expected.items():
         history = client.get_metric_history(row.mlflow_run_id, key)
@@ -92,9 +94,12 @@ def check_mlflow(driver: Driver, run: str) -> None:
     assert [artifact.path for artifact in client.list_artifacts(row.mlflow_run_id)] == ["spec.json"]
 
 
-def check_prefect(run: str, api: str) -> None:
+def check_prefect(driver: Driver, run: str, api: str) -> None:
     flow_runs = post(f"{api}/flow_runs/filter", {"flow_runs": {"name": {"any_": [run]}}})
     assert [flow_run["state_type"] for flow_run in flow_runs] == ["COMPLETED"]
+    with driver.ledger() as ledger:
+        (segment,) = ledger.overview.show(run).segments
+    assert (segment.flow_run_id, segment.flow_run_name) == (flow_runs[0]["id"], run)
     assert flow_runs[0]["name"] == run
     artifacts = post(f"{api}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_runs[0]["id"]]}}})
     kinds = Counter(artifact["type"] for artifact in artifacts)

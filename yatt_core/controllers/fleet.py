@@ -175,9 +175,10 @@ class Fleet:
         receipts: list[EvaluateReceipt] = self._get(references, "the controllers to evaluate", self._deadline)
         return receipts
 
-    def begin_snapshot(self, run: str) -> None:
-        """Copies the trainer's tensors; they are published in the background."""
-        self._get([self._ranks[0].begin_snapshot.remote(self._epoch, run, self._branch)], "trainer-0", self._deadline)
+    def begin_snapshot(self, run: str, audit_head: str) -> None:
+        """Copies the trainer's tensors; they are published in the background. audit_head: stands in the manifest."""
+        reference = self._ranks[0].begin_snapshot.remote(self._epoch, run, self._branch, audit_head)
+        self._get([reference], "trainer-0", self._deadline)
 
     def snapshot_result(self, wait_seconds: float = 0.0) -> SnapshotReceipt | None:
         """The receipt of the snapshot in flight once it is durable."""

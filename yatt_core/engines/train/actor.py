@@ -95,13 +95,13 @@ class TrainerActor:
             raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
         return pack_tensors(engine.export_weights())
 
-    def begin_snapshot(self, epoch: int, run: str, branch: int) -> None:
+    def begin_snapshot(self, epoch: int, run: str, branch: int, audit_head: str) -> None:
         """Copies the tensors now and publishes them in the background; first waits for a snapshot in flight."""
         self._fence.check(epoch)
         engine = self._ready()
         weights = engine.export_weights()
         digest = weights_digest(weights)
-        identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, digest)
+        identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, digest, audit_head)
         # Weights, the optimizer's two moments, a reference.
         needed_bytes = 4 * sum(tensor.nbytes for tensor in weights.values())
         folder = str(snapshot_folder(branch, engine.version, epoch))
