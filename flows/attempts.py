@@ -18,12 +18,12 @@ from pydantic import TypeAdapter
 from flows.segment import Segment
 from yatt_core.errors import FailureClass, FencedError, YattError
 from yatt_core.logs import log_context, redact
-from yatt_core.receipts import PrepareReceipt, UpdateReceipt, WarmupReceipt
+from yatt_core.receipts import PrepareReceipt, WarmupReceipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
-KEPT_RECEIPTS = (WarmupReceipt, PrepareReceipt, UpdateReceipt)
+KEPT_RECEIPTS = (WarmupReceipt, PrepareReceipt)
 
 
 class PhaseRetry(Exception):

@@ -24,11 +24,12 @@ from flows.metrics import (
 from flows.protocols import IterationSummary
 from flows.segment import Segment
 from flows.state import ControlState
-from yatt_core.data.prepared import prepared_is_whole, sweep_prepared
+from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.prompts import Cursor, draw
 from yatt_core.data.shard_log import sweep
 from yatt_core.data.telemetry import write_telemetry
 from yatt_core.digests import experience_digest_of_iteration
+from yatt_core.errors import DataError
 from yatt_core.keys import WorkKey
 from yatt_core.placement.policy import Telemetry
 from yatt_core.receipts import (
@@ -73,8 +74,14 @@ def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
     done = recorded_receipt(segment, iteration, "warm_up", WarmupReceipt)
     kept = segment.snapshots.at(iteration)
     if done is not None and kept is not None:
-        segment.fleet.restore(kept.folder, kept.manifest_sha256, iteration)
-        return done
+        try:
+            segment.fleet.restore(kept.folder, kept.manifest_sha256, iteration)
+        except DataError as error:
+            segment.observer.warned(
+                f"the snapshot of iteration {iteration} is damaged, the warm-up is done again: {error}"
+            )
+        else:
+            return done
     receipt = segment.fleet.warm_up()
     segment.snapshots.begin(iteration)
     segment.snapshots.wait()
@@ -158,7 +165,7 @@ def batch_task(segment: Segment, iteration: int, name: str, references: tuple[Sh
 def prepare(segment: Segment, iteration: int, experience: Experience) -> PrepareReceipt:
     """Has old and reference log-probabilities and advantages written, unless an earlier attempt left them whole."""
     done = recorded_receipt(segment, iteration, "prepare", PrepareReceipt)
-    if done is not None and prepared_is_whole(segment.folder, done.folder, done.files):
+    if done is not None and segment.fleet.prepared_is_whole(done):
         return done
     return segment.fleet.prepare(batch_task(segment, iteration, "prepare", experience.references))
 
@@ -222,11 +229,12 @@ def commit(
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
     metrics += timing_metrics(seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes())
     after = replace(state, iteration=iteration, cursor=experience.cursor, fingerprint=dict(update.fingerprint))
+    segment.record_outcome(iteration, seconds)
+    committed = _commit(segment, _scored(after, metrics), metrics, experience.digest)
     # What killed attempts left of this iteration; nothing of it can be asked for any more.
     sweep(segment.folder, segment.branch, iteration, [row.folder for row in experience.shards])
     sweep_prepared(segment.folder, segment.branch, iteration, [prepared.folder])
-    segment.record_outcome(iteration, seconds)
-    return _commit(segment, _scored(after, metrics), metrics, experience.digest)
+    return committed
 
 
 def _scored(state: ControlState, metrics: Sequence[Metric]) -> ControlState:

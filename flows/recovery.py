@@ -11,9 +11,9 @@ import logging
 from pydantic import TypeAdapter
 
 from db.records import SnapshotRow
+from flows.attempts import phase
 from flows.segment import Segment
 from flows.state import ControlState
-from yatt_core.data.prepared import prepared_is_whole
 from yatt_core.errors import DataError, InfrastructureError, NumericError
 from yatt_core.keys import WorkKey
 from yatt_core.receipts import BatchTask, PrepareReceipt, ShardRef
@@ -21,24 +21,22 @@ from yatt_core.receipts import BatchTask, PrepareReceipt, ShardRef
 log = logging.getLogger("yatt_core.flow")
 
 
-def recover(segment: Segment) -> ControlState:
+@phase
+def recover(segment: Segment, iteration: int) -> ControlState:
     """The state after the last commit, with trainer and engines holding its weights."""
-    segment.check()
     segment.ready_fleet()
     commit = segment.ledger.commits.latest(segment.run)
     if commit is None:
-        segment.restart_clock()
         return ControlState.initial(segment.spec.data)
     state = ControlState.from_json(commit.state)
     restored = restore_newest(segment, state.iteration)
-    for iteration in range(restored + 1, state.iteration + 1):
+    for update in range(restored + 1, state.iteration + 1):
         segment.check()
-        segment.observer.stage(f"replaying update {iteration} of {state.iteration}")
-        replay(segment, iteration)
+        segment.observer.stage(f"replaying update {update} of {state.iteration}")
+        replay(segment, update)
     segment.fleet.sync(state.iteration)
     if restored < state.iteration:
         log.info("restored snapshot %d and replayed %d updates", restored, state.iteration - restored)
-    segment.restart_clock()
     return state
 
 
@@ -83,7 +81,7 @@ def _prepared(segment: Segment, branch: int, iteration: int, references: tuple[S
     done = segment.ledger.phases.done(segment.run, branch, iteration, "prepare")
     if done is not None:
         receipt = TypeAdapter(PrepareReceipt).validate_python(done.receipt)
-        if prepared_is_whole(segment.folder, receipt.folder, receipt.files):
+        if segment.fleet.prepared_is_whole(receipt):
             return receipt
     key = WorkKey(segment.run, branch, iteration, "prepare")
     return segment.fleet.prepare(BatchTask(key, segment.fence.epoch, references))

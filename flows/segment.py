@@ -72,7 +72,8 @@ class Segment:
         observer: Observer,
         tracker: Tracker | None,
     ) -> None:
-        self.run, self.spec, self.ledger, self.fence, self.observer = run, spec, ledger, fence, observer
+        self.home, self.run, self.spec = home, run, spec
+        self.ledger, self.fence, self.observer = ledger, fence, observer
         self.folder = home.run_folder(run)
         self.branch = ledger.runs.find(run).current_branch
         self.meter = BytesMeter()
@@ -85,6 +86,7 @@ class Segment:
         self._inputs: InputsReceipt | None = None
         self._environment: Mapping[str, str] = {}
         self._iteration_started, self._bytes_at_start = time.monotonic(), 0
+        self._connect: Callable[[], None] = lambda: None
         self._starting: Future[None] | None = None
         self._stop = threading.Event()
         self._ending = threading.Event()
@@ -104,23 +106,26 @@ class Segment:
 
     def begin_start(self, connect: Callable[[], None]) -> None:
         """Connects to Ray and starts the fleet in a thread, beside what else has to come up."""
-
-        def start() -> None:
-            connect()
-            if not self._ending.is_set():
-                self.start_fleet()
-
+        self._connect = connect
         executor = ThreadPoolExecutor(1, "start")
-        self._starting = executor.submit(start)
+        self._starting = executor.submit(self._start)
         executor.shutdown(wait=False)
 
     def ready_fleet(self) -> None:
         """Waits for the fleet that is starting; without one, starts all actors afresh (after a failure)."""
         if self._starting is None:
-            self.start_fleet()
-        else:
+            self._start()
+            return
+        try:
             self._starting.result()
+        finally:
             self._starting = None
+
+    def _start(self) -> None:
+        """Connects to Ray, which may be a new one since the last time, and starts the fleet."""
+        self._connect()
+        if not self._ending.is_set():
+            self.start_fleet()
 
     def start_fleet(self) -> None:
         """Starts all actors afresh and makes them ready; Ray must be connected."""
@@ -259,6 +264,10 @@ class Segment:
     def takes_snapshot(self, iteration: int) -> bool:
         """True if a snapshot is begun in the iteration."""
         return iteration % self.spec.snapshots.every == 0
+
+    def committed_iteration(self) -> int:
+        """The last committed iteration; 0 also before the first."""
+        return max(0, self.ledger.runs.find(self.run).iteration)
 
     @property
     def inputs(self) -> InputsReceipt:

@@ -31,18 +31,29 @@ def train(run: str) -> Outcome:
     """Takes the run's lease, goes on behind its last commit, and ends at its target, at a stop request or at a failure."""
     with claimed_segment(run) as segment:
         segment.book(flow_run.get_id() or "", flow_run.get_name() or "")
-        state = recover(segment)
         with artifacts.progress(segment) as progress:
-            while segment.goes_on(state):
+            state = None
+            while state is None or segment.goes_on(state):
                 try:
-                    state = iterate(segment, state) if state.iteration >= 0 else begin(segment, state)
-                    segment.restart_clock()
+                    state = advance(segment, state)
+                    progress.update(state.iteration)
                 except PhaseRetry:
-                    state = recover(segment)
-                progress.update(state.iteration)
+                    state = None
         outcome = segment.close(state)
         artifacts.report(segment, outcome)
     return outcome
+
+
+def advance(segment: Segment, state: ControlState | None) -> ControlState:
+    """The next state: recovered from the ledger, at the start and after a failure; else one iteration further."""
+    if state is None:
+        after = recover(segment, segment.committed_iteration())
+    elif state.iteration < 0:
+        after = begin(segment, state)
+    else:
+        after = iterate(segment, state)
+    segment.restart_clock()
+    return after
 
 
 def begin(segment: Segment, state: ControlState) -> ControlState:

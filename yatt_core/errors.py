@@ -64,8 +64,3 @@ class FencedError(YattError):
 
     failure_class = FailureClass.FENCED
     exit_code = ExitCode.LEASE_HELD
-
-
-def failure_class_of(error: BaseException) -> FailureClass:
-    """The class of any exception; what YATT did not raise itself counts as infrastructure."""
-    return error.failure_class if isinstance(error, YattError) else FailureClass.INFRASTRUCTURE

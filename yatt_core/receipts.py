@@ -115,10 +115,7 @@ class ShardRef:
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
-    """An iteration's whole experience, to be prepared or learnt from; shards in canonical order.
-
-    version: the version that the weights get by learning it; the iteration's number.
-    """
+    """An iteration's whole experience, to be prepared or learnt from; shards in canonical order."""
 
     key: WorkKey
     epoch: int

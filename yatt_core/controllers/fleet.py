@@ -59,7 +59,13 @@ class Fleet:
 
     def start(self) -> None:
         """Creates all actors without waiting for them; those that an earlier driver left are ended first."""
-        self._end_leftovers()
+        try:
+            self._end_leftovers()
+            self._create_all()
+        except ray.exceptions.RayError as error:
+            raise unwrap_ray_error(error, "Ray, to start the actors") from error
+
+    def _create_all(self) -> None:
         document, folder = self._spec.model_dump_json(), str(self._folder)
         self._dispatcher = self._create(Dispatcher, "dispatcher", self._spec.rollout.engine.instances, self._epoch)
         self._controllers = [
@@ -139,6 +145,11 @@ class Fleet:
         """Old and reference log-probabilities where needed, and the advantages."""
         receipt: PrepareReceipt = self._all_ranks("prepare", task)[0]
         return receipt
+
+    def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
+        """True if what an earlier attempt prepared is there, byte for byte; the trainer's first rank reads it."""
+        whole: bool = self._get([self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", self._deadline)[0]
+        return whole
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Applies an iteration's optimizer steps on all ranks, which have to agree on the outcome."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.checkpoints.writer import SnapshotIdentity, SnapshotWriter
 from yatt_core.cluster.runner import free_port
+from yatt_core.data.prepared import prepared_is_whole
 from yatt_core.digests import weights_digest
 from yatt_core.engines.packing import PackedTensors, pack_tensors
 from yatt_core.engines.protocol import RankContext, TrainEngine
@@ -80,6 +81,10 @@ class TrainerActor:
         self._fence.check(task.epoch)
         with log_context(iteration=task.key.iteration, phase="prepare"):
             return self._ready().prepare(task)
+
+    def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
+        """True if the prepared columns are there and agree with their digests."""
+        return prepared_is_whole(self._folder, receipt.folder, receipt.files)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """The iteration's optimizer steps."""
