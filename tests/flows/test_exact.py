@@ -95,6 +95,7 @@ def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: 
     assert same_result(driver.results(run), undisturbed)
 
 
+@pytest.mark.verify
 def test_another_seed_gives_another_result(undisturbed: RunResults, driver: Driver) -> None:
     """What the equalities above are worth: digests do change."""
     run = driver.create("torch.yaml", "seed=1", "iterations=1")

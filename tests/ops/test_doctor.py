@@ -89,7 +89,7 @@ def test_gpus_are_what_the_drivers_tool_names(home: Home, tmp_path: Path, monkey
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     gpu = [check for check in doctor.look_at_processors(home) if check.name == "gpu"]
-    assert gpu[0].found == "NVIDIA H200, 143771 MiB"
+    assert gpu[0].found == "NVIDIA H200, 143771 MiB; the torch engines run on the cores"
 
 
 def test_the_schema_knows_the_spec(yatt: Yatt) -> None:

@@ -254,13 +254,6 @@ def test_paths_in_a_spec_from_the_ledger_stay_as_they_are(tmp_path: Path):
     assert made.model.path == str(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda path: path.name
-)
-def test_every_config_that_ships_is_a_spec(path: Path) -> None:
-    assert load_spec(path).digest
-
-
 def test_a_warm_up_needs_probe_tasks(tmp_path: Path) -> None:
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
     with pytest.raises(ConfigurationError, match=r"data\.probe"):

@@ -64,3 +64,14 @@ def test_learning_rate_rises_and_stays() -> None:
     spec = WarmupSpec(learning_rate=0.1, ramp_steps=4)
     assert [warmup_learning_rate(spec, step) for step in (1, 2, 4, 9)] == pytest.approx([0.025, 0.05, 0.1, 0.1])
     assert warmup_learning_rate(WarmupSpec(learning_rate=0.1, ramp_steps=0), 1) == 0.1
+
+
+def test_without_a_warm_up_the_weights_stay_as_they_are(tmp_path: Path) -> None:
+    spec = letters_spec(tmp_path).model_copy(update={"warmup": None})
+    engine = letters_engine(spec, tmp_path)
+    engine.connect(0, 1, "")
+    engine.initialise()
+    before = weights_digest(engine.export_weights())
+    receipt = engine.warm_up()
+    assert (receipt.steps, receipt.weights_digest) == (0, before)
+    assert engine.version == 0
