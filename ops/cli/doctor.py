@@ -120,12 +120,7 @@ def look_at_processors(_: Home) -> Iterator[Check]:
         )
     else:
         yield Check("processor", Verdict.OK, found)
-    gpus = _gpus()
-    yield Check(
-        "gpu",
-        Verdict.OK,
-        f"{gpus}; the torch engines run on the cores all the same" if gpus else "none; torch runs on the cores",
-    )
+    yield Check("gpu", Verdict.OK, f"{_gpus() or 'none'}; the torch engines run on the cores")
 
 
 def _gpus() -> str:
