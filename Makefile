@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
 # Tests write below the repository alone.
 TEST_FOLDER := $(CURDIR)/.tmp
-PYTEST := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY) -m pytest --basetemp=$(TEST_FOLDER)/pytest
+PYTEST := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY) -m pytest -n 2 --dist loadgroup --basetemp=$(TEST_FOLDER)/pytest
 
 run: setup
 	.venv/bin/yatt train configs/quickstart.yaml $(ARGS)

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
+SHARING = ("cluster", "flows")
+OF_THEIR_OWN = ("test_exact",)
+"""Long enough to be worth services of its own, so that two workers have equal shares."""
+
 # Before anything of ours is imported: children inherit it.
 os.environ.update(
     OMP_NUM_THREADS="1",
@@ -21,3 +27,12 @@ for name in (
     "PYTHONDONTWRITEBYTECODE",
 ):
     os.environ.pop(name, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a Ray head or a Prefect server run one after another in the same worker."""
+    for item in items:
+        folder = item.path.parent.name
+        if folder in SHARING:
+            group = item.path.stem if item.path.stem in OF_THEIR_OWN else folder
+            item.add_marker(pytest.mark.xdist_group(group))
