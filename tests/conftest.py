@@ -29,6 +29,7 @@ for name in (
     os.environ.pop(name, None)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a Ray head or a Prefect server run one after another in the same worker."""
     for item in items:
