@@ -15,8 +15,11 @@ NAME = "prefect"
 
 
 def _common(folder: Path) -> dict[str, str]:
+    # Two paths are given on their own: their defaults lie in ~/.prefect, whatever the home is.
     return {
         "PREFECT_HOME": str(folder),
+        "PREFECT_SERVER_MEMO_STORE_PATH": str(folder / "memo_store.toml"),
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(folder / "storage"),
         "PREFECT_PROFILES_PATH": str(folder / "profiles.toml"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",

@@ -54,4 +54,4 @@ def test_a_change_of_the_pins_sets_up_again(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_the_projects_gate_is_the_readmes_test_command() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
-    assert "`make test`" in (ROOT / "README.md").read_text()
+    assert "    make test " in (ROOT / "README.md").read_text()
