@@ -1,0 +1,37 @@
+"""Prefect keeps all that it writes in the run folder, in the server as in the client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.prefect_server import server_service, use_server
+
+PRINTED = (
+    "from prefect.settings import get_current_settings as get; s = get(); "
+    "print(s.home, s.profiles_path, s.results.local_storage_path, s.server.memo_store_path, sep='\\n')"
+)
+
+
+def settings_paths(environment: dict[str, str]) -> list[Path]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    output = subprocess.run(
+        [sys.executable, "-c", PRINTED], env=kept | environment, check=True, capture_output=True, text=True
+    ).stdout
+    return [Path(line) for line in output.splitlines()]
+
+
+def test_server_and_client_write_below_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = dict(server_service(tmp_path).environment)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "environ", {})
+        use_server(tmp_path, "http://127.0.0.1:1")
+        client = dict(os.environ)
+    for environment in (server, client):
+        paths = settings_paths(environment)
+        assert len(paths) == 4
+        assert [path for path in paths if not path.is_relative_to(tmp_path / "prefect")] == []
