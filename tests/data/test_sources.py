@@ -140,6 +140,7 @@ def test_repeated_training_questions_stay_and_rows_may_lack_an_answer(tmp_path):
     ("content", "message"),
     [
         (b'{"prompt": "a"}\n{"prompt": \n', r"a\.jsonl:2: is not a JSON object on one line"),
+        (b'{"prompt": ' + b"[" * 100_000 + b"\n", r"a\.jsonl:1: is not a JSON object on one line"),
         (b'{"prompt": "a"}\n\n["b"]\n', r"a\.jsonl:3: a row is a JSON object, this is list"),
         (b'{"prompt": "a"}\n{"promt": "b"}\n', r"a\.jsonl:2: the row has no key 'prompt' .*did you mean 'promt'"),
         (b'{"text": "a", "id": 1}\n', r"a\.jsonl:1: the row has no key 'prompt' .*its keys: text, id"),

@@ -86,6 +86,16 @@ def test_a_missing_data_file(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     assert not home.folder.exists()
 
 
+def test_a_broken_row_is_said_before_a_run_is_made(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "one", "answer": "1"}\n{"prompt": \n')
+    tree = toy_spec().model_dump(mode="json")
+    tree["data"]["sources"] = [{"kind": "jsonl", "path": "rows.jsonl"}]
+    path = tmp_path / "rows.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    refused(yatt("train", str(path)), 1, f"{tmp_path / 'rows.jsonl'}:2: is not a JSON object on one line")
+    assert not home.folder.exists()
+
+
 def test_a_disk_without_room_for_a_snapshot(
     yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

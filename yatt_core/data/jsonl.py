@@ -38,7 +38,7 @@ def _parse_row(line: bytes, place: str, source: JsonlSource) -> dict[str, Any]:
         json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is JSON, but no text
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: is not UTF-8 ({error.reason} at byte {error.start} of the line)") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: is not a JSON object on one line: {error}") from None
     if not isinstance(row, dict):
         raise DataError(f"{place}: a row is a JSON object, this is {type(row).__name__}")

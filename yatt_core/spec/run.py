@@ -63,7 +63,7 @@ class RecoverySpec(SpecModel):
 
     phase_deadline_seconds: PositiveFloat = 600.0
     """A phase that takes longer has failed."""
-    lease_seconds: PositiveFloat = 10.0
+    lease_seconds: float = Field(default=10.0, ge=1.0)
     """Life of the lease; renewed five times as often."""
     grace_seconds: PositiveFloat = 120.0
     """How long the run's cluster waits for a new driver after the last one went away."""
