@@ -87,9 +87,11 @@ def install() -> None:
         overrides = VENV / "overrides.txt"
         overrides.write_text("".join(f"{name}; sys_platform == 'never'\n" for name in NEVER_ON_CPU))
         command += ["--override", overrides]
-    environment = os.environ | {"UV_CACHE_DIR": str(VENV / ".uv-cache"), "UV_LINK_MODE": "copy"}
+    scratch = VENV / ".uv-cache"
+    scratch.mkdir(exist_ok=True)
+    environment = os.environ | {"UV_CACHE_DIR": str(scratch), "TMPDIR": str(scratch), "UV_LINK_MODE": "copy"}
     subprocess.run([*command, "-e", f"{ROOT}[{EXTRAS}]"], check=True, env=environment)
-    shutil.rmtree(VENV / ".uv-cache", ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def main() -> int:

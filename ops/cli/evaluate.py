@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples, find_run, opened_ledger
+from ops.cli.options import (
+    HomeOption,
+    Output,
+    OutputOption,
+    RunArgument,
+    examples,
+    find_run,
+    keep_caches_inside,
+    opened_ledger,
+)
 from ops.cli.output import message, write, write_json
 
 if TYPE_CHECKING:
@@ -54,6 +63,7 @@ def evaluate(
     from yatt_core.spec import parse_spec
 
     place = Home.locate(home)
+    keep_caches_inside(place)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
         row = kept_snapshot(ledger, name, iteration)

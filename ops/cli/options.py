@@ -5,6 +5,7 @@ Imported with the program, so nothing heavy is imported here before it is needed
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -69,3 +70,8 @@ def find_run(ledger: Ledger, name: str) -> str:
     if not newest:
         raise RunNotFound("there are no runs in this ledger yet; start one with `yatt train SPEC`")
     return newest[0].id
+
+
+def keep_caches_inside(home: Home) -> None:
+    """Some of our libraries import matplotlib, whose cache of fonts would otherwise lie in the user's own folder."""
+    os.environ.setdefault("MPLCONFIGDIR", str(home.folder / ".matplotlib"))

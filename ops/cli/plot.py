@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ def write_learning_plot(ledger: Ledger, run: str, folder: Path) -> Path | None:
     """Draws held-out accuracy, reward and entropy over the iterations; none where matplotlib is missing."""
     if find_spec("matplotlib") is None:
         return None
-    # Its cache of fonts would otherwise lie in the user's home folder.
-    os.environ.setdefault("MPLCONFIGDIR", str(folder.parent / ".matplotlib"))
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")

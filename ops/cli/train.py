@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples, find_run, opened_ledger
+from ops.cli.options import (
+    HomeOption,
+    Output,
+    OutputOption,
+    RunArgument,
+    examples,
+    find_run,
+    keep_caches_inside,
+    opened_ledger,
+)
 from ops.cli.output import message, write, write_json
 
 if TYPE_CHECKING:
@@ -77,6 +86,7 @@ def _drive(home: Home, run: str, output: Output) -> None:
     from ops.tracking.mlflow_tracker import MlflowTracker
     from yatt_core.errors import ExitCode
 
+    keep_caches_inside(home)
     message(f"run {run} in {home.run_folder(run)}")
     try:
         with watching(run) as observer:
