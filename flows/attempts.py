@@ -94,7 +94,7 @@ def receipt_json(result: Any) -> dict[str, Any]:
     return dumped
 
 
-def recorded_receipt(segment: Segment, iteration: int, name: str, kind: type[R]) -> R | None:
+def recorded_receipt(segment: Segment, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:
     """The receipt of a phase that was finished before; none if it was not."""
-    row = segment.ledger.phases.done(segment.run, segment.branch, iteration, name)
+    row = segment.ledger.phases.done(segment.run, branch, iteration, name)
     return None if row is None else TypeAdapter(kind).validate_python(row.receipt)

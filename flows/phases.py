@@ -14,6 +14,7 @@ from db.commit import IterationCommit
 from db.metrics import RESULT, TIMING, Metric
 from db.records import DecisionRow, ShardRow
 from flows.attempts import phase, recorded_receipt
+from flows.batches import batch_task, prepared_columns
 from flows.metrics import (
     add_sums,
     evaluation_metrics,
@@ -33,7 +34,6 @@ from yatt_core.errors import DataError
 from yatt_core.keys import WorkKey
 from yatt_core.placement.policy import Telemetry
 from yatt_core.receipts import (
-    BatchTask,
     EvaluateReceipt,
     PrepareReceipt,
     PromptRef,
@@ -71,7 +71,7 @@ class Experience:
 @phase
 def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
     """Brings the trainer to its initial policy and publishes that as snapshot 0, which a resumed run starts from."""
-    done = recorded_receipt(segment, iteration, "warm_up", WarmupReceipt)
+    done = recorded_receipt(segment, segment.branch, iteration, "warm_up", WarmupReceipt)
     kept = segment.snapshots.at(iteration)
     if done is not None and kept is not None:
         try:
@@ -156,24 +156,16 @@ def split_shards(references: Sequence[PromptRef], shards: int) -> list[tuple[Pro
     return [tuple(references[bounds[i] : bounds[i + 1]]) for i in range(shards)]
 
 
-def batch_task(segment: Segment, iteration: int, name: str, references: tuple[ShardRef, ...]) -> BatchTask:
-    """An iteration's experience as the trainer is told of it."""
-    return BatchTask(WorkKey(segment.run, segment.branch, iteration, name), segment.fence.epoch, references)
-
-
 @phase
 def prepare(segment: Segment, iteration: int, experience: Experience) -> PrepareReceipt:
     """Has old and reference log-probabilities and advantages written, unless an earlier attempt left them whole."""
-    done = recorded_receipt(segment, iteration, "prepare", PrepareReceipt)
-    if done is not None and segment.fleet.prepared_is_whole(done):
-        return done
-    return segment.fleet.prepare(batch_task(segment, iteration, "prepare", experience.references))
+    return prepared_columns(segment, segment.branch, iteration, experience.references)
 
 
 @phase
 def learn(segment: Segment, iteration: int, experience: Experience, prepared: PrepareReceipt) -> UpdateReceipt:
     """Has the trainer apply the iteration's optimizer steps."""
-    return segment.fleet.learn(batch_task(segment, iteration, "learn", experience.references), prepared)
+    return segment.fleet.learn(batch_task(segment, segment.branch, iteration, "learn", experience.references), prepared)
 
 
 @phase

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 
-from pydantic import TypeAdapter
-
 from db.records import SnapshotRow
 from flows.attempts import phase
+from flows.batches import batch_task, prepared_columns
 from flows.segment import Segment
 from flows.state import ControlState
 from yatt_core.errors import DataError, InfrastructureError, NumericError
-from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, PrepareReceipt, ShardRef
+from yatt_core.receipts import ShardRef
 
 log = logging.getLogger("yatt_core.flow")
 
@@ -66,22 +64,10 @@ def replay(segment: Segment, iteration: int) -> None:
         raise InfrastructureError(f"run {segment.run}: iteration {iteration} is not in the ledger")
     rows = segment.ledger.records.shards(segment.run, commit.branch, iteration)
     references = tuple(ShardRef(row.folder, row.manifest_sha256) for row in rows)
-    prepared = _prepared(segment, commit.branch, iteration, references)
-    key = WorkKey(segment.run, commit.branch, iteration, "learn")
-    receipt = segment.fleet.learn(BatchTask(key, segment.fence.epoch, references), prepared)
+    prepared = prepared_columns(segment, commit.branch, iteration, references)
+    receipt = segment.fleet.learn(batch_task(segment, commit.branch, iteration, "learn", references), prepared)
     if dict(receipt.fingerprint) != dict(commit.fingerprint):
         raise NumericError(
             f"replaying update {iteration} of run {segment.run} gives {dict(receipt.fingerprint)}, its commit says "
             f"{dict(commit.fingerprint)}: code, libraries, processor or layout differ from those that made it"
         )
-
-
-def _prepared(segment: Segment, branch: int, iteration: int, references: tuple[ShardRef, ...]) -> PrepareReceipt:
-    """What `prepare` left, or the same made again where its files are gone or damaged."""
-    done = segment.ledger.phases.done(segment.run, branch, iteration, "prepare")
-    if done is not None:
-        receipt = TypeAdapter(PrepareReceipt).validate_python(done.receipt)
-        if segment.fleet.prepared_is_whole(receipt):
-            return receipt
-    key = WorkKey(segment.run, branch, iteration, "prepare")
-    return segment.fleet.prepare(BatchTask(key, segment.fence.epoch, references))

@@ -1,0 +1,23 @@
+"""An iteration's experience as the trainer is told of it, for the loop and for replay alike."""
+
+from __future__ import annotations
+
+from flows.attempts import recorded_receipt
+from flows.segment import Segment
+from yatt_core.keys import WorkKey
+from yatt_core.receipts import BatchTask, PrepareReceipt, ShardRef
+
+References = tuple[ShardRef, ...]
+
+
+def batch_task(segment: Segment, branch: int, iteration: int, name: str, references: References) -> BatchTask:
+    """The task of a phase over an iteration's sealed shards, in canonical order."""
+    return BatchTask(WorkKey(segment.run, branch, iteration, name), segment.fence.epoch, references)
+
+
+def prepared_columns(segment: Segment, branch: int, iteration: int, references: References) -> PrepareReceipt:
+    """What an earlier attempt at `prepare` left, or the same made again where it is missing or damaged."""
+    done = recorded_receipt(segment, branch, iteration, "prepare", PrepareReceipt)
+    if done is not None and segment.fleet.prepared_is_whole(done):
+        return done
+    return segment.fleet.prepare(batch_task(segment, branch, iteration, "prepare", references))
