@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.digests import json_digest
 from yatt_core.spec.algorithm import AlgorithmSpec, GrpoSpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.data import DataSpec
 from yatt_core.spec.model import ModelFromConfig, ModelSpec, WarmupSpec
+from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
 from yatt_core.spec.rollout import RolloutSpec
 from yatt_core.spec.trainer import TrainerSpec
@@ -47,29 +48,6 @@ class EvaluationSpec(SpecModel):
     """Iterations between two evaluations; 0: only the first and the last."""
 
 
-class BudgetSpec(SpecModel):
-    """Attempts that a phase may use up, by class of failure; charged when it is dispatched."""
-
-    infrastructure: PositiveInt = 3
-    """For processes, machines, networks and disks that fail."""
-    data: PositiveInt = 1
-    """For input and reward functions that fail: trying again gives the same failure."""
-    numeric: PositiveInt = 1
-    """For a loss or gradient that is not finite, and for replays that differ."""
-
-
-class RecoverySpec(SpecModel):
-    """How failures are noticed and answered."""
-
-    phase_deadline_seconds: PositiveFloat = 600.0
-    """A phase that takes longer has failed."""
-    lease_seconds: float = Field(default=10.0, ge=1.0)
-    """Life of the lease; renewed five times as often."""
-    grace_seconds: PositiveFloat = 120.0
-    """How long the run's cluster waits for a new driver after the last one went away."""
-    budgets: BudgetSpec = BudgetSpec()
-
-
 class TrackingSpec(SpecModel):
     """MLflow."""
 
@@ -103,6 +81,7 @@ class RunSpec(SpecModel):
     snapshots: SnapshotSpec = SnapshotSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     recovery: RecoverySpec = RecoverySpec()
+    retention: RetentionSpec = RetentionSpec()
     tracking: TrackingSpec = TrackingSpec()
 
     @property
