@@ -14,7 +14,8 @@ from db.engine import Database, Fence
 from db.errors import Conflict, LeaseHeld, RunNotFound
 from db.events import append, lock_run
 from db.holder import Holder, is_gone
-from db.models import Lease, PhaseAttempt, Segment
+from db.models import Lease, Segment
+from db.phases import fail_open
 
 DRIVER_LOST = "driver lost"
 LOST = "lost"
@@ -116,11 +117,7 @@ class Leases:
 
 
 def _close_leftovers(connection: Connection, run: str, now: int) -> None:
-    connection.execute(
-        update(PhaseAttempt)
-        .where(PhaseAttempt.run == run, PhaseAttempt.ended_at.is_(None))
-        .values(state="FAILED", failure_class="infrastructure", reason=DRIVER_LOST, ended_at=now)
-    )
+    fail_open(connection, run, DRIVER_LOST, now)
     connection.execute(
         update(Segment).where(Segment.run == run, Segment.ended_at.is_(None)).values(ended_at=now, outcome=LOST)
     )

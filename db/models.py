@@ -67,6 +67,8 @@ class Run(Base):
     state: Mapped[str]
     state_reason: Mapped[str]
     desired_state: Mapped[str]
+    stop_at: Mapped[int | None]
+    """When a driver that was asked to stop has to have ended; null: whenever it is ready."""
     target_iterations: Mapped[int]
     current_branch: Mapped[int]
     iteration: Mapped[int]
@@ -172,6 +174,14 @@ class PhaseAttempt(Base):
             sqlite_where=text("ended_at IS NULL"),
             postgresql_where=text("ended_at IS NULL"),
         ),
+        Index(
+            "phase_attempt_ended_index",
+            "run",
+            "phase",
+            "ended_at",
+            sqlite_where=text("ended_at IS NOT NULL"),
+            postgresql_where=text("ended_at IS NOT NULL"),
+        ),
     )
 
     run: Mapped[str] = _run_key()
@@ -225,6 +235,20 @@ class Wave(Base):
     epoch: Mapped[int]
     plan: Mapped[dict[str, Any]]
     outcome: Mapped[dict[str, Any] | None]
+    recorded_at: Mapped[int]
+
+
+class Choice(Base):
+    """What depended on time, load or the outside, written before it took effect; the first of a name stands."""
+
+    __tablename__ = "choice"
+
+    run: Mapped[str] = _run_key()
+    branch: Mapped[int] = _key()
+    iteration: Mapped[int] = _key()
+    name: Mapped[str] = _key()
+    epoch: Mapped[int]
+    body: Mapped[dict[str, Any]]
     recorded_at: Mapped[int]
 
 

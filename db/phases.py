@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from db.engine import Database, Fence
 from db.errors import OutOfOrder
@@ -53,6 +53,16 @@ class AttemptRow:
     receipt: Mapping[str, Any] | None
     seconds: float | None
     bytes_to_driver: int | None
+
+
+def fail_open(connection: Connection, run: str, reason: str, now: int) -> int:
+    """Fails every open attempt of a run (class infrastructure); returns how many."""
+    change = (
+        update(PhaseAttempt)
+        .where(PhaseAttempt.run == run, PhaseAttempt.ended_at.is_(None))
+        .values(state=FAILED, failure_class="infrastructure", reason=reason, ended_at=now)
+    )
+    return int(connection.execute(change).rowcount)
 
 
 class Phases:
@@ -99,6 +109,26 @@ class Phases:
             values = {"failure_class": failure_class, "reason": reason, "seconds": seconds}
             result = connection.execute(change.values(state=FAILED, ended_at=now, **values))
             _expect_one(result.rowcount, attempt, "failed", "open")
+
+    def fail_open(self, fence: Fence, reason: str) -> int:
+        """Fails every open attempt of the run (class infrastructure); returns how many. Raises `Fenced`.
+
+        For a driver that goes on after the ledger was away: what it had open may or may not have been booked.
+        """
+        with self._database.fenced(fence) as (connection, now):
+            return fail_open(connection, fence.run, reason, now)
+
+    def history(self, run: str, phase: str, limit: int = 20) -> list[float]:
+        """Seconds that the newest finished attempts at a phase took, over all iterations and branches, newest first."""
+        query = (
+            select(PhaseAttempt.seconds)
+            .where(PhaseAttempt.run == run, PhaseAttempt.phase == phase, PhaseAttempt.ended_at.is_not(None))
+            .where(PhaseAttempt.state == DONE)
+            .order_by(PhaseAttempt.ended_at.desc())
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [float(seconds) for seconds in connection.execute(query).scalars()]
 
     def charged(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> dict[str, int]:
         """Dispatched attempts at a phase that failed, by class of failure, over all drivers."""

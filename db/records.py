@@ -1,20 +1,22 @@
-"""What the driver records of an iteration besides its phases: sealed shards, waves, placement decisions, snapshots.
+"""What the driver records of an iteration besides its phases: sealed shards, waves, choices, placement decisions, snapshots.
 
 A choice is written before it takes effect and obeyed on recovery: recording it again returns what was recorded first.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
 from db.ancestry import ancestry
-from db.engine import Database, Fence
+from db.engine import Database, Fence, canonical_json
 from db.errors import Conflict, OutOfOrder
-from db.models import PlacementDecision, Shard, Snapshot, Wave
+from db.events import append, lock_run
+from db.models import Choice, PlacementDecision, Shard, Snapshot, Wave
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,17 @@ class WaveRow:
     wave: int
     plan: Mapping[str, Any]
     outcome: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """What depended on time, load or the outside. name: what was chosen, once an iteration. epoch: who chose; 0: nobody yet."""
+
+    branch: int
+    iteration: int
+    name: str
+    body: Mapping[str, Any]
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ class SnapshotRow:
 
 
 class Records:
-    """Books shards, waves, decisions and snapshots."""
+    """Books shards, waves, choices, decisions and snapshots."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -130,6 +143,25 @@ class Records:
         """The waves of an iteration in order."""
         with self._database.read() as connection:
             return _waves(connection, run, branch, iteration)
+
+    def choice(self, fence: Fence, row: ChoiceRow) -> ChoiceRow:
+        """Records a choice before it takes effect, with an event; returns the one in force, the first recorded.
+
+        Its body comes back as JSON gives it (lists for tuples), whoever recorded it. Raises `Fenced`.
+        """
+        with self._database.fenced(fence) as (connection, now):
+            found = _choices(connection, fence.run, row.branch, row.iteration, row.name)
+            if found:
+                return found[0]
+            chosen = replace(row, body=json.loads(canonical_json(row.body)), epoch=fence.epoch)
+            connection.execute(insert(Choice), asdict(chosen) | {"run": fence.run, "recorded_at": now})
+            append(connection, lock_run(connection, self._database, fence.run), "choice", asdict(chosen))
+        return chosen
+
+    def choices(self, run: str, branch: int, iteration: int) -> dict[str, ChoiceRow]:
+        """The choices made for an iteration, by name."""
+        with self._database.read() as connection:
+            return {row.name: row for row in _choices(connection, run, branch, iteration)}
 
     def decision(self, fence: Fence, row: DecisionRow) -> DecisionRow:
         """Records a decision before it takes effect; returns the one in force, the first recorded. Raises `Fenced`."""
@@ -202,6 +234,14 @@ def _waves(connection: Connection, run: str, branch: int, iteration: int, wave: 
     if wave is not None:
         query = query.where(Wave.wave == wave)
     return [WaveRow(**row._mapping) for row in connection.execute(query.order_by(Wave.wave))]
+
+
+def _choices(connection: Connection, run: str, branch: int, iteration: int, name: str | None = None) -> list[ChoiceRow]:
+    columns = [Choice.__table__.columns[column] for column in ChoiceRow.__slots__]
+    query = select(*columns).where(*_iteration(Choice, run, branch, iteration))
+    if name is not None:
+        query = query.where(Choice.name == name)
+    return [ChoiceRow(**row._mapping) for row in connection.execute(query.order_by(Choice.recorded_at, Choice.name))]
 
 
 def _decisions(

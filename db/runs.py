@@ -133,20 +133,43 @@ class Runs:
             connection.execute(update(Run).where(Run.id == fence.run).values(target_iterations=target_iterations))
         return int(number)
 
-    def set_desired_state(self, run: str, desired_state: str, reason: str = "") -> None:
-        """Asks the run's driver to `run` or to `stop`; it looks at safe points. Raises `RunNotFound`."""
+    def set_desired_state(
+        self, run: str, desired_state: str, reason: str = "", within_seconds: float | None = None
+    ) -> None:
+        """Asks the run's driver to `run` or to `stop`; it looks at safe points. Raises `RunNotFound`.
+
+        within_seconds: a driver that has not stopped by then ends at once. Asked again to stop, a new limit takes the
+        place of the old one; without a limit nothing changes.
+        """
         if desired_state not in ("run", "stop"):
             raise LedgerError(f"desired state {desired_state!r}: right would be run or stop")
+        if desired_state == "run" and within_seconds is not None:
+            raise LedgerError("a limit of time goes with the desired state stop, not with run")
         with self._database.write() as connection:
             row = lock_run(connection, self._database, run)
-            if row.desired_state == desired_state:
+            if row.desired_state == desired_state and within_seconds is None:
                 return
-            connection.execute(update(Run).where(Run.id == run).values(desired_state=desired_state))
-            append(connection, row, "desired_state", {"desired_state": desired_state, "reason": reason})
+            stop_at = None if within_seconds is None else row.now + round(within_seconds * 1000)
+            change = update(Run).where(Run.id == run)
+            connection.execute(change.values(desired_state=desired_state, stop_at=stop_at))
+            body = {"desired_state": desired_state, "reason": reason, "within_seconds": within_seconds}
+            append(connection, row, "desired_state", body)
 
     def desired_state(self, run: str) -> str:
         """What operators want of the run: `run` or `stop`. Raises `RunNotFound`."""
         return self.find(run).desired_state
+
+    def stop_deadline(self, run: str) -> float | None:
+        """Seconds until a run that was asked to stop has to have stopped, less than 0 behind it; None without a limit.
+
+        Raises `RunNotFound`.
+        """
+        query = select(Run.stop_at, self._database.now().label("now")).where(Run.id == run)
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            raise RunNotFound(f"there is no run {run!r} in this ledger")
+        return None if row.stop_at is None else (row.stop_at - row.now) / 1000
 
     def set_state(self, fence: Fence, state: str, reason: str = "") -> None:
         """Says what has become of the run (one of `STATES`) and why. Raises `Fenced`."""

@@ -12,7 +12,7 @@ from db.errors import Fenced
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from db.phases import Attempt
-from db.records import DecisionRow, ShardRow, SnapshotRow, WaveRow
+from db.records import ChoiceRow, DecisionRow, ShardRow, SnapshotRow, WaveRow
 from tests.db.tools import SimulatedClock, commit_of, everything, holder
 
 SHARD = ShardRow(0, 1, 0, 0, 1, "folder", "sha", 4, 9, b"d" * 32, {"reward": 1.0})
@@ -33,6 +33,8 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "phases.dispatch": lambda ledger, fence: ledger.phases.dispatch(fence, PLANNED),
     "phases.finish": lambda ledger, fence: ledger.phases.finish(fence, DISPATCHED, {"tokens": 3}, 1.0),
     "phases.fail": lambda ledger, fence: ledger.phases.fail(fence, DISPATCHED, "data", "why"),
+    "phases.fail_open": lambda ledger, fence: ledger.phases.fail_open(fence, "why"),
+    "records.choice": lambda ledger, fence: ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {"why": "NaN"})),
     "records.shard": lambda ledger, fence: ledger.records.shard(fence, SHARD),
     "records.wave": lambda ledger, fence: ledger.records.wave(fence, WaveRow(0, 1, 1, {"prompts": 8})),
     "records.settle_wave": lambda ledger, fence: ledger.records.settle_wave(fence, 0, 1, 0, {"groups": 3}),

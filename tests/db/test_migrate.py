@@ -8,18 +8,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from db.engine import DatabaseTime, database_url
+from db.engine import DatabaseTime, database_url, open_engine
 from db.errors import LedgerError, LedgerUnavailable, LedgerVersionError
+from db.events import GENESIS
 from db.ledger import Ledger
 from db.migrate import HEAD, MIGRATIONS
 from db.models import Base
+from db.records import ChoiceRow
+from tests.db.tools import holder
 
 
 def test_the_migrations_make_the_tables_of_the_models(ledger: Ledger) -> None:
@@ -32,6 +37,30 @@ def test_the_migrations_make_the_tables_of_the_models(ledger: Ledger) -> None:
 
 def test_head_names_the_newest_migration() -> None:
     assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [HEAD]
+
+
+def test_an_older_ledger_is_upgraded_with_all_that_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    engine = open_engine(database_url(path))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.exec_driver_sql(
+            "INSERT INTO run (id, spec_name, number, state, state_reason, desired_state, target_iterations, "
+            "current_branch, iteration, created_at, event_seq, event_hash) "
+            f"VALUES ('toy-1', 'toy', 1, 'stopped', '', 'stop', 9, 0, -1, 5, 0, '{GENESIS}')"
+        )
+        connection.exec_driver_sql("INSERT INTO lease (run, epoch, ttl_ms, expires_at) VALUES ('toy-1', 0, 0, 0)")
+    engine.dispose()
+    with pytest.raises(LedgerVersionError, match="revision 0001"):
+        Ledger.open(path, migrate=False)
+    with Ledger.open(path) as ledger:
+        assert ledger.runs.find("toy-1").created_at == 5
+        assert ledger.runs.stop_deadline("toy-1") is None
+        fence = ledger.leases.acquire("toy-1", holder("first"), ttl_seconds=10)
+        assert ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {})).epoch == 1
 
 
 def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:

@@ -66,3 +66,39 @@ def test_a_driver_that_dies_counts(ledger: Ledger, run: str, clock: SimulatedClo
         ("learn", "FAILED", "driver lost"),
         ("sync", "FAILED", "driver lost"),
     }
+
+
+def test_a_driver_that_lost_sight_of_the_ledger_fails_what_it_had_open(ledger: Ledger, run: str, fence: Fence) -> None:
+    dispatched = ledger.phases.plan(fence, 0, 1, "collect")
+    ledger.phases.plan(fence, 0, 1, "sync")
+    ledger.phases.dispatch(fence, dispatched)
+    done = ledger.phases.plan(fence, 0, 0, "learn")
+    ledger.phases.dispatch(fence, done)
+    ledger.phases.finish(fence, done, {}, 1.0)
+    other = ledger.leases.acquire(ledger.runs.create("toy", {}, "d", 1).id, holder("other"), ttl_seconds=10)
+    ledger.phases.plan(other, 0, 1, "collect")
+    assert ledger.phases.fail_open(fence, "the ledger was away") == 2
+    assert ledger.phases.fail_open(fence, "the ledger was away") == 0
+    assert ledger.phases.charged(run, 0, 1, "collect") == {"infrastructure": 1}
+    assert ledger.phases.charged(run, 0, 1, "sync") == {}, "planned, never dispatched"
+    assert {row.reason for row in ledger.phases.attempts(run, 0, 1)} == {"the ledger was away"}
+    assert ledger.phases.attempts(other.run, 0, 1)[0].state == "PLANNED", "another run's"
+    with pytest.raises(OutOfOrder):
+        ledger.phases.finish(fence, dispatched, {}, 1.0)
+
+
+def test_the_history_of_a_phase_is_of_its_newest_finished_attempts(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
+    for iteration in range(1, 6):
+        attempt = ledger.phases.plan(fence, 0, iteration, "collect")
+        ledger.phases.dispatch(fence, attempt)
+        clock.advance(1)
+        if iteration == 4:
+            ledger.phases.fail(fence, attempt, "infrastructure", "hung", seconds=99.0)
+        else:
+            ledger.phases.finish(fence, attempt, {}, iteration / 2)
+    ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 6, "collect"))
+    assert ledger.phases.history(run, "collect") == [2.5, 1.5, 1.0, 0.5]
+    assert ledger.phases.history(run, "collect", limit=2) == [2.5, 1.5]
+    assert ledger.phases.history(run, "learn") == []

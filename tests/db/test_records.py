@@ -9,7 +9,7 @@ import pytest
 from db.engine import Fence
 from db.errors import Conflict, OutOfOrder
 from db.ledger import Ledger
-from db.records import DecisionRow, ShardRow, SnapshotRow, WaveRow
+from db.records import ChoiceRow, DecisionRow, ShardRow, SnapshotRow, WaveRow
 from tests.db.tools import SimulatedClock, holder
 
 SHARD = ShardRow(0, 1, 0, 3, 1, "w00-s0003.e0001", "sha", 4, 90, bytes(range(64)), {"reward": 1.5})
@@ -45,6 +45,20 @@ def test_a_wave_obeys_its_first_plan(ledger: Ledger, run: str, fence: Fence) -> 
     with pytest.raises(OutOfOrder, match="wave 5"):
         ledger.records.settle_wave(fence, 0, 1, 5, {})
     assert ledger.records.waves(run, 0, 1) == [replace(plan, outcome={"admitted": [1]})]
+
+
+def test_a_choice_is_obeyed_whoever_made_it(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+    first = ledger.records.choice(fence, ChoiceRow(0, 1, "ranks", {"plan": (0, 1), "reason": "load"}))
+    assert first == ChoiceRow(0, 1, "ranks", {"plan": [0, 1], "reason": "load"}, fence.epoch)
+    clock.advance(60)
+    second = ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
+    assert ledger.records.choice(second, ChoiceRow(0, 1, "ranks", {"plan": [2]})) == first
+    skip = ledger.records.choice(second, ChoiceRow(0, 1, "skip", {}))
+    assert ledger.records.choices(run, 0, 1) == {"ranks": first, "skip": skip}
+    assert ledger.records.choices(run, 0, 2) == {}
+    events = [link.body for link in ledger.events.links(run) if link.kind == "choice"]
+    assert [(body["name"], body["epoch"]) for body in events] == [("ranks", 1), ("skip", 2)]
+    assert events[0]["body"] == {"plan": [0, 1], "reason": "load"}
 
 
 def test_a_decision_is_obeyed_and_its_outcome_stands_beside_it(ledger: Ledger, run: str, fence: Fence) -> None:

@@ -52,6 +52,28 @@ def test_operators_ask_and_drivers_say(ledger: Ledger, run: str, fence: Fence) -
         ledger.runs.set_desired_state("toy-9", "stop")
 
 
+def test_a_stop_may_have_a_limit(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
+    assert ledger.runs.stop_deadline(run) is None
+    ledger.runs.set_desired_state(run, "stop", "upgrade")
+    assert ledger.runs.stop_deadline(run) is None
+    ledger.runs.set_desired_state(run, "stop", "preempted", within_seconds=30)
+    clock.advance(10)
+    assert ledger.runs.stop_deadline(run) == 20.0
+    ledger.runs.set_desired_state(run, "stop", "asked again without a limit")
+    assert ledger.runs.stop_deadline(run) == 20.0
+    ledger.runs.set_desired_state(run, "stop", "sooner", within_seconds=5)
+    clock.advance(6)
+    assert ledger.runs.stop_deadline(run) == -1.0
+    ledger.runs.set_desired_state(run, "run")
+    assert ledger.runs.stop_deadline(run) is None
+    bodies = [link.body for link in ledger.events.links(run) if link.kind == "desired_state"]
+    assert [body["within_seconds"] for body in bodies] == [None, 30, 5, None]
+    with pytest.raises(LedgerError, match="goes with the desired state stop"):
+        ledger.runs.set_desired_state(run, "run", within_seconds=5)
+    with pytest.raises(RunNotFound):
+        ledger.runs.stop_deadline("toy-9")
+
+
 def test_the_overview_tells_where_a_run_stands(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
     ledger.leases.start_segment(fence, "id", "brave-otter")
     ledger.commits.commit(fence, commit_of(0))
