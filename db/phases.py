@@ -128,7 +128,7 @@ class Phases:
             .limit(limit)
         )
         with self._database.read() as connection:
-            return [float(seconds) for seconds in connection.execute(query).scalars()]
+            return [float(row.seconds) for row in connection.execute(query) if row.seconds is not None]
 
     def charged(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> dict[str, int]:
         """Dispatched attempts at a phase that failed, by class of failure, over all drivers."""
