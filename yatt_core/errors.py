@@ -40,6 +40,10 @@ class InfrastructureError(YattError):
     """A process, machine, network or disk failed; trying again may help."""
 
 
+class StorageFullError(InfrastructureError):
+    """A disk or a quota is full; what was durable before stays. Trying again helps once there is room."""
+
+
 class DataError(YattError):
     """The input or a reward function is at fault; trying again gives the same failure."""
 

@@ -6,6 +6,7 @@ size and sha256, moved to its final name in one rename. The ledger's row comes a
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from safetensors import SafetensorError
 from yatt_core import durable
 from yatt_core.checkpoints.verify import SNAPSHOT_KIND, files_in, verify_snapshot
 from yatt_core.engines.protocol import StateWriter
-from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.errors import DataError, InfrastructureError, StorageFullError
 from yatt_core.manifests import MANIFEST, entry_of_file, load_manifest, publish_manifest
 from yatt_core.receipts import SnapshotReceipt
 
@@ -43,7 +44,8 @@ def publish_snapshot(
     """Writes and publishes a snapshot at `folder`, relative to the run folder.
 
     needed_bytes: about what the writer will write. A folder that an earlier attempt of the same identity published is kept
-    if it is whole. Raises `InfrastructureError` when the disk is too small or refuses; nothing is then left behind.
+    if it is whole. Raises `StorageFullError` when the disk is too small, `InfrastructureError` when it refuses; nothing is then
+    left behind.
     """
     started = time.perf_counter()
     target = run_folder / folder
@@ -60,10 +62,11 @@ def publish_snapshot(
         if target.exists():
             durable.remove_folder(target)
         durable.move_folder(partial, target)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError, InfrastructureError) as error:
         # What safetensors and torch raise for a disk that refuses is no OSError.
         free = shutil.disk_usage(target.parent).free
-        raise InfrastructureError(
+        kind = StorageFullError if _means_full(error) else InfrastructureError
+        raise kind(
             f"{target}: the snapshot cannot be written: {error}; it needs {needed_bytes} bytes, {free} are free"
         ) from error
     finally:
@@ -71,10 +74,17 @@ def publish_snapshot(
     return _receipt(folder, identity, manifest_sha256, size, time.perf_counter() - started)
 
 
+def _means_full(error: BaseException) -> bool:
+    """Whether an error says that the disk or a quota is full; from a library written in another language by its words."""
+    if isinstance(error, OSError):
+        return error.errno in durable.FULL
+    return isinstance(error, StorageFullError) or any(os.strerror(number) in str(error) for number in durable.FULL)
+
+
 def _require_room(target: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(target.parent).free
     if free < needed_bytes + SPARE_BYTES:
-        raise InfrastructureError(
+        raise StorageFullError(
             f"{target}: no room for the snapshot: it needs {needed_bytes} bytes and {SPARE_BYTES} to spare, {free} are free"
         )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core import durable
+from yatt_core.errors import InfrastructureError
 from yatt_core.keys import iteration_folder
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, va
         durable.make_folder(folder)
         temporary.write_text(json.dumps(values, sort_keys=True, indent=1) + "\n")
         temporary.rename(path)
-    except OSError as error:
+    except (OSError, InfrastructureError) as error:
         _log.warning("telemetry is lost: %s", error)
 
 
