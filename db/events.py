@@ -85,6 +85,13 @@ class Events:
         with self._database.read() as connection:
             return _links(connection, run, after, limit)
 
+    def of_kind(self, run: str, kind: str) -> list[EventRow]:
+        """The links of one kind, in order."""
+        columns = select(*Event.__table__.columns)
+        with self._database.read() as connection:
+            rows = connection.execute(columns.where(Event.run == run, Event.kind == kind).order_by(Event.seq))
+            return [EventRow(**row._mapping) for row in rows]
+
     def head(self, run: str) -> ChainHead:
         """The last link. Raises `RunNotFound`."""
         with self._database.read() as connection:
