@@ -19,6 +19,7 @@ from db.engine import Clock, Database, DatabaseTime, database_url, open_engine
 from db.errors import LedgerUnavailable
 from db.events import Events
 from db.lease import Leases
+from db.lines import Lines
 from db.metrics import Metrics
 from db.migrate import ensure_current
 from db.outbox import Deliveries
@@ -38,6 +39,7 @@ class Ledger:
         self.phases = Phases(database)
         self.records = Records(database)
         self.commits = Commits(database)
+        self.lines = Lines(database)
         self.metrics = Metrics(database)
         self.outbox = Deliveries(database)
         self.events = Events(database)

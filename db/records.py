@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
-from db.ancestry import ancestry
+from db.ancestry import ancestry, own_places
 from db.engine import Database, Fence, canonical_json
 from db.errors import Conflict, OutOfOrder
 from db.events import append, lock_run
@@ -113,6 +113,30 @@ class Records:
             raise Conflict(f"{place}: {found.folder} is recorded; {row.folder} has another manifest")
         return False
 
+    def replace_shard(self, fence: Fence, row: ShardRow) -> None:
+        """A recorded shard whose files were lost was made again: its row names the new files from now on.
+
+        Raises `Fenced`; `OutOfOrder` for a shard that is not recorded; `Conflict` where the samples are others, since what
+        was learnt from the old ones could then not be replayed.
+        """
+        with self._database.fenced(fence) as (connection, now):
+            key = (*_iteration(Shard, fence.run, row.branch, row.iteration), Shard.wave == row.wave)
+            key = (*key, Shard.shard == row.shard)
+            columns = (Shard.group_digests, Shard.manifest_sha256, Shard.folder)
+            found = connection.execute(select(*columns).where(*key)).one_or_none()
+            place = f"run {fence.run}, iteration {row.iteration}, wave {row.wave}, shard {row.shard}"
+            if found is None:
+                raise OutOfOrder(f"{place}: it is not recorded, so that there is nothing to replace")
+            if found.group_digests != row.group_digests:
+                raise Conflict(f"{place}: {row.folder} holds other samples than {found.folder}, which is recorded")
+            connection.execute(update(Shard).where(*key).values(**asdict(row), recorded_at=now))
+            body = {
+                **{name: getattr(row, name) for name in ("branch", "iteration", "wave", "shard", "epoch")},
+                "lost": {"folder": found.folder, "manifest_sha256": found.manifest_sha256},
+                "made": {"folder": row.folder, "manifest_sha256": row.manifest_sha256},
+            }
+            append(connection, lock_run(connection, self._database, fence.run), "shard_regenerated", body)
+
     def shards(self, run: str, branch: int, iteration: int, wave: int | None = None) -> list[ShardRow]:
         """The recorded shards of an iteration (or of one wave of it) in order of wave and shard."""
         columns = [Shard.__table__.columns[name] for name in ShardRow.__slots__]
@@ -203,8 +227,19 @@ class Records:
             key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
             connection.execute(update(Snapshot).where(*key).values(state="pruned"))
 
-    def snapshots(self, run: str, state: str | None = "kept") -> list[SnapshotRow]:
-        """The snapshots along the current branch's line, newest first; of every state with `state=None`."""
+    def own_snapshots(self, run: str) -> list[SnapshotRow]:
+        """Every snapshot of the run itself, whatever its branch and state, newest first; none of a parent's."""
+        columns = [Snapshot.__table__.columns[name] for name in SnapshotRow.__slots__]
+        query = select(*columns).where(Snapshot.run == run)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(Snapshot.iteration.desc(), Snapshot.epoch.desc()))
+            return [SnapshotRow(**row._mapping) for row in rows]
+
+    def snapshots(self, run: str, state: str | None = "kept", branch: int | None = None) -> list[SnapshotRow]:
+        """The run's snapshots along a branch's line (the current one's by default), newest first; `state=None`: of every state.
+
+        Of what a fork inherited, its own copies.
+        """
         columns = [Snapshot.__table__.columns[name] for name in SnapshotRow.__slots__]
         with self._database.read() as connection:
             line = or_(
@@ -214,7 +249,7 @@ class Records:
                         Snapshot.branch == stretch.branch,
                         Snapshot.iteration.between(stretch.first, stretch.last),
                     )
-                    for stretch in ancestry(connection, run)
+                    for stretch in own_places(ancestry(connection, run, branch), run)
                 )
             )
             query = select(*columns).where(line)

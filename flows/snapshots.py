@@ -1,7 +1,7 @@
 """The snapshots of a segment: begun by the trainer's first rank, recorded here once they are durable, pruned behind that.
 
 At most one is in flight. Only what the ledger names exists: a row is written after the manifest, and marked as pruned before
-the files go.
+the files go. What a lost driver left published without a row is checked and gets its row when the next segment begins.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from pathlib import Path
 from db.engine import Fence
 from db.ledger import Ledger
 from db.records import SnapshotRow
-from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep, sweep_snapshots
+from flows.retention import needed_snapshots
+from yatt_core.checkpoints.publish import SnapshotIdentity
+from yatt_core.checkpoints.retention import delete_snapshot, sweep_snapshots
+from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.controllers.fleet import Fleet
 from yatt_core.errors import InfrastructureError
+from yatt_core.receipts import SnapshotReceipt
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -28,17 +32,31 @@ class SnapshotKeeper:
         self._under_way = False
 
     def kept(self) -> list[SnapshotRow]:
-        """Those that can be restored on the current branch's line, newest first."""
+        """Those that can be restored on the current branch's line, newest first; a fork's are its parent's too."""
         return self._ledger.records.snapshots(self._fence.run)
 
     def at(self, iteration: int) -> SnapshotRow | None:
         """The kept snapshot of an iteration."""
         return next((row for row in self.kept() if row.iteration == iteration), None)
 
-    def forget(self) -> None:
-        """The actors are new ones: nothing is in flight any more, and what a lost one left half done goes."""
-        self._under_way = False
-        sweep_snapshots(self._folder, [row.folder for row in self.kept()])
+    def attach(self, in_flight: bool) -> list[SnapshotRow]:
+        """Takes over from an earlier driver: whole snapshots without a row get theirs, leftovers go. Returns the new rows.
+
+        in_flight: a living trainer may still be publishing one, or hold its receipt; that one is not touched.
+        """
+        self._under_way = in_flight
+        known = {row.folder for row in self._ledger.records.own_snapshots(self._fence.run)}
+        adopted, waiting = [], []
+        for identity, receipt in find_unrecorded(self._folder, known):
+            if (obstacle := self._obstacle(identity)) is None:
+                log.warning("snapshot %s was published and never recorded; it is now", receipt.folder)
+                adopted.append(self._record(receipt))
+            elif in_flight:
+                waiting.append(receipt.folder)
+            else:
+                log.info("snapshot %s goes: %s", receipt.folder, obstacle)
+        self._sweep(waiting)
+        return adopted
 
     def begin(self, iteration: int) -> None:
         """Copies the tensors and publishes them in the background, after the one in flight."""
@@ -54,14 +72,26 @@ class SnapshotKeeper:
         if self._under_way:
             raise InfrastructureError(f"the snapshot in flight is not durable after {deadline:g} s")
 
-    def collect(self, wait_seconds: float = 0.0) -> None:
-        """Records the one in flight if it is durable by now, then prunes."""
+    def collect(self, wait_seconds: float = 0.0) -> bool:
+        """Records the one in flight if it is durable by now, then prunes; true if there is a new row.
+
+        Raises what its publication raised, `StorageFullError` on a full disk; nothing is in flight then.
+        """
         if not self._under_way:
-            return
-        receipt = self._fleet.snapshot_result(wait_seconds)
+            return False
+        try:
+            receipt = self._fleet.snapshot_result(wait_seconds)
+        except InfrastructureError:
+            self._under_way = False
+            raise
         if receipt is None:
-            return
+            return False
         self._under_way = False
+        self._record(receipt)
+        self._prune()
+        return True
+
+    def _record(self, receipt: SnapshotReceipt) -> SnapshotRow:
         row = SnapshotRow(
             run=self._fence.run,
             branch=receipt.branch,
@@ -74,13 +104,39 @@ class SnapshotKeeper:
             seconds=receipt.seconds,
         )
         self._ledger.records.snapshot(self._fence, row)
-        self._prune()
+        return row
+
+    def _obstacle(self, identity: SnapshotIdentity) -> str | None:
+        """Why the current line cannot use a snapshot, in words; none when it can."""
+        commit = self._ledger.commits.at(self._fence.run, identity.iteration)
+        if identity.run != self._fence.run:
+            return f"it is of run {identity.run}"
+        if commit is None or (commit.run, commit.branch) != (identity.run, identity.branch):
+            return "its iteration is not committed on the current line"
+        if identity.epoch > self._fence.epoch:
+            return f"epoch {identity.epoch} is newer than this one, {self._fence.epoch}"
+        if not self._spec_is_known(identity.spec_digest):
+            return f"no revision of the spec has the digest {identity.spec_digest}"
+        if commit.weights_digest is None and identity.epoch < commit.epoch:
+            return f"epoch {commit.epoch} committed the iteration, and nothing tells whether the weights are the same"
+        if commit.weights_digest not in (None, identity.weights_digest):
+            return "its weights are not those of the commit"
+        return None
+
+    def _spec_is_known(self, digest: str) -> bool:
+        newest = self._ledger.runs.revision(self._fence.run).revision
+        return any(self._ledger.runs.revision(self._fence.run, n).digest == digest for n in range(newest, 0, -1))
 
     def _prune(self) -> None:
-        """Removes those that are neither new enough nor the first."""
-        rows = self.kept()
-        keep = snapshots_to_keep([row.iteration for row in rows], self._spec.snapshots.keep)
+        """Removes those that nobody can need any more, on every branch of this run; a parent's belong to the parent."""
+        rows = [row for row in self._ledger.records.own_snapshots(self._fence.run) if row.state == "kept"]
+        needed = needed_snapshots(self._ledger, self._fence.run, self._spec.snapshots.keep)
         for row in rows:
-            if row.iteration not in keep:
+            if row.folder not in needed:
                 self._ledger.records.snapshot_pruned(self._fence, row)
                 delete_snapshot(self._folder, row.folder)
+        self._sweep([])
+
+    def _sweep(self, waiting: list[str]) -> None:
+        rows = [row for row in self._ledger.records.own_snapshots(self._fence.run) if row.state == "kept"]
+        sweep_snapshots(self._folder, [*(row.folder for row in rows), *waiting], self._under_way)

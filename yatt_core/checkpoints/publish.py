@@ -71,7 +71,7 @@ def publish_snapshot(
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return _receipt(folder, identity, manifest_sha256, size, time.perf_counter() - started)
+    return receipt_of(folder, identity, manifest_sha256, size, time.perf_counter() - started)
 
 
 def _means_full(error: BaseException) -> bool:
@@ -115,12 +115,14 @@ def _published(run_folder: Path, folder: str, identity: SnapshotIdentity) -> Sna
         return None
     if manifest.fields != asdict(identity):
         return None
-    return _receipt(folder, identity, manifest.sha256, sum(entry.size for entry in manifest.files.values()), 0.0)
+    durable.sync_folder((run_folder / folder).parent)  # who renamed it may have died before this
+    return receipt_of(folder, identity, manifest.sha256, sum(entry.size for entry in manifest.files.values()), 0.0)
 
 
-def _receipt(
+def receipt_of(
     folder: str, identity: SnapshotIdentity, manifest_sha256: str, size: int, seconds: float
 ) -> SnapshotReceipt:
+    """The receipt of a published snapshot. size: bytes of its files. seconds: what its publication took, 0 if unknown."""
     return SnapshotReceipt(
         branch=identity.branch,
         iteration=identity.iteration,

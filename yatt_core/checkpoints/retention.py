@@ -32,18 +32,20 @@ def delete_snapshot(run_folder: Path, folder: str) -> None:
         durable.remove_folder(run_folder / folder)
 
 
-def sweep_snapshots(run_folder: Path, keep_folders: Collection[str]) -> list[str]:
+def sweep_snapshots(run_folder: Path, keep_folders: Collection[str], in_flight: bool = False) -> list[str]:
     """Deletes every snapshot, whole or half, that is not to be kept; returns the folders.
 
-    keep_folders: what the ledger names, and the one that may be in flight. For a driver that holds the lease.
+    keep_folders: what the ledger names. in_flight: somebody is publishing, so that the half ones stay. For a driver that
+    holds the lease.
     """
     root = snapshot_folder(0, 0, 0).parent
     kept = {Path(folder).name for folder in keep_folders}
     removed = []
     for path in sorted((run_folder / root).iterdir()) if (run_folder / root).exists() else []:
         hidden = _HIDDEN.fullmatch(path.name)
-        if hidden and (path.suffix == ".trash" or hidden[1] not in kept):
-            shutil.rmtree(path)
+        if hidden and (path.suffix == ".trash" or not in_flight):
+            # Its own publisher may be deleting it at the same time.
+            shutil.rmtree(path, ignore_errors=True)
         elif not hidden and path.name not in kept:
             delete_snapshot(run_folder, str(root / path.name))
         else:

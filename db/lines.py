@@ -1,0 +1,58 @@
+"""Lines of iterations and the points that others stand on: what may still be gone back to, and so what must stay.
+
+Consumes rows of branches and iterations. Produces the stretches of a line, and the base points of a run: iterations behind
+which a rollback or a fork began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from db.ancestry import Stretch, ancestry
+from db.engine import Database
+from db.models import Branch, Iteration
+
+
+@dataclass(frozen=True, slots=True)
+class BasePoint:
+    """A branch of a run begins behind this iteration; line: the stretches that lead to it, the last ends there."""
+
+    branch: int
+    iteration: int
+    line: tuple[Stretch, ...]
+
+
+class Lines:
+    """Reads lines and base points."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def current(self, run: str) -> tuple[Stretch, ...]:
+        """The stretches of the current branch's line, oldest first; the last is open. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return tuple(ancestry(connection, run))
+
+    def committed(self, run: str, branch: int) -> frozenset[int]:
+        """The iterations that a branch of the run itself has committed, superseded or not."""
+        query = select(Iteration.iteration).where(Iteration.run == run, Iteration.branch == branch)
+        with self._database.read() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def base_points(self, run: str) -> list[BasePoint]:
+        """Where branches of this run or forks of it begin, in order of branch and iteration, each once."""
+        query = (
+            select(Branch.parent_branch, Branch.parent_iteration)
+            .where(Branch.parent_run == run)
+            .distinct()
+            .order_by(Branch.parent_branch, Branch.parent_iteration)
+        )
+        points = []
+        with self._database.read() as connection:
+            for branch, iteration in connection.execute(query).all():
+                stretches = [part for part in ancestry(connection, run, branch) if part.first <= iteration]
+                ends = [Stretch(s.run, s.branch, s.first, min(s.last, iteration)) for s in stretches]
+                points.append(BasePoint(branch, iteration, tuple(ends)))
+        return points

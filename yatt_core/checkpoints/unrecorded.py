@@ -1,0 +1,51 @@
+"""Finds whole snapshots that the ledger does not name: their publisher's driver died between the manifest and the row.
+
+Consumes the folder of snapshots and the names that the ledger knows. Produces identity and receipt of each that is whole; who
+holds the lease decides whether the run can use it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+from yatt_core import durable
+from yatt_core.checkpoints.publish import SnapshotIdentity, receipt_of
+from yatt_core.checkpoints.verify import SNAPSHOT_KIND, verify_snapshot
+from yatt_core.errors import DataError
+from yatt_core.keys import snapshot_folder
+from yatt_core.manifests import load_manifest
+from yatt_core.receipts import SnapshotReceipt
+
+log = logging.getLogger(__name__)
+
+
+def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[SnapshotIdentity, SnapshotReceipt]]:
+    """The whole ones whose folders (relative to the run folder) are not known, checked byte by byte; damaged ones are said."""
+    root = snapshot_folder(0, 0, 0).parent
+    found = []
+    paths = sorted((run_folder / root).iterdir()) if (run_folder / root).exists() else []
+    candidates = [str(root / path.name) for path in paths if not path.name.startswith(".")]
+    for folder in (name for name in candidates if name not in known):
+        try:
+            found.append(_read(run_folder, folder))
+        except DataError as error:
+            log.warning("a snapshot that nobody recorded cannot be used: %s", error)
+    if found:
+        # Their publisher may have died before their names were durable.
+        durable.sync_folder(run_folder / root)
+    return found
+
+
+def _read(run_folder: Path, folder: str) -> tuple[SnapshotIdentity, SnapshotReceipt]:
+    manifest = load_manifest(run_folder / folder, SNAPSHOT_KIND)
+    verify_snapshot(run_folder, folder, manifest.sha256)
+    try:
+        identity = SnapshotIdentity(**manifest.fields)
+    except TypeError as error:
+        raise DataError(f"{run_folder / folder}: its manifest does not say whose it is: {error}") from error
+    if folder != str(snapshot_folder(identity.branch, identity.iteration, identity.epoch)):
+        raise DataError(f"{run_folder / folder}: its manifest is of another snapshot, {identity}")
+    size = sum(entry.size for entry in manifest.files.values())
+    return identity, receipt_of(folder, identity, manifest.sha256, size, seconds=0.0)
