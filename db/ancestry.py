@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
@@ -10,6 +11,8 @@ from db.errors import RunNotFound
 from db.models import Branch, Run
 
 OPEN_END = 2**62
+INHERITED = 0
+"""The branch of a fork that its copies of its parent's iterations hang on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,18 @@ def ancestry(connection: Connection, run: str, branch: int | None = None) -> lis
 def stretch_of(stretches: list[Stretch], iteration: int) -> Stretch | None:
     """The stretch that holds an iteration."""
     return next((stretch for stretch in stretches if stretch.first <= iteration <= stretch.last), None)
+
+
+def own_places(stretches: Sequence[Stretch], run: str) -> list[Stretch]:
+    """Where the rows and files hang that a run itself has of a line's iterations.
+
+    What it inherited, a fork has copies of, which hang on its branch 0. A snapshot of the state that a branch starts from
+    hangs on that branch, though the iteration belongs to the one before it.
+    """
+    places = []
+    for stretch in stretches:
+        if stretch.run == run:
+            places.append(replace(stretch, first=max(0, stretch.first - 1)))
+        else:
+            places.append(replace(stretch, run=run, branch=INHERITED))
+    return places

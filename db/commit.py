@@ -80,10 +80,13 @@ class Commits:
             iteration = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
             return None if iteration < 0 else _find(connection, stretches, iteration)
 
-    def at(self, run: str, iteration: int) -> CommitRow | None:
-        """The commit of an iteration along the current branch's line; None if there is none. Raises `RunNotFound`."""
+    def at(self, run: str, iteration: int, branch: int | None = None) -> CommitRow | None:
+        """The commit of an iteration along a branch's line, the current one's by default; None if there is none.
+
+        Raises `RunNotFound`.
+        """
         with self._database.read() as connection:
-            return _find(connection, ancestry(connection, run), iteration)
+            return _find(connection, ancestry(connection, run, branch), iteration)
 
     def experience_digests(self, run: str) -> list[tuple[int, str]]:
         """(iteration, digest) along the current branch's line, of the iterations that have experience."""

@@ -13,9 +13,12 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from db.engine import Database, Fence
 from db.errors import OutOfOrder
-from db.models import PhaseAttempt
+from db.events import append, lock_run
+from db.models import Event, PhaseAttempt
 
 PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
+FORGIVEN = "forgiven"
+"""Kind of the event that takes failed attempts off a phase's budget; their rows stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +134,27 @@ class Phases:
             return [float(row.seconds) for row in connection.execute(query) if row.seconds is not None]
 
     def charged(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> dict[str, int]:
-        """Dispatched attempts at a phase that failed, by class of failure, over all drivers."""
-        query = (
-            select(PhaseAttempt.failure_class, func.count())
-            .where(*_phase(run, branch, iteration, phase, wave))
-            .where(PhaseAttempt.state == FAILED, PhaseAttempt.dispatched_at.is_not(None))
-            .group_by(PhaseAttempt.failure_class)
-        )
+        """Dispatched attempts at a phase that failed and were not forgiven, by class of failure, over all drivers."""
         with self._database.read() as connection:
-            return {str(kind): int(count) for kind, count in connection.execute(query)}
+            return _charged(connection, Attempt(run, branch, iteration, phase, wave, number=0))
+
+    def forgive(
+        self, fence: Fence, branch: int, iteration: int, phase: str, reason: str, wave: int = 0
+    ) -> dict[str, int]:
+        """Gives a phase a new budget: what was charged so far counts no more. Returns it, by class of failure.
+
+        Raises `Fenced`; `OutOfOrder` where nothing is charged.
+        """
+        with self._database.fenced(fence) as (connection, _):
+            charged = _charged(connection, Attempt(fence.run, branch, iteration, phase, wave, number=0))
+            if not charged:
+                raise OutOfOrder(f"run {fence.run}: no failed attempt at {phase} of iteration {iteration} is charged")
+            key = _phase(fence.run, branch, iteration, phase, wave)
+            last = connection.execute(select(func.max(PhaseAttempt.number)).where(*key)).scalar_one()
+            place = {"branch": branch, "iteration": iteration, "phase": phase, "wave": wave}
+            body = {**place, "up_to": last, "charged": charged, "reason": reason}
+            append(connection, lock_run(connection, self._database, fence.run), FORGIVEN, body)
+        return charged
 
     def done(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> AttemptRow | None:
         """The newest finished attempt at a phase, with its receipt; None if it has to be done."""
@@ -173,6 +188,21 @@ def _phase(run: str, branch: int, iteration: int, phase: str, wave: int) -> tupl
         table.phase == phase,
         table.wave == wave,
     )
+
+
+def _charged(connection: Connection, at: Attempt) -> dict[str, int]:
+    """Failures of a phase by class, behind the last that were forgiven."""
+    place = {"branch": at.branch, "iteration": at.iteration, "phase": at.phase, "wave": at.wave}
+    events = select(Event.body).where(Event.run == at.run, Event.kind == FORGIVEN)
+    forgiven = [body["up_to"] for body in connection.execute(events).scalars() if place.items() <= body.items()]
+    query = (
+        select(PhaseAttempt.failure_class, func.count())
+        .where(*_phase(at.run, at.branch, at.iteration, at.phase, at.wave))
+        .where(PhaseAttempt.state == FAILED, PhaseAttempt.dispatched_at.is_not(None))
+        .where(PhaseAttempt.number > max(forgiven, default=0))
+        .group_by(PhaseAttempt.failure_class)
+    )
+    return {str(kind): int(count) for kind, count in connection.execute(query)}
 
 
 def _attempt(attempt: Attempt) -> tuple[Any, ...]:

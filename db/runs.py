@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -14,9 +14,13 @@ from db.engine import Database, Fence
 from db.errors import LedgerError, OutOfOrder, RunNotFound
 from db.events import GENESIS, append, lock_run
 from db.models import Branch, Iteration, Lease, Run, SpecRevision
+from db.outbox import OutboxEntry, enqueue
 
 STATES = ("created", "running", "stopped", "paused", "failed", "completed")
 NAME_TRIES = 20
+
+Tell = Callable[[int], Sequence[OutboxEntry]]
+"""Makes the outbox rows that go with a new branch or revision, whose number is known only when it is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,9 @@ class Runs:
         for _ in range(NAME_TRIES):
             try:
                 with self._database.write() as connection:
-                    run = self._insert(connection, spec_name, target_iterations, parent)
+                    run = self._insert(connection, spec_name, target_iterations, parent, reason)
+                    if parent is not None:
+                        self._record_fork(connection, run, parent)
                     _insert_revision(connection, self._database, run, 1, digest, spec, reason)
                 return self.find(run)
             except IntegrityError:
@@ -123,14 +129,24 @@ class Runs:
         return Revision(**row._mapping)
 
     def add_revision(
-        self, fence: Fence, spec: Mapping[str, Any], digest: str, reason: str, target_iterations: int
+        self,
+        fence: Fence,
+        spec: Mapping[str, Any],
+        digest: str,
+        reason: str,
+        target_iterations: int,
+        tell: Tell = lambda number: (),
     ) -> int:
-        """The next revision of the spec, from now on in force; returns its number. Raises `Fenced`."""
+        """The next revision of the spec, from now on in force; returns its number. Raises `Fenced`.
+
+        tell: what the tracker is told of it, by its number.
+        """
         with self._database.fenced(fence) as (connection, _):
             newest = select(func.max(SpecRevision.revision)).where(SpecRevision.run == fence.run)
             number = connection.execute(newest).scalar_one() + 1
             _insert_revision(connection, self._database, fence.run, number, digest, spec, reason)
             connection.execute(update(Run).where(Run.id == fence.run).values(target_iterations=target_iterations))
+            enqueue(connection, fence.run, tell(number))
         return int(number)
 
     def set_desired_state(
@@ -185,10 +201,11 @@ class Runs:
         with self._database.fenced(fence) as (connection, _):
             connection.execute(update(Run).where(Run.id == fence.run).values(mlflow_run_id=mlflow_run_id))
 
-    def start_branch(self, fence: Fence, at_iteration: int, reason: str) -> int:
+    def start_branch(self, fence: Fence, at_iteration: int, reason: str, tell: Tell = lambda number: ()) -> int:
         """Opens a branch behind a committed iteration of the current line (a rollback) and makes it the current one.
 
-        Returns its number. Raises `Fenced`, `OutOfOrder` if the iteration is not committed.
+        Returns its number. tell: what the tracker is told of it, by its number. Raises `Fenced`, `OutOfOrder` if the
+        iteration is not committed.
         """
         with self._database.fenced(fence) as (connection, now):
             run = lock_run(connection, self._database, fence.run)
@@ -204,9 +221,18 @@ class Runs:
             )
             body = {"branch": number, "parent_branch": stretch.branch, "at": at_iteration, "reason": reason}
             append(connection, run, "branch", body)
+            enqueue(connection, fence.run, tell(number))
         return number
 
-    def _insert(self, connection: Connection, spec_name: str, target_iterations: int, parent: Parent | None) -> str:
+    def _record_fork(self, connection: Connection, run: str, parent: Parent) -> None:
+        """The fork's first link binds it to its parent's chain as it stands."""
+        head = connection.execute(select(Run.event_hash).where(Run.id == parent.run)).scalar_one()
+        body = {**asdict(parent), "audit_head": head}
+        append(connection, lock_run(connection, self._database, run), "fork", body)
+
+    def _insert(
+        self, connection: Connection, spec_name: str, target_iterations: int, parent: Parent | None, reason: str
+    ) -> str:
         newest = select(func.max(Run.number), self._database.now()).where(Run.spec_name == spec_name)
         last, now = connection.execute(newest).one()
         number = (last or 0) + 1
@@ -229,7 +255,7 @@ class Runs:
         connection.execute(insert(Lease), {"run": run, "epoch": 0, "ttl_ms": 0, "expires_at": now})
         if parent is not None and _missing(connection, parent):
             raise OutOfOrder(f"run {parent.run}, branch {parent.branch}: iteration {parent.iteration} is not committed")
-        _insert_branch(connection, run, 0, parent, "created", now)
+        _insert_branch(connection, run, 0, parent, reason, now)
         return run
 
 

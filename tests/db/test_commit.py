@@ -118,6 +118,39 @@ def test_a_fork_continues_another_runs_line(ledger: Ledger, run: str, fence: Fen
     assert len(ledger.runs.list()) == 2
 
 
+def test_a_fork_sees_its_own_copies_of_what_it_inherited(ledger: Ledger, run: str, fence: Fence) -> None:
+    commit_through(ledger, fence, range(4))
+    ledger.records.snapshot(fence, SnapshotRow(run, 0, 2, 1, "parent's", "m", 1, "w", 0.1))
+    fork = ledger.runs.create("toy", {"seed": 1}, "other", 100, reason="fork", parent=Parent(run, 0, 2)).id
+    assert ledger.records.snapshots(fork) == [], "the parent's are free to be pruned"
+    mine = ledger.leases.acquire(fork, holder("fork"), ttl_seconds=10)
+    ledger.records.snapshot(mine, SnapshotRow(fork, 0, 2, 0, "copy", "m", 1, "w", 0.0))
+    ledger.commits.commit(mine, commit_of(3))
+    assert [row.folder for row in ledger.records.snapshots(fork)] == ["copy"]
+    assert [row.folder for row in ledger.records.snapshots(run)] == ["parent's"]
+    ledger.runs.start_branch(mine, 2, "again")
+    ledger.records.snapshot(mine, SnapshotRow(fork, 1, 2, 1, "of the new branch", "m", 1, "w", 0.1))
+    assert [row.folder for row in ledger.records.snapshots(fork)] == ["of the new branch", "copy"]
+    assert [row.folder for row in ledger.records.snapshots(fork, branch=0)] == ["copy"]
+    assert ledger.overview.forks(run)[0].run == fork
+    (link,) = (link for link in ledger.events.links(fork) if link.kind == "fork")
+    assert (link.seq, link.body["run"], link.body["iteration"]) == (1, run, 2)
+    assert link.body["audit_head"] in {link.hash for link in ledger.events.links(run)}
+
+
+def test_a_branch_and_a_revision_are_told_in_their_own_transaction(ledger: Ledger, run: str, fence: Fence) -> None:
+    commit_through(ledger, fence, range(2))
+
+    def tell(number: int) -> list[OutboxEntry]:
+        return [OutboxEntry(f"{run}/number-{number}", "tags", {}, 5)]
+
+    ledger.runs.start_branch(fence, 1, "why", tell)
+    ledger.runs.add_revision(fence, {}, "digest", "why", 10, tell)
+    with pytest.raises(OutOfOrder):
+        ledger.runs.start_branch(fence, 9, "why", tell)
+    assert [row.id for row in ledger.outbox.claim(fence)][-2:] == [f"{run}/number-1", f"{run}/number-2"]
+
+
 def test_result_points_come_by_key_and_step(ledger: Ledger, run: str, fence: Fence) -> None:
     for iteration in range(3):
         points = [Metric("b", 2.0), Metric("a/é", -0.1 * iteration), Metric("Z", 1e-300), Metric("t", 1, "timing")]

@@ -34,6 +34,7 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "phases.finish": lambda ledger, fence: ledger.phases.finish(fence, DISPATCHED, {"tokens": 3}, 1.0),
     "phases.fail": lambda ledger, fence: ledger.phases.fail(fence, DISPATCHED, "data", "why"),
     "phases.fail_open": lambda ledger, fence: ledger.phases.fail_open(fence, "why"),
+    "phases.forgive": lambda ledger, fence: ledger.phases.forgive(fence, 0, 1, "prepare", "why"),
     "records.choice": lambda ledger, fence: ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {"why": "NaN"})),
     "records.shard": lambda ledger, fence: ledger.records.shard(fence, SHARD),
     "records.wave": lambda ledger, fence: ledger.records.wave(fence, WaveRow(0, 1, 1, {"prompts": 8})),
@@ -57,6 +58,9 @@ def prepared(ledger: Ledger, fence: Fence) -> Fence:
     ledger.commits.commit(fence, commit_of(0))
     ledger.phases.plan(fence, 0, 1, "collect")
     ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 1, "learn"))
+    failed = ledger.phases.plan(fence, 0, 1, "prepare")
+    ledger.phases.dispatch(fence, failed)
+    ledger.phases.fail(fence, failed, "data", "why")
     ledger.records.wave(fence, WaveRow(0, 1, 0, {"prompts": 8}))
     ledger.records.decision(fence, DecisionRow(0, 1, 0, {}, {}, {}, "why"))
     ledger.records.snapshot(fence, OLD_SNAPSHOT)

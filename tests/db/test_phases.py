@@ -102,3 +102,23 @@ def test_the_history_of_a_phase_is_of_its_newest_finished_attempts(
     assert ledger.phases.history(run, "collect") == [2.5, 1.5, 1.0, 0.5]
     assert ledger.phases.history(run, "collect", limit=2) == [2.5, 1.5]
     assert ledger.phases.history(run, "learn") == []
+
+
+def test_forgiven_failures_are_charged_no_more_and_stay_on_record(ledger: Ledger, run: str, fence: Fence) -> None:
+    def fail(iteration: int) -> None:
+        attempt = ledger.phases.plan(fence, 0, iteration, "collect")
+        ledger.phases.dispatch(fence, attempt)
+        ledger.phases.fail(fence, attempt, "data", "no such word")
+
+    for iteration in (1, 1, 2):
+        fail(iteration)
+    assert ledger.phases.forgive(fence, 0, 1, "collect", "the file is mended") == {"data": 2}
+    assert ledger.phases.charged(run, 0, 1, "collect") == {}
+    assert ledger.phases.charged(run, 0, 2, "collect") == {"data": 1}
+    fail(1)
+    assert ledger.phases.charged(run, 0, 1, "collect") == {"data": 1}
+    assert [row.state for row in ledger.phases.attempts(run, 0, 1)] == ["FAILED"] * 3
+    link = next(link for link in ledger.events.links(run) if link.kind == "forgiven")
+    assert (link.body["up_to"], link.body["reason"]) == (2, "the file is mended")
+    with pytest.raises(OutOfOrder, match="no failed attempt at learn of iteration 1 is charged"):
+        ledger.phases.forgive(fence, 0, 1, "learn", "why")
