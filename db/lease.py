@@ -58,7 +58,9 @@ class Leases:
                 )
             )
             _close_leftovers(connection, run, lease.now)
-            taken = {"epoch": fence.epoch, "holder": holder.text, "from": lease.holder}
+            # The last sign of life of whoever is replaced: nothing else tells when it went away.
+            renewed_at = None if lease.holder is None else lease.expires_at - lease.ttl_ms
+            taken = {"epoch": fence.epoch, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
             self._record(connection, run, "lease_taken", taken)
         return fence
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, select
 
 from db.engine import Database
 from db.errors import RunNotFound
+from db.history import RunHistory, read_history
 from db.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
 from db.runs import RUN_COLUMNS, RunRow
 
@@ -59,6 +60,16 @@ class BranchRow:
     parent_run: str | None
     parent_branch: int | None
     parent_iteration: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRow:
+    """A run that began behind an iteration of another one's branch."""
+
+    run: str
+    parent_branch: int
+    parent_iteration: int
     reason: str
 
 
@@ -120,6 +131,18 @@ class Overviews:
                 tokens=int(tokens),
                 outbox_pending=connection.execute(pending).scalar_one(),
             )
+
+    def forks(self, run: str) -> tuple[ForkRow, ...]:
+        """The runs that were forked from this one, the oldest first."""
+        columns = (Branch.run, Branch.parent_branch, Branch.parent_iteration, Branch.reason)
+        query = select(*columns).where(Branch.parent_run == run, Branch.run != run, Branch.number == 0)
+        with self._database.read() as connection:
+            return tuple(ForkRow(**row._mapping) for row in connection.execute(query.order_by(Branch.created_at)))
+
+    def history(self, run: str) -> RunHistory:
+        """When everything of one run happened. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return read_history(connection, run)
 
 
 def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:
