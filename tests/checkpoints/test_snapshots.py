@@ -21,6 +21,7 @@ from tests.crash import run_until
 from yatt_core.checkpoints import publish as publish_module
 from yatt_core.checkpoints.publish import publish_snapshot
 from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep, sweep_snapshots
+from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.checkpoints.writer import SnapshotWriter
 from yatt_core.errors import DataError, InfrastructureError
@@ -234,13 +235,32 @@ def delete(folder, tell) -> None:
     tell("deleted")
 
 
-def test_sweep_keeps_what_is_named_and_what_may_be_in_flight(tmp_path):
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_sweep_keeps_what_is_named_and_what_may_be_in_flight(tmp_path, in_flight):
     for iteration in (10, 20):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
         publish_snapshot(tmp_path, str(snapshot_folder(0, iteration, 1)), identity, write, NEEDED)
     root = tmp_path / "snapshots"
-    for name in (".b000-i000030.e0001.partial", ".b000-i000040.e0001.partial", ".b000-i000010.e0001.7.trash"):
+    for name in (".b000-i000030.e0001.partial", ".b000-i000010.e0001.7.trash"):
         (root / name).mkdir()
-    removed = sweep_snapshots(tmp_path, ["snapshots/b000-i000020.e0001", "snapshots/b000-i000030.e0001"])
-    assert len(removed) == 3
-    assert names(root) == [".b000-i000030.e0001.partial", "b000-i000020.e0001"]
+    removed = sweep_snapshots(tmp_path, ["snapshots/b000-i000020.e0001"], in_flight)
+    left = [".b000-i000030.e0001.partial"] if in_flight else []
+    assert names(root) == [*left, "b000-i000020.e0001"]
+    assert len(removed) == 3 - len(left)
+
+
+def test_whole_ones_that_nobody_recorded_are_found_and_damaged_ones_said(tmp_path, caplog):
+    for iteration in (10, 20, 30):
+        identity = dataclasses.replace(IDENTITY, iteration=iteration)
+        publish_snapshot(tmp_path, str(snapshot_folder(0, iteration, 1)), identity, write, NEEDED)
+    (tmp_path / "snapshots/b000-i000030.e0001/schedule.json").write_text("{}")
+    shutil.copytree(tmp_path / "snapshots/b000-i000010.e0001", tmp_path / "snapshots/b000-i000040.e0001")
+    found = find_unrecorded(tmp_path, ["snapshots/b000-i000010.e0001"])
+    assert [(identity.iteration, receipt.folder) for identity, receipt in found] == [
+        (20, "snapshots/b000-i000020.e0001")
+    ]
+    assert (
+        found[0][1].manifest_sha256 == verify_snapshot(tmp_path, found[0][1].folder, found[0][1].manifest_sha256).sha256
+    )
+    assert "schedule.json" in caplog.text
+    assert "b000-i000040.e0001: its manifest is of another snapshot" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 from pathlib import Path
@@ -13,11 +14,14 @@ import pytest
 
 from tests.crash import run_until
 from tests.data.scenarios import KEY, SAMPLES, batch_of, make_shard, next_attempt, sealed_folders
+from tests.ops.seeding import toy_spec
 from yatt_core import durable
 from yatt_core.data.experience import canonical_table, group_digests, sums_of
-from yatt_core.data.shard_log import ShardLog, adopt, find_sealed, sweep, verify_shard
+from yatt_core.data.shard_log import ShardLog, adopt, damaged_shards, find_sealed, sweep, verify_shard
+from yatt_core.data.shard_plan import shard_plan
 from yatt_core.errors import DataError, FencedError, InfrastructureError
 from yatt_core.keys import shard_folder
+from yatt_core.receipts import PromptRef, ShardTask
 
 WORK = ["responses-0", "scores-0", "responses-1", "scores-1", "sealed"]
 
@@ -214,3 +218,68 @@ def test_sweep_takes_leftovers_and_leaves_what_is_named(tmp_path):
     assert verify_shard(tmp_path, str(shard_folder(KEY, 1))).files
     assert sorted(path.name for path in keep.iterdir()) == ["manifest.json", "samples.parquet"]
     assert sweep(tmp_path, 0, 99, []) == []
+
+
+def test_leftovers_of_another_plan_do_not_count(tmp_path, caplog):
+    log = ShardLog(tmp_path, KEY, 1, "plan a")
+    log.append_responses(0, batch_of(0)[0])
+    log.append_scores(0, batch_of(0)[1])
+    assert ShardLog(tmp_path, KEY, 2, "plan b").responses(0) is None
+    assert ShardLog(tmp_path, KEY, 2, "plan b").scores(0) is None
+    assert ShardLog(tmp_path, KEY, 2, "plan a").scores(0) is not None
+    log.seal(SAMPLES, {})
+    assert adopt(tmp_path, KEY, "plan b") is None
+    assert "does not agree with its task and samples in ['plan']" in caplog.text
+    assert adopt(tmp_path, KEY, "plan a").epoch == 1
+
+
+def test_the_plan_follows_what_changes_samples_and_nothing_else():
+    task = ShardTask(KEY, 1, (PromptRef(8, 0, 8), PromptRef(9, 0, 9)), 2)
+    spec = toy_spec()
+    plan = shard_plan(spec, task)
+    rollout = spec.rollout
+    others = [
+        shard_plan(spec, dataclasses.replace(task, weight_version=3)),
+        shard_plan(spec, dataclasses.replace(task, prompts=task.prompts[::-1])),
+        shard_plan(spec.model_copy(update={"seed": 1}), task),
+        *(
+            shard_plan(spec.model_copy(update={"rollout": rollout.model_copy(update=change)}), task)
+            for change in (
+                {"samples_per_prompt": 4},
+                {"batch_samples": 32},
+                {"temperature": 0.5},
+                {"max_new_tokens": 9},
+            )
+        ),
+        shard_plan(spec.model_copy(update={"rewards": spec.rewards.model_copy(update={"correct_at": 0.1})}), task),
+    ]
+    assert len({plan, *others}) == 1 + len(others)
+    engine = rollout.engine.model_copy(update={"instances": 7})
+    same = spec.model_copy(update={"rollout": rollout.model_copy(update={"engine": engine}), "iterations": 99})
+    assert shard_plan(same, dataclasses.replace(task, epoch=5)) == plan
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_recorded_shard_that_is_damaged_is_named_and_made_again_with_the_same_samples(tmp_path, damage):
+    @dataclasses.dataclass
+    class Row:
+        shard: int
+        folder: str
+        manifest_sha256: str
+
+    told: list[str] = []
+    receipt = make_shard(tmp_path, 1, told.append)
+    row = Row(KEY.shard, receipt.folder, receipt.manifest_sha256)
+    assert damaged_shards(tmp_path, [row]) == []
+    path = tmp_path / receipt.folder / "samples.parquet"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    if damage == "flip":
+        path.write_bytes(data)
+        flip(path, len(data) // 2)
+    elif damage == "remove":
+        path.unlink()
+    assert damaged_shards(tmp_path, [row]) == [KEY.shard]
+    again = make_shard(tmp_path, 2, told.append)
+    assert (again.epoch, again.group_digests) == (2, receipt.group_digests)
+    assert told == WORK * 2

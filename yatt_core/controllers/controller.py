@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from yatt_core.controllers.generation import GenerationStream, PoolHandles
+from yatt_core.cluster.presence import Presence
+from yatt_core.controllers.generation import GenerationStream
 from yatt_core.controllers.shards import (
     greedy_request,
     response_table,
@@ -25,10 +27,10 @@ from yatt_core.controllers.shards import (
 from yatt_core.data.inputs import Inputs, materialise
 from yatt_core.data.prompts import Prompt
 from yatt_core.data.shard_log import ShardLog, adopt
+from yatt_core.data.shard_plan import shard_plan
 from yatt_core.data.text import TextCodec, open_codec
 from yatt_core.engines.protocol import GenerateResult, Int32
 from yatt_core.errors import InfrastructureError
-from yatt_core.fence import EpochFence
 from yatt_core.logs import actor_logs, log_context, timed
 from yatt_core.receipts import ActorIdentity, EvaluateReceipt, EvaluateTask, InputsReceipt, ShardReceipt, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
@@ -52,6 +54,10 @@ class _OpenShard:
         return len(self.finished) == len(self.batches)
 
 
+_Step = tuple[_OpenShard, int]
+"""A decode batch: its shard, and its number within it."""
+
+
 class Controller:
     """One of the run's controllers. Rewards run in the actor's main thread, where a call that hangs can be interrupted."""
 
@@ -59,39 +65,41 @@ class Controller:
         self._spec = RunSpec.model_validate_json(spec_json)
         self._folder = Path(run_folder)
         self._name = f"controller-{index}"
-        self._fence = EpochFence(epoch)
         self._identity = actor_logs(self._folder, self._name, epoch)
+        self._presence = Presence(self._folder, self._name, epoch, self._spec.recovery.grace_seconds)
         self._scorer = RewardScorer(self._spec.rewards)
         self._inputs: Inputs | None = None
         self._codec: TextCodec | None = None
-        self._pool: PoolHandles | None = None
+        self._dispatcher: Any = None
 
     def materialise(self, epoch: int) -> InputsReceipt:
         """Writes the run's inputs (prompts, tokenizer, initial model) unless they are there."""
-        self._fence.check(epoch)
-        return materialise(self._spec, self._folder)
+        with self._presence.serving("materialise", epoch):
+            return materialise(self._spec, self._folder)
 
-    def load(self, epoch: int, inputs: InputsReceipt, pool: PoolHandles) -> ActorIdentity:
-        """Opens the inputs and takes the handles of the rollout pool."""
-        self._fence.check(epoch)
-        self._inputs = Inputs.open(self._folder / inputs.folder, self._spec)
-        self._codec = open_codec(self._spec, inputs.model_path)
-        self._pool = pool
+    def load(self, epoch: int, inputs: InputsReceipt, dispatcher: Any) -> ActorIdentity:
+        """Opens the inputs, which never change, and takes the handle of the rollout pool's dispatcher."""
+        with self._presence.serving("load", epoch):
+            if self._inputs is None:
+                self._inputs = Inputs.open(self._folder / inputs.folder, self._spec)
+                self._codec = open_codec(self._spec, inputs.model_path)
+            self._dispatcher = dispatcher
         return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node)
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Makes shards and yields each receipt as its manifest becomes durable.
 
         Decode batches of all shards are under way at once, so that engines work on while this controller scores.
-        Batches and shards that an earlier attempt finished are taken from disk.
+        Batches and shards that an earlier attempt finished are taken from disk. A driver that dies meanwhile changes
+        nothing: the work goes on to its end, and the next driver's call, queued behind it, adopts what it sealed.
         """
-        _, _, pool = self._ready()
         if not tasks:
             return
-        epoch = tasks[0].epoch
-        self._fence.check(epoch)
-        stream: GenerationStream[tuple[_OpenShard, int]] = GenerationStream(pool, self._name, epoch)
-        with log_context(iteration=tasks[0].key.iteration, phase="collect"):
+        with (
+            self._presence.serving("collect", tasks[0].epoch),
+            GenerationStream[_Step](self._dispatcher, self._name, self._presence.fence) as stream,
+            log_context(iteration=tasks[0].key.iteration, phase="collect"),
+        ):
             for task in tasks:
                 if (adopted := adopt(self._folder, task.key)) is not None:
                     yield adopted
@@ -107,17 +115,19 @@ class Controller:
 
     def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
         """Answers held-out tasks greedily and counts the right answers."""
-        self._fence.check(task.epoch)
-        inputs, codec, pool = self._ready()
+        inputs, codec = self._ready()
         prompts = inputs.held_out[task.start : task.stop]
-        stream: GenerationStream[range] = GenerationStream(pool, self._name, task.epoch)
         size = self._spec.rollout.batch_samples
-        for start in range(0, len(prompts), size):
-            rows = range(start, min(start + size, len(prompts)))
-            tokens = [codec.encode_prompt(prompts[i].text, prompts[i].prompt_id) for i in rows]
-            stream.submit(rows, greedy_request(self._spec, tokens, codec.stop_tokens, task.weight_version))
         correct, rewards = 0, [0.0] * len(prompts)
-        with log_context(iteration=task.key.iteration, phase="evaluate"):
+        with (
+            self._presence.serving("evaluate", task.epoch),
+            GenerationStream[range](self._dispatcher, self._name, self._presence.fence) as stream,
+            log_context(iteration=task.key.iteration, phase="evaluate"),
+        ):
+            for start in range(0, len(prompts), size):
+                rows = range(start, min(start + size, len(prompts)))
+                tokens = [codec.encode_prompt(prompts[i].text, prompts[i].prompt_id) for i in rows]
+                stream.submit(rows, greedy_request(self._spec, tokens, codec.stop_tokens, task.weight_version))
             for rows, result in stream.results():
                 for row, response in zip(rows, split_responses(result), strict=True):
                     score = self._scorer.score(prompts[row], codec.decode(response), sample=0)
@@ -126,15 +136,15 @@ class Controller:
         return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))
 
     def _open(self, task: ShardTask) -> _OpenShard:
-        inputs, codec, _ = self._ready()
+        inputs, codec = self._ready()
         prompts = [inputs.prompt(ref) for ref in task.prompts]
         tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in prompts]
-        log = ShardLog(self._folder, task.key, task.epoch)
+        log = ShardLog(self._folder, task.key, task.epoch, shard_plan(self._spec, task))
         return _OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self._spec))
 
-    def _submit(self, shard: _OpenShard, stream: GenerationStream[tuple[_OpenShard, int]]) -> None:
+    def _submit(self, shard: _OpenShard, stream: GenerationStream[_Step]) -> None:
         """Asks for what the shard still lacks; a batch whose responses are on disk is only scored."""
-        _, codec, _ = self._ready()
+        _, codec = self._ready()
         for index, rows in enumerate(shard.batches):
             if (responses := shard.log.responses(index)) is not None:
                 self._score(shard, index, responses)
@@ -148,7 +158,7 @@ class Controller:
 
     def _take(self, shard: _OpenShard, batch: int, result: GenerateResult) -> None:
         """Makes an engine's answer durable, then scores it."""
-        _, codec, _ = self._ready()
+        _, codec = self._ready()
         rows = shard.batches[batch]
         shard.timing["generate"] = shard.timing.get("generate", 0.0) + result.seconds
         with timed(shard.timing, "log"):
@@ -189,7 +199,7 @@ class Controller:
             receipt = shard.log.seal(table, shard.timing)
         return replace(receipt, timing=dict(shard.timing))
 
-    def _ready(self) -> tuple[Inputs, TextCodec, PoolHandles]:
-        if self._inputs is None or self._codec is None or self._pool is None:
+    def _ready(self) -> tuple[Inputs, TextCodec]:
+        if self._inputs is None or self._codec is None:
             raise InfrastructureError(f"{self._name} was asked to work before it was loaded")
-        return self._inputs, self._codec, self._pool
+        return self._inputs, self._codec

@@ -47,6 +47,9 @@ def read_chunk(path: Path) -> Chunk | None:
         contents = path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        _log.warning("%s: cannot be read (%s); it will be made again", path, error.strerror)
+        return None
     data, expected = contents[:-DIGEST_BYTES], contents[-DIGEST_BYTES:]
     digest = hashlib.sha256(data)
     if digest.digest() != expected:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,16 +36,20 @@ _TRASH = re.compile(r"\.w\d+-s\d+\.e\d+\..+")
 class ShardLog:
     """One shard under one epoch. One writer; readers of earlier epochs' folders change nothing there.
 
-    Raises `FencedError` when a later epoch has begun on this shard.
+    plan: digest of what the samples are made by (`shard_plan`); leftovers of another plan do not count. Raises `FencedError`
+    when a later epoch has begun on this shard.
     """
 
-    def __init__(self, run_folder: Path, key: WorkKey, epoch: int) -> None:
-        self._run_folder, self._key, self._epoch = run_folder, key, epoch
+    def __init__(self, run_folder: Path, key: WorkKey, epoch: int, plan: str = "") -> None:
+        self._run_folder, self._key, self._epoch, self._plan = run_folder, key, epoch, plan
         self._folder = run_folder / shard_folder(key, epoch)
         epochs = _epochs_of(run_folder, key)
         if epochs and epochs[0] > epoch:
             raise FencedError(f"{key}: epoch {epochs[0]} works on this shard, the holder of epoch {epoch} must leave")
         earlier = [run_folder / shard_folder(key, older) for older in epochs if older < epoch]
+        for found in epochs:
+            # Its writer may have died before the newest chunk's name was durable, and later work will stand on that chunk.
+            durable.sync_folder(run_folder / shard_folder(key, found))
         self._folders = [self._folder, *earlier]
         self._answered: dict[int, str] = {}
         self._made = False
@@ -53,7 +57,8 @@ class ShardLog:
     def responses(self, batch: int) -> pa.Table | None:
         """The responses of a decode batch, from this epoch or the latest earlier one that has them."""
         for folder in self._folders:
-            if (chunk := read_chunk(_chunk_path(folder, batch, "responses"))) is not None:
+            chunk = read_chunk(_chunk_path(folder, batch, "responses"))
+            if chunk is not None and chunk.labels.get("plan") == self._plan:
                 self._answered[batch] = chunk.sha256
                 return chunk.table
         return None
@@ -70,7 +75,7 @@ class ShardLog:
 
     def append_responses(self, batch: int, table: pa.Table) -> None:
         """Makes the responses of a decode batch durable."""
-        self._answered[batch] = self._append(batch, "responses", table, {})
+        self._answered[batch] = self._append(batch, "responses", table, {"plan": self._plan})
 
     def append_scores(self, batch: int, table: pa.Table) -> None:
         """Makes the scores of a decode batch durable. Raises `DataError` when its responses are not in the log."""
@@ -86,13 +91,13 @@ class ShardLog:
         """
         table = canonical_table(table)
         self._make_folder()
-        if (sealed := _adopt_epoch(self._run_folder, self._key, self._epoch)) is not None:
+        if (sealed := _adopt_epoch(self._run_folder, self._key, self._epoch, self._plan)) is not None:
             return sealed
         if (self._folder / MANIFEST).exists():
             durable.remove_file(self._folder / MANIFEST)
         data = _parquet_bytes(table)
         durable.write_file(self._folder / SAMPLES_FILE, data)
-        fields, sums = _facts(self._key, self._epoch, table), sums_of(table)
+        fields, sums = _facts(self._key, self._epoch, self._plan, table), sums_of(table)
         files = {SAMPLES_FILE: entry_of_bytes(data)}
         manifest_sha256 = publish_manifest(self._folder, SHARD_KIND, {**fields, "sums": sums}, files)
         _remove_unnamed(self._folder)
@@ -114,14 +119,14 @@ def find_sealed(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
     return [(epoch, folder) for epoch, folder in folders if (run_folder / folder / MANIFEST).exists()]
 
 
-def adopt(run_folder: Path, key: WorkKey) -> ShardReceipt | None:
-    """The receipt of a shard that is sealed already, whatever its epoch; none where it has to be made.
+def adopt(run_folder: Path, key: WorkKey, plan: str = "") -> ShardReceipt | None:
+    """The receipt of a shard that is sealed already by this plan, whatever its epoch; none where it has to be made.
 
     The samples are read and their digests computed again, since no ledger row vouches for the manifest yet. A copy that
-    fails is said and passed over.
+    fails, or was made by another plan, is said and passed over.
     """
     for epoch, _ in find_sealed(run_folder, key):
-        if (receipt := _adopt_epoch(run_folder, key, epoch)) is not None:
+        if (receipt := _adopt_epoch(run_folder, key, epoch, plan)) is not None:
             return receipt
     return None
 
@@ -131,6 +136,37 @@ def verify_shard(run_folder: Path, folder: str, manifest_sha256: str | None = No
     manifest = load_manifest(run_folder / folder, SHARD_KIND, manifest_sha256)
     verify_files(run_folder / folder, manifest.files)
     return manifest
+
+
+class RecordedShard(Protocol):
+    """A shard as the ledger names it."""
+
+    @property
+    def shard(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """Relative to the run folder."""
+        ...
+
+    @property
+    def manifest_sha256(self) -> str:
+        """What its manifest has to have."""
+        ...
+
+
+def damaged_shards(run_folder: Path, rows: Iterable[RecordedShard]) -> list[int]:
+    """Numbers of the recorded shards whose files are missing or changed; what is wrong with each is said in the log."""
+    damaged = []
+    for row in rows:
+        try:
+            verify_shard(run_folder, row.folder, row.manifest_sha256)
+        except DataError as error:
+            _log.error("shard %d has to be made again: %s", row.shard, error)
+            damaged.append(row.shard)
+    return damaged
 
 
 def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
@@ -173,12 +209,13 @@ def _parquet_bytes(table: pa.Table) -> bytes:
     return data
 
 
-def _facts(key: WorkKey, epoch: int, table: pa.Table) -> dict[str, Any]:
-    """What a manifest says of its samples, apart from sums; a function of key, epoch and canonical table."""
+def _facts(key: WorkKey, epoch: int, plan: str, table: pa.Table) -> dict[str, Any]:
+    """What a manifest says of its samples, apart from sums; a function of key, epoch, plan and canonical table."""
     digests = group_digests(table)
     return {
         "key": asdict(key),
         "epoch": epoch,
+        "plan": plan,
         "samples": table.num_rows,
         "response_tokens": len(table.column("response_tokens").combine_chunks().flatten()),
         "prompt_ordinals": np.unique(fixed_column(table, "prompt_ordinal")).tolist(),
@@ -211,20 +248,24 @@ def _receipt(
     )
 
 
-def _adopt_epoch(run_folder: Path, key: WorkKey, epoch: int) -> ShardReceipt | None:
+def _adopt_epoch(run_folder: Path, key: WorkKey, epoch: int, plan: str) -> ShardReceipt | None:
     folder = str(shard_folder(key, epoch))
     if not (run_folder / folder / MANIFEST).exists():
         return None
     try:
         manifest = load_manifest(run_folder / folder, SHARD_KIND)
         table = canonical_table(load_table(run_folder, [ShardRef(folder, manifest.sha256)]))
-        facts = _facts(key, epoch, table)
+        facts = _facts(key, epoch, plan, table)
         differing = [name for name, value in facts.items() if manifest.fields.get(name) != value]
         if differing:
-            raise DataError(f"{run_folder / folder / MANIFEST}: does not agree with its samples in {differing}")
+            raise DataError(
+                f"{run_folder / folder / MANIFEST}: does not agree with its task and samples in {differing}"
+            )
     except DataError as error:
         _log.warning("%s: a sealed shard that cannot be used: %s", key, error)
         return None
+    # Who sealed it may have died before its name was durable.
+    durable.sync_folder(run_folder / folder)
     return _receipt(key, epoch, manifest.sha256, facts, sums_of(table), {}, adopted=True)
 
 
