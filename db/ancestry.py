@@ -11,8 +11,6 @@ from db.errors import RunNotFound
 from db.models import Branch, Run
 
 OPEN_END = 2**62
-INHERITED = 0
-"""The branch of a fork that its copies of its parent's iterations hang on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +53,10 @@ def stretch_of(stretches: list[Stretch], iteration: int) -> Stretch | None:
 def own_places(stretches: Sequence[Stretch], run: str) -> list[Stretch]:
     """Where the rows and files hang that a run itself has of a line's iterations.
 
-    What it inherited, a fork has copies of, which hang on its branch 0. A snapshot of the state that a branch starts from
-    hangs on that branch, though the iteration belongs to the one before it.
+    What it inherited, a fork has copies of, under the branch numbers of those that made it. A snapshot of the state that a
+    branch starts from may hang on that branch, though the iteration belongs to the one before it.
     """
-    places = []
-    for stretch in stretches:
-        if stretch.run == run:
-            places.append(replace(stretch, first=max(0, stretch.first - 1)))
-        else:
-            places.append(replace(stretch, run=run, branch=INHERITED))
-    return places
+    return [
+        replace(stretch, first=max(0, stretch.first - 1)) if stretch.run == run else replace(stretch, run=run)
+        for stretch in stretches
+    ]

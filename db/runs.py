@@ -209,11 +209,13 @@ class Runs:
         """
         with self._database.fenced(fence) as (connection, now):
             run = lock_run(connection, self._database, fence.run)
-            stretch = stretch_of(ancestry(connection, fence.run), at_iteration)
+            line = ancestry(connection, fence.run)
+            stretch = stretch_of(line, at_iteration)
             if stretch is None or at_iteration > run.iteration:
                 raise OutOfOrder(f"run {fence.run}: iteration {at_iteration} is not committed (last: {run.iteration})")
             newest = select(func.max(Branch.number)).where(Branch.run == fence.run)
-            number = int(connection.execute(newest).scalar_one() + 1)
+            # Never a number of an inherited branch: a fork's copies hang on those.
+            number = 1 + max(int(connection.execute(newest).scalar_one()), *(part.branch for part in line))
             parent = Parent(stretch.run, stretch.branch, at_iteration)
             _insert_branch(connection, fence.run, number, parent, reason, now)
             connection.execute(

@@ -16,6 +16,7 @@ from db.runs import Parent
 from tests.db.tools import SimulatedClock, commit_of, commit_through, everything, holder
 
 
+@pytest.mark.postgresql
 def test_a_commit_makes_everything_true_at_once(ledger: Ledger, run: str, fence: Fence) -> None:
     extra = OutboxEntry("toy-1/tags/0", "tags", {"digest": "d"}, 5)
     ledger.commits.commit(fence, replace(commit_of(0), outbox=[extra], event={"code": "abc"}))
@@ -75,6 +76,7 @@ def test_an_untracked_commit_fills_no_outbox(ledger: Ledger, run: str, fence: Fe
     assert ledger.metrics.count(run) == 2
 
 
+@pytest.mark.postgresql
 def test_a_rollback_opens_a_branch_and_keeps_the_old_line(ledger: Ledger, run: str, fence: Fence) -> None:
     commit_through(ledger, fence, range(5))
     ledger.records.snapshot(fence, SnapshotRow(run, 0, 1, 1, "s1", "m", 1, "w", 0.1))
@@ -119,17 +121,19 @@ def test_a_fork_continues_another_runs_line(ledger: Ledger, run: str, fence: Fen
 
 
 def test_a_fork_sees_its_own_copies_of_what_it_inherited(ledger: Ledger, run: str, fence: Fence) -> None:
-    commit_through(ledger, fence, range(4))
-    ledger.records.snapshot(fence, SnapshotRow(run, 0, 2, 1, "parent's", "m", 1, "w", 0.1))
-    fork = ledger.runs.create("toy", {"seed": 1}, "other", 100, reason="fork", parent=Parent(run, 0, 2)).id
+    commit_through(ledger, fence, range(2))
+    ledger.runs.start_branch(fence, 1, "why")
+    commit_through(ledger, fence, range(2, 4), branch=1)
+    ledger.records.snapshot(fence, SnapshotRow(run, 1, 2, 1, "parent's", "m", 1, "w", 0.1))
+    fork = ledger.runs.create("toy", {"seed": 1}, "other", 100, reason="fork", parent=Parent(run, 1, 2)).id
     assert ledger.records.snapshots(fork) == [], "the parent's are free to be pruned"
     mine = ledger.leases.acquire(fork, holder("fork"), ttl_seconds=10)
-    ledger.records.snapshot(mine, SnapshotRow(fork, 0, 2, 0, "copy", "m", 1, "w", 0.0))
+    ledger.records.snapshot(mine, SnapshotRow(fork, 1, 2, 0, "copy", "m", 1, "w", 0.0))
     ledger.commits.commit(mine, commit_of(3))
     assert [row.folder for row in ledger.records.snapshots(fork)] == ["copy"]
     assert [row.folder for row in ledger.records.snapshots(run)] == ["parent's"]
-    ledger.runs.start_branch(mine, 2, "again")
-    ledger.records.snapshot(mine, SnapshotRow(fork, 1, 2, 1, "of the new branch", "m", 1, "w", 0.1))
+    assert ledger.runs.start_branch(mine, 2, "again") == 2, "the number of the inherited branch is not given again"
+    ledger.records.snapshot(mine, SnapshotRow(fork, 2, 2, 1, "of the new branch", "m", 1, "w", 0.1))
     assert [row.folder for row in ledger.records.snapshots(fork)] == ["of the new branch", "copy"]
     assert [row.folder for row in ledger.records.snapshots(fork, branch=0)] == ["copy"]
     assert ledger.overview.forks(run)[0].run == fork
