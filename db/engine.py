@@ -15,15 +15,27 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, create_engine, event, literal, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, StatementError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, StatementError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.functions import FunctionElement
 
-from db.errors import Fenced, LedgerError, LedgerUnavailable
+from db.errors import Fenced, LedgerError, LedgerFull, LedgerUnavailable
 from db.models import Lease
 
 BUSY_TIMEOUT_MS = 30_000
+IDLE_IN_TRANSACTION_MS = 5_000
+"""A driver that is stopped within a transaction would hold its row locks, and with them the run, for as long as it sleeps."""
+NETWORK = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""A server whose host went away without a word is noticed within seconds (tcp_user_timeout: milliseconds)."""
+FULL = ("SQLITE_FULL", "53100")
+"""What SQLite and PostgreSQL (SQLSTATE disk_full) call a full disk."""
 READ_ONLY = "ledger_read_only"
 
 Clock = Callable[[], "ColumnElement[int] | int"]
@@ -90,7 +102,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction: all of it or nothing. Raises `LedgerUnavailable` when the database fails."""
+        """One transaction: all of it or nothing. Raises `LedgerUnavailable`, `LedgerFull` when the database fails."""
         with _translated(self.engine), self.engine.begin() as connection:
             yield connection
 
@@ -128,12 +140,22 @@ class Database:
 def _translated(engine: Engine) -> Iterator[None]:
     try:
         yield
-    except IntegrityError:
-        raise
+    except (IntegrityError, ProgrammingError):
+        raise  # a free name that another took; or a defect of ours, which trying again does not mend
+    except DataError as error:
+        raise LedgerError(f"cannot be written to {_name(engine)}: {error.orig}") from error
+    except DBAPIError as error:
+        text = f"{_name(engine)}: {error.orig}"
+        codes = (getattr(error.orig, "sqlite_errorname", None), getattr(error.orig, "sqlstate", None))
+        raise (LedgerFull if set(codes) & set(FULL) else LedgerUnavailable)(text) from error
     except StatementError as error:
         if isinstance(error.orig, LedgerError):
             raise error.orig from None
-        raise LedgerUnavailable(f"the ledger {engine.url.render_as_string()}: {error.orig}") from error
+        raise
+
+
+def _name(engine: Engine) -> str:
+    return f"the ledger {engine.url.render_as_string()}"
 
 
 def database_url(address: str | Path) -> URL:
@@ -153,11 +175,29 @@ def database_url(address: str | Path) -> URL:
 
 def open_engine(url: URL) -> Engine:
     """An engine with the settings that the ledger relies on; connects when first used."""
-    engine = create_engine(url, json_serializer=canonical_json, pool_pre_ping=url.get_backend_name() == "postgresql")
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+    if url.get_backend_name() == "postgresql":
+        network = {name: value for name, value in NETWORK.items() if name not in url.query}
+        # A connection that the server closed meanwhile is replaced when it is taken from the pool.
+        engine = create_engine(url, json_serializer=canonical_json, pool_pre_ping=True, connect_args=network)
+        event.listen(engine, "connect", _set_up_postgresql)
+        return engine
+    engine = create_engine(url, json_serializer=canonical_json)
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _set_up_postgresql(connection: Any, _: ConnectionPoolEntry) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('idle_in_transaction_session_timeout', %s, false), set_config('lock_timeout', %s, false)",
+            (str(IDLE_IN_TRANSACTION_MS), str(BUSY_TIMEOUT_MS)),
+        )
+        # What is acknowledged has to stay; stronger settings than "on" are left to the server's administrator.
+        cursor.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+        )
+    connection.commit()
 
 
 def _set_up_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:

@@ -8,7 +8,16 @@ class LedgerError(Exception):
 
 
 class LedgerUnavailable(LedgerError):
-    """The database cannot be reached, read or written (missing, locked, full, restarted); trying again may help."""
+    """The database cannot be reached, read or written (missing, locked, full, restarted); trying again may help.
+
+    When it is raised by a write, nobody knows whether that was done: a connection may break between COMMIT and its answer.
+    So a driver does not repeat the write. It waits until the ledger answers, fails what it had open (`phases.fail_open`),
+    and goes on from what the ledger says, as after its own death.
+    """
+
+
+class LedgerFull(LedgerUnavailable):
+    """The disk under the database is full: nothing was written, and trying again helps once there is room."""
 
 
 class LedgerVersionError(LedgerError):

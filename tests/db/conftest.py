@@ -1,16 +1,35 @@
-"""A ledger in an SQLite file with a clock that stands still until a test moves it."""
+"""A ledger on SQLite and on PostgreSQL, with a clock that stands still until a test moves it.
+
+Every test that asks for a ledger runs on both; on PostgreSQL in `make verify` alone unless it is marked `postgresql`.
+"""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from db.engine import Fence
 from db.ledger import Ledger
+from db.models import Base
 from tests.db.tools import SimulatedClock, holder
+from tests.postgresql import Server, start_server
+
+LEDGER = "ledger"
+NUMBERS = itertools.count()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test of the ledger twice; those on PostgreSQL stay together, so that `make test` starts one server."""
+    if "backend" not in metafunc.fixturenames:
+        return
+    chosen = metafunc.definition.get_closest_marker("postgresql") is not None
+    mark = pytest.mark.xdist_group("postgresql") if chosen else pytest.mark.verify
+    metafunc.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=mark)])
 
 
 @pytest.fixture
@@ -26,9 +45,39 @@ def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a ledger in its database `ledger`, which each test finds empty."""
+    server = start_server(tmp_path_factory.mktemp("postgresql") / "data")
+    try:
+        Ledger.open(server.create(LEDGER)).close()
+        yield server
+    finally:
+        server.close()
+
+
 @pytest.fixture
-def address(tmp_path: Path, empty_ledger: Path) -> str | Path:
-    return shutil.copy(empty_ledger, tmp_path / "ledger.sqlite")
+def address(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str | Path]:
+    """A ledger of the test's own."""
+    if backend == "sqlite":
+        yield shutil.copy(request.getfixturevalue("empty_ledger"), tmp_path / "ledger.sqlite")
+        return
+    server: Server = request.getfixturevalue("postgresql")
+    with psycopg.connect(server.dsn_of(LEDGER)) as connection:
+        connection.execute(f"TRUNCATE {', '.join(Base.metadata.tables)} RESTART IDENTITY")
+    yield server.dsn_of(LEDGER)
+
+
+@pytest.fixture
+def new_address(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str | Path]:
+    """Where there is no ledger yet."""
+    if backend == "sqlite":
+        yield tmp_path / "new.sqlite"
+        return
+    server: Server = request.getfixturevalue("postgresql")
+    name = f"new_{next(NUMBERS)}"
+    yield server.create(name)
+    server.drop(name)
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ def prepared(ledger: Ledger, fence: Fence) -> Fence:
     return fence
 
 
+@pytest.mark.postgresql
 @pytest.mark.parametrize("write", WRITES)
 def test_a_stale_epoch_writes_nothing(ledger: Ledger, prepared: Fence, clock: SimulatedClock, write: str) -> None:
     ledger.outbox.claim(prepared)

@@ -29,6 +29,7 @@ def test_a_living_holder_keeps_the_lease(ledger: Ledger, run: str, fence: Fence,
     ledger.leases.renew(fence, ttl_seconds=10)
 
 
+@pytest.mark.postgresql
 def test_an_expired_lease_is_taken_and_the_epoch_goes_up(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
@@ -91,6 +92,7 @@ def test_an_unknown_run_has_no_lease(ledger: Ledger) -> None:
         ledger.leases.renew(Fence("nowhere-1", 1), ttl_seconds=10)
 
 
+@pytest.mark.postgresql
 def test_the_database_has_a_clock_of_its_own(ledger: Ledger) -> None:
     with ledger._database.read() as connection:
         now = connection.execute(select(DatabaseTime())).scalar_one()

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from db.engine import DatabaseTime, database_url, open_engine
-from db.errors import LedgerError, LedgerUnavailable, LedgerVersionError
+from db.errors import LedgerError, LedgerFull, LedgerUnavailable, LedgerVersionError
 from db.events import GENESIS
 from db.ledger import Ledger
 from db.migrate import HEAD, MIGRATIONS
@@ -27,12 +27,11 @@ from db.records import ChoiceRow
 from tests.db.tools import holder
 
 
+@pytest.mark.postgresql
 def test_the_migrations_make_the_tables_of_the_models(ledger: Ledger) -> None:
     with ledger._database.read() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
-        without_rowid = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'metric_point'")
-        assert "WITHOUT ROWID" in without_rowid.scalar_one()
 
 
 def test_head_names_the_newest_migration() -> None:
@@ -115,18 +114,20 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
         ledger.runs.create("toy", {}, "d", 1)
         with ledger._database.read() as connection:
             connection.exec_driver_sql("PRAGMA max_page_count = 1")  # of this pooled connection: no page more
-        with pytest.raises(LedgerUnavailable, match="full"):
+        with pytest.raises(LedgerFull, match="full"):
             ledger.events.append("toy-1", "note", {"text": "x" * 100_000})
         assert ledger.events.verify("toy-1") is None
         assert ledger.events.head("toy-1").seq == 1
 
 
-def test_sqlite_is_set_up_to_be_durable(ledger: Ledger) -> None:
-    with ledger._database.read() as connection:
+def test_sqlite_is_set_up_to_be_durable_and_small(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger, ledger._database.read() as connection:
         settings = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         }
+        points = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'metric_point'")
+        assert "WITHOUT ROWID" in points.scalar_one()
     assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
 
 

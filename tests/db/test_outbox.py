@@ -63,6 +63,7 @@ def test_delivery_is_booked_once_with_the_trackers_name(ledger: Ledger, run: str
     assert ledger.outbox.counts(run) == (1, 1)
 
 
+@pytest.mark.postgresql
 def test_what_a_dead_epoch_claimed_is_claimed_again_and_says_so(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:

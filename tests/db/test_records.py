@@ -47,6 +47,7 @@ def test_a_wave_obeys_its_first_plan(ledger: Ledger, run: str, fence: Fence) -> 
     assert ledger.records.waves(run, 0, 1) == [replace(plan, outcome={"admitted": [1]})]
 
 
+@pytest.mark.postgresql
 def test_a_choice_is_obeyed_whoever_made_it(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
     first = ledger.records.choice(fence, ChoiceRow(0, 1, "ranks", {"plan": (0, 1), "reason": "load"}))
     assert first == ChoiceRow(0, 1, "ranks", {"plan": [0, 1], "reason": "load"}, fence.epoch)
