@@ -13,7 +13,7 @@ from db.ancestry import ancestry, stretch_of
 from db.engine import Database, Fence
 from db.errors import LedgerError, OutOfOrder, RunNotFound
 from db.events import GENESIS, append, lock_run
-from db.models import Branch, Iteration, Lease, Run, SpecRevision
+from db.models import Branch, Choice, Iteration, Lease, Run, SpecRevision
 from db.outbox import OutboxEntry, enqueue
 
 STATES = ("created", "running", "stopped", "paused", "failed", "completed")
@@ -201,11 +201,18 @@ class Runs:
         with self._database.fenced(fence) as (connection, _):
             connection.execute(update(Run).where(Run.id == fence.run).values(mlflow_run_id=mlflow_run_id))
 
-    def start_branch(self, fence: Fence, at_iteration: int, reason: str, tell: Tell = lambda number: ()) -> int:
+    def start_branch(
+        self,
+        fence: Fence,
+        at_iteration: int,
+        reason: str,
+        tell: Tell = lambda number: (),
+        choices: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> int:
         """Opens a branch behind a committed iteration of the current line (a rollback) and makes it the current one.
 
-        Returns its number. tell: what the tracker is told of it, by its number. Raises `Fenced`, `OutOfOrder` if the
-        iteration is not committed.
+        Returns its number. tell: what the tracker is told of it, by its number. choices: by name, those that the branch's
+        first iteration has to obey. Raises `Fenced`, `OutOfOrder` if the iteration is not committed.
         """
         with self._database.fenced(fence) as (connection, now):
             run = lock_run(connection, self._database, fence.run)
@@ -221,8 +228,11 @@ class Runs:
             connection.execute(
                 update(Run).where(Run.id == fence.run).values(current_branch=number, iteration=at_iteration)
             )
+            for name, chosen in (choices or {}).items():
+                row = {"run": fence.run, "branch": number, "iteration": at_iteration + 1, "name": name, "body": chosen}
+                connection.execute(insert(Choice), row | {"epoch": fence.epoch, "recorded_at": now})
             body = {"branch": number, "parent_branch": stretch.branch, "at": at_iteration, "reason": reason}
-            append(connection, run, "branch", body)
+            append(connection, run, "branch", body | {"choices": dict(choices or {})})
             enqueue(connection, fence.run, tell(number))
         return number
 
