@@ -1,4 +1,4 @@
-"""Lines of iterations and the points that others stand on: what may still be gone back to, and so what must stay.
+"""Lines of iterations and the points that branches stand on: what may still be gone back to, and so what must stay.
 
 Consumes rows of branches and iterations. Produces the stretches of a line, and the base points of a run: iterations behind
 which a rollback or a fork began.
@@ -42,17 +42,20 @@ class Lines:
             return frozenset(connection.execute(query).scalars())
 
     def base_points(self, run: str) -> list[BasePoint]:
-        """Where branches of this run or forks of it begin, in order of branch and iteration, each once."""
+        """Where branches of this run begin, in order, each once.
+
+        Those of its forks are not among them: a fork has copies of what it stands on.
+        """
         query = (
-            select(Branch.parent_branch, Branch.parent_iteration)
-            .where(Branch.parent_run == run)
+            select(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration)
+            .where(Branch.run == run, Branch.parent_run.is_not(None))
             .distinct()
-            .order_by(Branch.parent_branch, Branch.parent_iteration)
+            .order_by(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration)
         )
         points = []
         with self._database.read() as connection:
-            for branch, iteration in connection.execute(query).all():
-                stretches = [part for part in ancestry(connection, run, branch) if part.first <= iteration]
+            for parent, branch, iteration in connection.execute(query).all():
+                stretches = [part for part in ancestry(connection, parent, branch) if part.first <= iteration]
                 ends = [Stretch(s.run, s.branch, s.first, min(s.last, iteration)) for s in stretches]
                 points.append(BasePoint(branch, iteration, tuple(ends)))
         return points

@@ -1,6 +1,6 @@
 """What of a run's files must stay: snapshots that can be gone back to, and the experience that replay from them needs.
 
-Consumes the ledger's lines, base points (where rollbacks and forks began), snapshots and commits. Produces the folders of the
+Consumes the ledger's lines, base points (where its branches begin), snapshots and commits. Produces the folders of the
 snapshots that stay, and the deletion of the experience that nobody can need. Rows and digests stay in any case.
 
     current line   its newest `keep` snapshots and the first; all experience behind the oldest of the newest
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from db.ancestry import OPEN_END, Stretch
+from db.ancestry import OPEN_END, Stretch, own_places
 from db.engine import Fence
 from db.ledger import Ledger
 from db.records import SnapshotRow
@@ -100,8 +100,9 @@ def prune_experience(ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSp
 
 def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
     own = [row for row in ledger.records.own_snapshots(run) if row.state == "kept"]
-    lines = [point.line for point in ledger.lines.base_points(run)]
-    return needed_files(own, ledger.lines.current(run), ledger.runs.find(run).iteration, lines, keep)
+    lines = [own_places(point.line, run) for point in ledger.lines.base_points(run)]
+    current = own_places(ledger.lines.current(run), run)
+    return needed_files(own, current, ledger.runs.find(run).iteration, lines, keep)
 
 
 def _holds(line: Sequence[Stretch], row: SnapshotRow) -> bool:
