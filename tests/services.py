@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +15,16 @@ ROOT = Path(__file__).parent.parent
 GRACE_SECONDS = 3600.0
 
 
-def start_shared_services(folder: Path) -> dict[str, str]:
-    """Starts both and returns the environment in which a driver uses them; `stop_supervisor(folder)` ends them."""
+def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Starts both and returns the environment in which a driver uses them; `stop_supervisor(folder)` ends them.
+
+    actors: more for the environment of Ray's processes; a PYTHONPATH among it goes in front of ours.
+    """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     head = ray_head_service(folder, cpus=8)
     # Workers find the reward functions that tests bring.
-    head = replace(head, environment={**head.environment, "PYTHONPATH": str(ROOT)})
+    path = {"PYTHONPATH": os.pathsep.join([*filter(None, [(actors or {}).get("PYTHONPATH")]), str(ROOT)])}
+    head = replace(head, environment={**head.environment, **(actors or {}), **path})
     ensure_supervisor(folder, [head, prefect_server.server_service(folder)], GRACE_SECONDS)
     state = wait_ready(folder, [SERVICE_NAME, prefect_server.NAME], 120.0)
     return {

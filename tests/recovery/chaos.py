@@ -1,0 +1,292 @@
+"""The seeded chaos driver: strikes every part of a real run, some two hundred times, and compares it with one left alone.
+
+`python -m tests.recovery.chaos --seed S --minutes 75 --faults 200 -o FILE` runs the torch engines in exact mode at temperature
+1 on PostgreSQL. Progress goes to standard error; the last line on standard output, and FILE, is one JSON object with the keys
+that docs/testing.md explains. A strike counts when the ledger, or for a service its process, shows the effect; one that does
+not is struck again at the end. The seed gives the schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from db.ledger import Ledger
+from flows.home import Home
+from flows.launch import create_run
+from flows.results import run_results
+from tests.flows.tools import same_result
+from tests.postgresql import Server, start_server
+from tests.recovery.ledger_watch import LedgerWatch, OpenPhase
+from tests.recovery.strikes import RECOVER, Strike, schedule
+from tests.recovery.struck_run import StruckRun, own_services
+from yatt_core.spec import RunSpec, load_spec
+
+SPEC = Path(__file__).parent / "chaos.yaml"
+PHASE_SECONDS = 120.0
+EFFECT_SECONDS = 60.0
+PROGRESS_SECONDS = 180.0
+POLL_SECONDS = 0.002
+TRIES = 4
+ROLES = {"controller": "controller-", "engine": "rollout-", "trainer": "trainer-"}
+
+
+@dataclass
+class Record:
+    """What was struck, with effect, and how long drivers took to come back (seconds)."""
+
+    faults: list[Strike] = field(default_factory=list)
+    without_effect: list[str] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    warm: list[float] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)
+    lost: int = 0
+
+
+class Chaos:
+    """Strikes a run until the schedule is done or the time is up."""
+
+    def __init__(self, struck: StruckRun, server: Server, seed: int) -> None:
+        self._struck, self._server, self._watch = struck, server, struck.watch
+        self._choose = random.Random(f"yatt.chaos.targets:{seed}")
+        self._highest = -1
+        self.record = Record()
+
+    def run(self, strikes: list[Strike], seconds: float) -> Record:
+        """Strikes one after another, each once the last one's effect is over."""
+        deadline = time.monotonic() + seconds
+        pending = [(strike, 1) for strike in strikes]
+        while pending and time.monotonic() < deadline:
+            strike, tries = pending.pop(0)
+            said = self._one(strike)
+            say(
+                f"{len(self.record.faults)} faults, iteration {self._highest}, {len(pending)} to come: {strike}: {said}"
+            )
+            if said != "done" and tries < TRIES:
+                pending.append((strike, tries + 1))
+        return self.record
+
+    def _one(self, strike: Strike) -> str:
+        """One strike; says what came of it."""
+        if strike.phase == RECOVER and not self._struck.kill_driver():
+            return "no driver to recover"
+        blow = self._prepare(strike)
+        phase = self._await_phase(strike.phase)
+        if phase is None:
+            self.record.without_effect.append(str(strike))
+            return "the phase did not come"
+        if strike.phase == RECOVER:
+            blow = self._prepare(strike)
+        before, pids, moment = self._watch.epoch(), self._pids(), int(time.time() * 1000)
+        if not blow():
+            self.record.without_effect.append(str(strike))
+            return "nothing to strike"
+        if not self._await(lambda: self._has_effect(strike.kind, before, pids, moment), EFFECT_SECONDS):
+            self.record.without_effect.append(str(strike))
+            return "no effect"
+        ended = self._watch.ended_at(phase)
+        hit = ended is None or ended >= moment
+        self.record.faults.append(strike if hit else Strike(strike.kind, "behind " + strike.phase))
+        if not self._await(lambda: self._watch.done_since(moment), PROGRESS_SECONDS):
+            self.record.stuck.append(str(strike))
+            self._struck.kill_driver()
+            return "stuck: the driver is killed"
+        self._book_recovery(strike, before)
+        return "done" if hit else "too late for the phase"
+
+    def _prepare(self, strike: Strike) -> Callable[[], bool]:
+        """What strikes; looked up beforehand where looking takes time."""
+        struck = self._struck
+        if strike.kind in ROLES:
+            return struck.actor(ROLES[strike.kind], self._choose)
+        crash = self._choose.random() < 0.5
+        blows: dict[str, Callable[[], bool]] = {
+            "driver": struck.kill_driver,
+            "pause": struck.pause,
+            "cold": struck.cold,
+            "raylet": struck.raylet,
+            "prefect": lambda: struck.service("prefect"),
+            "supervisor": struck.supervisor,
+            "database": lambda: self._server.restart(crash) is None,
+        }
+        return blows[strike.kind]
+
+    def _has_effect(self, kind: str, epoch: int, pids: Mapping[str, int | None], moment: int) -> bool:
+        if kind in ("driver", "cold", "pause"):
+            return self._watch.epoch() > epoch
+        if kind in ("prefect", "supervisor"):
+            now = self._struck.service_pid(kind)
+            return now is not None and now != pids[kind]
+        return kind == "database" or self._watch.failures_since(moment) > 0 or self._watch.epoch() > epoch
+
+    def _pids(self) -> dict[str, int | None]:
+        return {name: self._struck.service_pid(name) for name in ("prefect", "supervisor")}
+
+    def _await_phase(self, name: str) -> OpenPhase | None:
+        """The phase, as soon as it is dispatched; tends the driver meanwhile."""
+        deadline, tended = time.monotonic() + PHASE_SECONDS, 0.0
+        while time.monotonic() < deadline:
+            phase = self._watch.open_phase()
+            if phase is not None and phase.phase == name and phase.iteration > 0:
+                return phase
+            if time.monotonic() - tended > 0.2:
+                self._tend()
+                tended = time.monotonic()
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _await(self, condition: Callable[[], bool], seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._tend()
+            if condition():
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _tend(self) -> None:
+        self._struck.tend()
+        iteration = self._watch.iteration()
+        self.record.lost += max(0, self._highest - iteration)
+        self._highest = max(self._highest, iteration)
+
+    def _book_recovery(self, strike: Strike, epoch: int) -> None:
+        """From the start of the process that took over to the first phase behind its recovery, where nothing else struck it."""
+        if strike.kind not in ("driver", "cold") or strike.phase == RECOVER:
+            return
+        epoch = self._watch.epoch()
+        self._await(lambda: self._watch.first_dispatch(epoch) is not None, PROGRESS_SECONDS)
+        dispatched, launched = self._watch.first_dispatch(epoch), self._struck.epoch_launched.get(epoch)
+        if dispatched is not None and launched is not None:
+            taken = self.record.warm if strike.kind == "driver" else self.record.cold
+            taken.append((dispatched - launched) / 1000)
+
+
+def say(line: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def bed(folder: Path) -> Iterator[tuple[Home, Server, dict[str, str]]]:
+    """A home on a PostgreSQL server of its own, and the environment of drivers."""
+    server = start_server(folder / "postgresql")
+    try:
+        environment = own_services(server.create("ledger"), folder / "failpoints")
+        (folder / "failpoints").mkdir()
+        os.environ["YATT_LEDGER"] = environment["YATT_LEDGER"]
+        yield Home(folder / "runs"), server, environment
+    finally:
+        os.environ.pop("YATT_LEDGER", None)
+        server.close()
+
+
+@contextmanager
+def started(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> Iterator[StruckRun]:
+    """A new run, ended with all of its processes."""
+    run = create_run(home, spec)
+    watch = LedgerWatch(environment["YATT_LEDGER"], run)
+    struck = StruckRun(home, run, environment, watch, spec.recovery.lease_seconds)
+    try:
+        yield struck
+    finally:
+        struck.stop()
+        watch.close()
+
+
+def undisturbed(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> str:
+    """Drives a run to its end, alone, and returns its name."""
+    with started(home, spec, environment) as quiet:
+        while quiet.watch.iteration() < spec.iterations:
+            quiet.tend()
+            time.sleep(0.5)
+        quiet.await_end()
+    return quiet.run
+
+
+def figures(
+    home: Home, struck: StruckRun, quiet: str, record: Record, published: Path, counts: Counter[tuple[int, int]]
+) -> dict[str, Any]:
+    """The keys that `make chaos` prints."""
+    with Ledger.open(home.ledger) as ledger:
+        one, other = run_results(ledger, struck.run), run_results(ledger, quiet)
+        broken = ledger.events.verify(struck.run)
+    missing = [i for i in range(one.iteration + 1) if not any(iteration == i for _, iteration in counts)]
+    shards = Counter(line.partition(".e")[0] for line in published.read_text().splitlines() if struck.run in line)
+    kinds = Counter(strike.kind for strike in record.faults)
+    kinds["during_recovery"] = sum(strike.phase == RECOVER for strike in record.faults)
+    return {
+        "faults": len(record.faults),
+        "faults_by_kind": dict(kinds),
+        "faults_by_phase": dict(Counter(strike.phase for strike in record.faults)),
+        "lost_iterations": record.lost + len(missing),
+        "duplicate_iterations": sum(count - 1 for count in counts.values()),
+        "digests_equal": int(same_result(one, other)),
+        "audit_chain_sound": int(broken is None),
+        "regenerated_shards": sum(count - 1 for count in shards.values()),
+        "recover_warm_p50_s": quantile(record.warm, 0.5),
+        "recover_warm_p95_s": quantile(record.warm, 0.95),
+        "recover_cold_max_s": max(record.cold, default=None),
+        "iterations": one.iteration,
+        "without_effect": record.without_effect,
+        "stuck": record.stuck,
+        "unasked_exits": dict(Counter(struck.exits)),
+    }
+
+
+def quantile(values: list[float], share: float) -> float | None:
+    """By linear interpolation; none without values."""
+    if len(values) < 2:
+        return values[0] if values else None
+    return statistics.quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=75.0)
+    parser.add_argument("--faults", type=int, default=205)
+    parser.add_argument("--spec", type=Path, default=SPEC)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args()
+    spec = load_spec(arguments.spec, arguments.overrides)
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    with ExitStack() as stack:
+        home, server, environment = stack.enter_context(bed(folder))
+        began = time.monotonic()
+        with started(home, spec, environment) as struck:
+            chaos = Chaos(struck, server, arguments.seed)
+            record = chaos.run(schedule(arguments.seed, arguments.faults), 60 * arguments.minutes)
+            minutes = (time.monotonic() - began) / 60
+            struck.stop()
+            reached, counts = struck.watch.iteration(), struck.watch.commits()
+        say(f"{len(record.faults)} faults in {minutes:.1f} min; now {reached} iterations without any")
+        quiet = undisturbed(home, spec.model_copy(update={"iterations": reached}), environment)
+        told = figures(home, struck, quiet, record, folder / "failpoints" / "published", counts)
+    told |= {"seed": arguments.seed, "minutes": round(minutes, 1)}
+    if told["digests_equal"] and not told["stuck"]:
+        shutil.rmtree(folder)
+    else:
+        say(f"kept for a look: {folder}")
+    if arguments.output:
+        arguments.output.write_text(json.dumps(told, indent=1) + "\n")
+    sys.stdout.write(json.dumps(told) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Failpoints: places of the product where a process dies, each of them once in a chain of processes.
+
+Consumes a folder that all processes of a chain share:
+
+    armed       path of the run folder; while this file exists, places kill
+    used        names of the places that have killed, one a line, made durable before the kill
+    published   one line for each manifest of a shard that was ever published: `IN THE RUN FOLDER`, armed or not
+
+A place is named by its function and step, found on the stack or by wrapping: the product knows nothing of this. Imports the
+standard library alone, since actors load it before anything else (`site/sitecustomize.py`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import inspect
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "YATT_TEST_FAILPOINTS"
+ROOT = Path(__file__).parent.parent.parent
+PRODUCT = tuple(f"{ROOT / name}{os.sep}" for name in ("flows", "db", "yatt_core", "ops"))
+BELOW = tuple(str(ROOT / "yatt_core" / name) for name in ("durable.py", "manifests.py"))
+"""Every file goes through these: a place is named by who calls them."""
+SHARD = re.compile(r"w\d+-s\d+\.e\d+")
+_NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
+_PATHLIB = Path.rename.__code__.co_filename
+_fsync = os.fsync
+GONE_SECONDS = 30.0
+
+
+class Failpoints:
+    """The failpoints of one process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._armed, self._used, self._published = folder / "armed", folder / "used", folder / "published"
+        self._known: set[str] = set()
+
+    def in_driver(self, place: str) -> None:
+        """The driver is at a place: it dies here, unless one has before."""
+        if self._take(f"driver dies: {place}"):
+            _kill(os.getpid())
+
+    def in_actor(self, place: str) -> None:
+        """An actor is at a place: the driver dies while it stands here, and another time it dies itself."""
+        driver = self._driver() if f"driver dies while an actor is at: {place}" not in self._known else None
+        if driver and self._take(f"driver dies while an actor is at: {place}"):
+            with suppress(ProcessLookupError):
+                os.kill(driver, signal.SIGKILL)
+            _wait_until_gone(driver)
+        elif self._take(f"actor dies: {place}"):
+            _kill(os.getpid())
+
+    def published(self, manifest: Path) -> None:
+        """A shard's manifest has its name: noted whether places kill or not."""
+        _append(self._published, "/".join(manifest.parts[-4:-1]))
+
+    def _driver(self) -> int | None:
+        """The living driver of the run that is armed."""
+        try:
+            told = Path(self._armed.read_text()) / "supervisor" / "driver.json"
+            pid = int(json.loads(told.read_text())["pid"])
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return None
+        return pid if b"tests.recovery" in command else None
+
+    def _take(self, name: str) -> bool:
+        if name in self._known or not self._armed.exists():
+            return False
+        with self._used.open("a+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.seek(0)
+            self._known = set(stream.read().splitlines())
+            if name in self._known:
+                return False
+            stream.write(f"{name}\n")
+            stream.flush()
+            _fsync(stream.fileno())
+        self._known.add(name)
+        return True
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a") as stream:
+        stream.write(f"{line}\n")
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    signal.pause()
+
+
+def _wait_until_gone(pid: int) -> None:
+    """So that what the actor does next, it does without a driver."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX":
+                time.sleep(0.005)
+                continue
+        return
+
+
+def watch_files(reach: Callable[[str], None], published: Callable[[Path], None] | None = None) -> None:
+    """From here on each durable step (fsync, rename, new folder, deletion) that the product makes is a place."""
+
+    def watched(owner: Any, name: str, what: Callable[..., Path]) -> None:
+        real = getattr(owner, name)
+
+        @functools.wraps(real)
+        def stepping(*arguments: Any, **keywords: Any) -> Any:
+            result = real(*arguments, **keywords)
+            function = _product_function()
+            if function is not None:
+                path = what(*arguments)
+                if published and path.name == "manifest.json" and SHARD.fullmatch(path.parent.name):
+                    published(path)
+                reach(f"{function}: {name} of {_NUMBERS.sub('#', path.name)}")
+            return result
+
+        setattr(owner, name, stepping)
+
+    watched(os, "fsync", lambda descriptor: Path(f"/proc/self/fd/{descriptor}").readlink())
+    watched(Path, "rename", lambda _, target: Path(target))
+    watched(Path, "mkdir", lambda path, *_: path)
+    watched(Path, "unlink", lambda path, *_: path)
+
+
+def _product_function() -> str | None:
+    """The product's function that takes a durable step; none where a library does."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename == _PATHLIB:
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or not frame.f_code.co_filename.startswith(PRODUCT):
+        return None
+    while frame is not None and frame.f_code.co_filename in BELOW:
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else name_of(frame)
+
+
+def name_of(frame: Any) -> str:
+    """A frame's function as `module.Class.function`."""
+    return f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}"
+
+
+def around(reach: Callable[[str], None], owner: Any, name: str) -> None:
+    """Makes a place before and one after a function or method; of a generator, also one behind each item."""
+    real = inspect.getattr_static(owner, name)
+    label = f"{getattr(owner, '__qualname__', owner.__name__)}.{name}"
+
+    @functools.wraps(real)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        reach(f"before {label}")
+        result = real(*arguments, **keywords)
+        reach(f"after {label}")
+        return result
+
+    @functools.wraps(real)
+    def items(*arguments: Any, **keywords: Any) -> Iterator[Any]:
+        reach(f"before {label}")
+        for item in real(*arguments, **keywords):
+            reach(f"an item of {label}")
+            yield item
+        reach(f"after {label}")
+
+    setattr(owner, name, items if inspect.isgeneratorfunction(real) else call)

@@ -1,0 +1,111 @@
+"""What the ledger shows of a run while it is struck: the open phase, lost actors, epochs. Survives the database's restarts."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.exc import OperationalError
+
+from db.engine import database_url, open_engine
+from db.models import Event, Lease, PhaseAttempt, Run
+
+T = TypeVar("T")
+PATIENCE_SECONDS = 60.0
+RETRY_SECONDS = 0.02
+ACTOR_LOST = "actor_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPhase:
+    """A phase that is under way."""
+
+    iteration: int
+    phase: str
+    number: int
+    epoch: int
+
+
+class LedgerWatch:
+    """Reads a run's rows. Times are milliseconds since 1970 by the database's clock, which is this machine's."""
+
+    def __init__(self, address: str, run: str) -> None:
+        self._engine = open_engine(database_url(address))
+        self._run = run
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def open_phase(self) -> OpenPhase | None:
+        """The phase that is dispatched and has not ended."""
+        columns = (PhaseAttempt.iteration, PhaseAttempt.phase, PhaseAttempt.number, PhaseAttempt.epoch)
+        query = select(*columns).where(
+            PhaseAttempt.run == self._run, PhaseAttempt.ended_at.is_(None), PhaseAttempt.state == "DISPATCHED"
+        )
+        rows = self._rows(query)
+        return OpenPhase(*rows[0]) if rows else None
+
+    def ended_at(self, phase: OpenPhase) -> int | None:
+        """When an attempt ended; none while it is open."""
+        key = (PhaseAttempt.iteration == phase.iteration, PhaseAttempt.phase == phase.phase)
+        query = select(PhaseAttempt.ended_at).where(
+            PhaseAttempt.run == self._run, *key, PhaseAttempt.number == phase.number
+        )
+        return self._rows(query)[0][0]
+
+    def epoch(self) -> int:
+        """The lease's epoch."""
+        return int(self._rows(select(Lease.epoch).where(Lease.run == self._run))[0][0])
+
+    def iteration(self) -> int:
+        """The last committed one."""
+        return int(self._rows(select(Run.iteration).where(Run.id == self._run))[0][0] or 0)
+
+    def failures_since(self, moment: int) -> int:
+        """Attempts that failed, and actors that were lost, since then."""
+        failed = select(func.count()).where(
+            PhaseAttempt.run == self._run, PhaseAttempt.state == "FAILED", PhaseAttempt.ended_at >= moment
+        )
+        lost = select(func.count()).where(Event.run == self._run, Event.kind == ACTOR_LOST, Event.at >= moment)
+        return int(self._rows(failed)[0][0]) + int(self._rows(lost)[0][0])
+
+    def done_since(self, moment: int) -> bool:
+        """True if a phase was dispatched since then, and is done."""
+        query = select(func.count()).where(
+            PhaseAttempt.run == self._run, PhaseAttempt.state == "DONE", PhaseAttempt.dispatched_at >= moment
+        )
+        return bool(self._rows(query)[0][0])
+
+    def first_dispatch(self, epoch: int) -> int | None:
+        """When a driver dispatched its first phase that is not recovery."""
+        query = select(func.min(PhaseAttempt.dispatched_at)).where(
+            PhaseAttempt.run == self._run, PhaseAttempt.epoch == epoch, PhaseAttempt.phase != "recover"
+        )
+        return self._rows(query)[0][0]
+
+    def commits(self) -> Counter[tuple[int, int]]:
+        """How often each (branch, iteration) was committed, by the audit chain."""
+        rows = self._rows(select(Event.body).where(Event.run == self._run, Event.kind == "commit"))
+        return Counter((int(body["branch"]), int(body["iteration"])) for (body,) in rows)
+
+    def _rows(self, query: Select[tuple[T, ...]]) -> list[tuple[T, ...]]:
+        def ask() -> list[tuple[T, ...]]:
+            with self._engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(query)]
+
+        return _patiently(ask)
+
+
+def _patiently(ask: Callable[[], list[tuple[T, ...]]]) -> list[tuple[T, ...]]:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return ask()
+        except OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)

@@ -1,0 +1,168 @@
+"""A warm process that forks drivers: each costs its work alone, not the import of prefect, ray and mlflow.
+
+`python -m tests.recovery.nursery` consumes one JSON job a line on standard input: home, run, output (the file that gets what
+the driver says), failpoints (their folder, or none). Produces a line with the driver's pid at once, and one with its exit
+status (negative: the signal) when it has ended. It has connected to nothing and started no thread when it forks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from tests.recovery.failpoints import ROOT, Failpoints
+
+OF_THE_ALLOCATOR = "jemalloc_bg_thd"
+"""A thread that its library starts again in a forked process."""
+
+
+@dataclass
+class Incarnation:
+    """A driver that was forked. output: what it said so far."""
+
+    pid: int
+    output_file: Path
+    _status: Queue[int] = field(default_factory=lambda: Queue(1))
+
+    def wait(self, seconds: float) -> int:
+        """Its exit status, negative for a signal. Raises `queue.Empty` when it does not end."""
+        return self._status.get(timeout=seconds)
+
+    @property
+    def output(self) -> str:
+        return self.output_file.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+
+class Nursery:
+    """The test's side. environment: of the services that drivers attach to."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.recovery.nursery", str(folder)],
+            cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._born: Queue[int] = Queue()
+        self._living: dict[int, Incarnation] = {}
+        self._count = 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def start(self, home: Path, run: str, failpoints: Path | None = None) -> Incarnation:
+        """Forks a driver that drives one segment of a run."""
+        self._count += 1
+        output = self._folder / f"driver-{self._count:03d}.txt"
+        output.touch()
+        job = {"home": str(home), "run": run, "output": str(output), "failpoints": str(failpoints or "")}
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        incarnation = Incarnation(0, output)
+        self._living[self._count] = incarnation
+        incarnation.pid = self._born.get(timeout=60)
+        return incarnation
+
+    def close(self) -> None:
+        """Ends the nursery and what it still has."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(30)
+
+    def _listen(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            word, number, value = line.split()
+            if word == "born":
+                self._born.put(int(value))
+            else:
+                self._living.pop(int(number))._status.put(int(value))
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    _import_all(folder)
+    living: dict[int, int] = {}
+    say_lock = threading.Lock()
+
+    def say(line: str) -> None:
+        with say_lock:
+            os.write(1, f"{line}\n".encode())
+
+    # SIGCHLD wakes the reading of the next job; forking happens in this thread alone.
+    def reap(*_: Any) -> None:
+        for pid in list(living):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                say(f"ended {living.pop(pid)} {os.waitstatus_to_exitcode(status)}")
+
+    signal.signal(signal.SIGCHLD, reap)
+    for number, line in enumerate(sys.stdin, 1):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        pid = os.fork()
+        if pid == 0:
+            _be_driver(json.loads(line))
+        living[pid] = number
+        say(f"born {number} {pid}")
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    for pid in list(living):
+        os.kill(pid, signal.SIGKILL)
+    return 0
+
+
+def _import_all(folder: Path) -> None:
+    """What a driver imports, read with the settings of the services at hand."""
+    from flows import prefect_server
+
+    prefect_server.use_server(folder, os.environ["PREFECT_API_URL"].removesuffix("/api"))
+    import mlflow.tracking
+    import ray
+
+    import flows.train
+    import ops.tracking.mlflow_tracker
+    import tests.flows.driver
+
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    assert len(threads) - threads.count(OF_THE_ALLOCATOR) == 1, f"a fork would leave threads behind: {threads}"
+    del mlflow, ray, flows, ops, tests
+
+
+def _be_driver(job: Mapping[str, str]) -> None:
+    """Drives one segment in this forked process, which ends with it."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        output = os.open(job["output"], os.O_WRONLY | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        from tests.flows import driver
+
+        if job["failpoints"]:
+            from tests.recovery.places import watch
+
+            watch(Failpoints(Path(job["failpoints"])))
+        sys.argv = ["driver", job["home"], job["run"]]
+        code = int(driver.main())
+    except BaseException:
+        logging.exception("the driver ends")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

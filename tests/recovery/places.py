@@ -1,0 +1,69 @@
+"""The driver's places: ledger, files, calls of the fleet, tracker, and the steps of a segment's start and end.
+
+Consumes the product's modules, imported; `watch` wraps them in this process. A name here that the product no longer has is an
+error, so that the table keeps up with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.recovery.failpoints import PRODUCT, Failpoints, around, name_of, watch_files
+
+CONTROL = {
+    "flows.launch": ("open_segment", "connect"),
+    "flows.recovery": ("restore_newest", "replay"),
+    "flows.segment.Segment": ("start_threads", "begin_start", "ready_fleet", "book", "close", "end"),
+    "ops.tracking.mlflow_tracker.MlflowTracker": ("deliver", "_create_run", "_send_points"),
+}
+BELOW = ("db.engine", "contextlib")
+
+
+def watch(failpoints: Failpoints) -> None:
+    """Makes all of it places of this process."""
+    reach = failpoints.in_driver
+    watch_files(reach)
+    _watch_ledger(reach)
+    fleet = _find("yatt_core.controllers.fleet.Fleet")
+    for name, member in vars(fleet).items():
+        if inspect.isfunction(member) and not name.startswith("_"):
+            around(reach, fleet, name)
+    for owner, names in CONTROL.items():
+        for name in names:
+            around(reach, _find(owner), name)
+
+
+def _watch_ledger(reach: Callable[[str], None]) -> None:
+    """Each transaction, before and after it is committed, by the function of `db` that makes it."""
+    database = _find("db.engine.Database")
+    real = database.write
+
+    @contextmanager
+    def write(self: Any) -> Iterator[Any]:
+        name = _ledger_function()
+        with real(self) as connection:
+            yield connection
+            reach(f"before COMMIT of {name}")
+        reach(f"after COMMIT of {name}")
+
+    database.write = write
+
+
+def _ledger_function() -> str:
+    frame: Any = sys._getframe(2)
+    while frame.f_globals["__name__"] in BELOW or not frame.f_code.co_filename.startswith(PRODUCT):
+        frame = frame.f_back
+    return name_of(frame)
+
+
+def _find(dotted: str) -> Any:
+    try:
+        return importlib.import_module(dotted)
+    except ModuleNotFoundError:
+        module, _, name = dotted.rpartition(".")
+        return getattr(importlib.import_module(module), name)

@@ -1,0 +1,57 @@
+"""Which faults a chaos run gets, and in which phase: a seeded schedule. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+RECOVER = "recover"
+PLAN: dict[str, dict[str, int]] = {
+    "controller": {"collect": 26, "evaluate": 4},
+    "engine": {"collect": 30, "sync": 12, "prepare": 4, "learn": 4, RECOVER: 6},
+    "trainer": {"prepare": 9, "learn": 9, "sync": 4, "checkpoint": 5, "collect": 3, RECOVER: 6},
+    "driver": {"collect": 4, "prepare": 4, "learn": 4, "sync": 4, "checkpoint": 6, "commit": 8, RECOVER: 8},
+    "pause": {"collect": 3, "learn": 3, "commit": 4},
+    "cold": {"collect": 3, "learn": 3, "checkpoint": 2, "commit": 2},
+    "raylet": {"collect": 3, "learn": 2},
+    "prefect": {"collect": 2, "prepare": 2, "learn": 1},
+    "database": {"collect": 4, "learn": 2, "commit": 4},
+    "supervisor": {"collect": 3, "learn": 2},
+}
+"""How many of each. pause: the driver is stopped beyond its lease's life and continued. cold: driver, supervisor, Ray and
+Prefect at once. supervisor: that process alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What is struck, once the ledger shows that phase as dispatched."""
+
+    kind: str
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} in {self.phase}"
+
+
+def schedule(seed: int, faults: int) -> list[Strike]:
+    """So many strikes in a seeded order: each kind once first, then shares as in the plan."""
+    choose = random.Random(f"yatt.chaos:{seed}")
+    planned = [
+        Strike(kind, phase) for kind, phases in PLAN.items() for phase, count in phases.items() for _ in range(count)
+    ]
+    choose.shuffle(planned)
+    firsts = list({strike.kind: strike for strike in planned}.values())
+    rest = Counter(planned) - Counter(firsts)
+    strikes = firsts + [strike for strike in planned if _take(rest, strike)]
+    while len(strikes) < faults:
+        strikes.append(choose.choice(planned))
+    strikes = strikes[:faults]
+    choose.shuffle(strikes)
+    return strikes
+
+
+def _take(left: Counter[Strike], strike: Strike) -> bool:
+    """True as often as the strike is left."""
+    left[strike] -= 1
+    return left[strike] >= 0

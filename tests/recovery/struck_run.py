@@ -1,0 +1,175 @@
+"""A run on services of its own, driven by real processes, and the hands that strike its parts.
+
+Consumes a home, a run and an environment; owns the driver process, which `tend` starts again whenever it is gone. Every
+signal goes to a pid that was looked up, never to a name.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from flows.home import Home
+from tests.recovery.ledger_watch import LedgerWatch
+from tests.recovery.parts import kill, living_actors
+from tests.services import ROOT
+from yatt_core.cluster.client import current_state, stop_supervisor
+from yatt_core.cluster.process import ProcessIdentity, identity_of, send_signal, session_members
+from yatt_core.cluster.state import SupervisorFiles
+from yatt_core.errors import ExitCode
+
+POLL_SECONDS = 0.05
+END_SECONDS = 120.0
+
+
+class StruckRun:
+    """One run. exits: how drivers ended that nobody had killed. epoch_launched: when the driver of an epoch was started, in
+    milliseconds since 1970 (known once the epoch is)."""
+
+    def __init__(self, home: Home, run: str, environment: Mapping[str, str], watch: LedgerWatch, lease: float) -> None:
+        self.home, self.run, self.watch, self.folder = home, run, watch, home.run_folder(run)
+        self._environment, self._lease = dict(environment), lease
+        self._output = self.folder / "driver.txt"
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._launched: tuple[int, int] | None = None
+        self.exits: list[int] = []
+        self.epoch_launched: dict[int, int] = {}
+
+    # -- the driver ---------------------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Starts a driver where there is none, and notes when each epoch's was started."""
+        if self._driver is not None and (code := self._driver.poll()) is not None:
+            if code != -signal.SIGKILL:
+                self.exits.append(code)
+            self._driver = None
+        if self._driver is None:
+            self._driver = self._launch()
+        if self._launched and (epoch := self.watch.epoch()) > self._launched[0]:
+            self.epoch_launched[epoch] = self._launched[1]
+            self._launched = None
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        self._launched = (self.watch.epoch(), int(time.time() * 1000))
+        with self._output.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.flows.driver", str(self.home.folder), self.run],
+                cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+
+    def kill_driver(self) -> bool:
+        """`kill -9`."""
+        if self._driver is None or self._driver.poll() is not None:
+            return False
+        self._driver.kill()
+        self._driver.wait()
+        return True
+
+    def await_end(self) -> None:
+        """Waits until the driver has ended by itself."""
+        if self._driver is not None:
+            self._driver.wait(END_SECONDS)
+
+    def stop(self) -> None:
+        """A graceful stop, and the end of its services; what does not stop is killed."""
+        if self._driver is not None and self._driver.poll() is None:
+            self._driver.terminate()
+            try:
+                self._driver.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill_driver()
+        self._driver = None
+        stop_supervisor(self.folder)
+
+    # -- strikes: each returns whether there was something to strike ---------------------------------------------------
+
+    def actor(self, role: str, choose: random.Random) -> Callable[[], bool]:
+        """Prepares the killing of one of the living actors of a role, so that it takes no time when the moment comes."""
+        found = sorted((name, pid) for name, pid in living_actors(self.folder).items() if name.startswith(role))
+        if not found:
+            return lambda: False
+        _, pid = choose.choice(found)
+        identity = identity_of(pid)
+        return lambda: identity is not None and send_signal(identity, signal.SIGKILL)
+
+    def pause(self) -> bool:
+        """Stops the driver beyond its lease's life, lets another take over, and continues it: it has to leave by itself."""
+        stopped = self._driver
+        if stopped is None or stopped.poll() is not None:
+            return False
+        before = self.watch.epoch()
+        stopped.send_signal(signal.SIGSTOP)
+        self._driver = None
+        time.sleep(self._lease)
+        deadline = time.monotonic() + END_SECONDS
+        while self.watch.epoch() == before and time.monotonic() < deadline:
+            self.tend()
+            time.sleep(POLL_SECONDS)
+        stopped.send_signal(signal.SIGCONT)
+        try:
+            code = stopped.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            stopped.kill()
+            code = stopped.wait()
+        if code != ExitCode.LEASE_HELD:
+            self.exits.append(code)
+        return True
+
+    def cold(self) -> bool:
+        """Kills the driver, the supervisor and all that it had started."""
+        self.kill_driver()
+        state = current_state(self.folder)
+        if state is None:
+            return False
+        send_signal(state.identity, signal.SIGKILL)
+        for member in session_members([], SupervisorFiles.of(self.folder).mark):
+            send_signal(member, signal.SIGKILL)
+        return True
+
+    def raylet(self) -> bool:
+        """Kills the process that starts Ray's workers."""
+        members = session_members([], SupervisorFiles.of(self.folder).mark)
+        raylets = [member.pid for member in members if _program(member).endswith("raylet")]
+        return sum(kill(pid) for pid in raylets) > 0
+
+    def service(self, name: str) -> bool:
+        """Kills a service of the supervisor."""
+        state = current_state(self.folder)
+        identity = state.service(name).identity if state else None
+        return identity is not None and send_signal(identity, signal.SIGKILL)
+
+    def supervisor(self) -> bool:
+        """Kills the supervisor alone."""
+        state = current_state(self.folder)
+        return state is not None and send_signal(state.identity, signal.SIGKILL)
+
+    def service_pid(self, name: str) -> int | None:
+        """The pid of a service, or of the `supervisor`; none while it does not run."""
+        state = current_state(self.folder)
+        if state is None:
+            return None
+        identity = state.identity if name == "supervisor" else state.service(name).identity
+        return identity.pid if identity else None
+
+
+def _program(identity: ProcessIdentity) -> str:
+    try:
+        return Path(f"/proc/{identity.pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+    except OSError:
+        return ""
+
+
+def own_services(ledger: str, failpoints: Path) -> dict[str, str]:
+    """The environment of a driver that brings its own Ray and Prefect, whose actors note what they publish."""
+    from tests.recovery.failpoints import VARIABLE
+
+    given = ("YATT_RAY_ADDRESS", "PREFECT_API_URL", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
+    path = os.pathsep.join([str(ROOT / "tests" / "recovery" / "site"), str(ROOT)])
+    environment = {key: value for key, value in os.environ.items() if key not in given}
+    return environment | {"YATT_LEDGER": ledger, VARIABLE: str(failpoints), "PYTHONPATH": path}

@@ -1,0 +1,108 @@
+"""The chained sweep: every failpoint of driver and actors kills once, and the run ends as if nothing had happened.
+
+The process that resumes from one failpoint dies at the next that nobody has died at yet; the chain ends with the process that
+reaches the end of the run. All of them attach to one Ray head and one Prefect server. Every tenth process finds no actors.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.flows.test_exact import check_each_point_once
+from tests.flows.tools import Driver, same_result
+from tests.recovery.conftest import Bed
+from tests.recovery.parts import kill, living_actors
+
+SECONDS = 60.0
+LONGEST = 400
+COLD_EVERY = 10
+VIRTUAL = (
+    "iterations=6", "snapshots.every=2", "evaluation.every=2", "data.logical_shards=2", "data.held_out=4",
+    "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000",
+    "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
+)  # fmt: skip
+NEVER_MISSING = (
+    "driver dies: before COMMIT of db.commit.Commits.commit",
+    "driver dies: after COMMIT of db.commit.Commits.commit",
+    "driver dies: after COMMIT of db.lease.Leases.acquire",
+    "driver dies: after COMMIT of db.phases.Phases.dispatch",
+    "driver dies: an item of Fleet.collect",
+    "driver dies: before Fleet.sync",
+    "driver dies: after Fleet.learn",
+    "driver dies: after MlflowTracker.deliver",
+    "driver dies: after MlflowTracker._create_run",
+    "driver dies: before replay",
+    "driver dies: after Segment.close",
+    "actor dies: before RolloutActor.update",
+    "actor dies: after TrainerActor.learn",
+    "actor dies: yatt_core.data.chunks.write_chunk: rename of batch-#.responses.arrow",
+    "driver dies while an actor is at: yatt_core.data.chunks.write_chunk: rename of batch-#.scores.arrow",
+    "driver dies while an actor is at: yatt_core.data.shard_log.ShardLog.seal: rename of manifest.json",
+    "driver dies while an actor is at: yatt_core.checkpoints.publish.publish_snapshot: rename of b#-i#.e#",
+)
+
+
+@pytest.mark.timeout(600)
+def test_killed_once_at_every_failpoint_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
+    sweep(driver, bed, "virtual.yaml", VIRTUAL)
+
+
+def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...]) -> None:
+    quiet, struck = driver.create(spec, *overrides), driver.create(spec, *overrides)
+    assert bed.nursery.start(driver.folder, quiet).wait(SECONDS) == 0
+    (bed.failpoints / "published").unlink(missing_ok=True)
+    (bed.failpoints / "armed").write_text(str(driver.home.run_folder(struck)))
+    try:
+        incarnations = _chain(driver, bed, struck)
+    finally:
+        (bed.failpoints / "armed").unlink()
+    places = (bed.failpoints / "used").read_text().splitlines()
+    sys.stderr.write(f"{len(places)} failpoints, {incarnations} drivers\n")
+    assert not set(NEVER_MISSING) - set(places)
+    assert len(places) == len(set(places))
+    assert same_result(driver.results(struck), driver.results(quiet))
+    check_each_point_once(driver, struck)
+    check_the_ledger(driver, struck)
+    twice = [shard for shard, count in _times_published(bed.failpoints / "published").items() if count > 1]
+    assert not twice, "no shard is sealed twice"
+
+
+def _chain(driver: Driver, bed: Bed, run: str) -> int:
+    """Drives the run until a process reaches its end; returns how many it took."""
+    folder = driver.home.run_folder(run)
+    for number in range(1, LONGEST):
+        started = time.monotonic()
+        incarnation = bed.nursery.start(driver.folder, run, bed.failpoints)
+        code = incarnation.wait(SECONDS)
+        last = (bed.failpoints / "used").read_text().splitlines()[-1]
+        sys.stderr.write(f"{number} {time.monotonic() - started:.2f} s {code} {last}\n")
+        if code == 0:
+            return number
+        assert code == -signal.SIGKILL, f"driver {number} ended with {code}:\n{incarnation.output}"
+        if number % COLD_EVERY == 0:
+            for pid in living_actors(folder).values():
+                kill(pid)
+    raise AssertionError(f"{LONGEST} drivers did not finish the run")
+
+
+def check_the_ledger(driver: Driver, run: str) -> None:
+    """Every iteration committed once, the audit chain sound, nothing undelivered."""
+    with driver.ledger() as ledger:
+        row = ledger.runs.find(run)
+        assert row.state == "completed"
+        broken = ledger.events.verify(run)
+        commits = [ledger.commits.at(run, iteration) for iteration in range(row.iteration + 1)]
+        waiting, _ = ledger.outbox.counts(run)
+    assert all(commits) and waiting == 0
+    assert broken is None, f"the audit chain is broken at {broken}"
+
+
+def _times_published(file: Path) -> Counter[str]:
+    """How often each shard's manifest got its name, whatever the epoch."""
+    return Counter(line.partition(".e")[0] for line in file.read_text().splitlines())
