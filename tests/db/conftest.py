@@ -56,16 +56,20 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.close()
 
 
+def empty_address(server: Server) -> str:
+    """The ledger of the server, with nothing in it."""
+    with psycopg.connect(server.dsn_of(LEDGER)) as connection:
+        connection.execute(f"TRUNCATE {', '.join(Base.metadata.tables)} RESTART IDENTITY")
+    return server.dsn_of(LEDGER)
+
+
 @pytest.fixture
 def address(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str | Path]:
     """A ledger of the test's own."""
     if backend == "sqlite":
         yield shutil.copy(request.getfixturevalue("empty_ledger"), tmp_path / "ledger.sqlite")
         return
-    server: Server = request.getfixturevalue("postgresql")
-    with psycopg.connect(server.dsn_of(LEDGER)) as connection:
-        connection.execute(f"TRUNCATE {', '.join(Base.metadata.tables)} RESTART IDENTITY")
-    yield server.dsn_of(LEDGER)
+    yield empty_address(request.getfixturevalue("postgresql"))
 
 
 @pytest.fixture

@@ -9,12 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
 from db.holder import this_process
 from db.ledger import Ledger
-from db.models import ControlState, Event, Iteration
-from tests.db.tools import commit_of
+from tests.db.tools import assert_consistent, commit_of
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -22,24 +20,6 @@ REPOSITORY = Path(__file__).parents[2]
 def start(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.db.worker", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
-
-
-def assert_consistent(ledger: Ledger, iterations: int) -> None:
-    """Gapless, each once, and every fact about an iteration there or absent together."""
-    with ledger._database.read() as connection:
-        rows = connection.execute(select(Iteration.iteration, Iteration.epoch).order_by(Iteration.iteration)).all()
-        states = connection.execute(select(ControlState.iteration).order_by(ControlState.iteration)).scalars().all()
-        commits = connection.execute(select(Event.body).where(Event.kind == "commit").order_by(Event.seq)).scalars()
-        assert [body["iteration"] for body in commits] == list(range(iterations))
-        if connection.dialect.name == "sqlite":
-            assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
-            assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
-    assert [row.iteration for row in rows] == list(range(iterations)) == list(states)
-    assert [row.epoch for row in rows] == sorted(row.epoch for row in rows)
-    assert ledger.runs.find("toy-1").iteration == iterations - 1
-    assert sum(ledger.outbox.counts("toy-1")) == iterations
-    assert ledger.metrics.count("toy-1") == 2 * iterations
-    assert ledger.events.verify("toy-1") is None
 
 
 def test_a_driver_killed_while_it_commits_leaves_whole_iterations(address: str | Path) -> None:

@@ -12,7 +12,7 @@ from db.engine import Fence
 from db.holder import Holder
 from db.ledger import Ledger
 from db.metrics import Metric
-from db.models import Base
+from db.models import Base, ControlState, Event, Iteration
 
 
 class SimulatedClock:
@@ -59,3 +59,31 @@ def everything(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
             name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
             for name, table in Base.metadata.tables.items()
         }
+
+
+def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1") -> None:
+    """Gapless, each once, and every fact about an iteration there or absent together."""
+    with ledger._database.read() as connection:
+        rows = connection.execute(
+            select(Iteration.iteration, Iteration.epoch).where(Iteration.run == run).order_by(Iteration.iteration)
+        ).all()
+        states = (
+            connection.execute(
+                select(ControlState.iteration).where(ControlState.run == run).order_by(ControlState.iteration)
+            )
+            .scalars()
+            .all()
+        )
+        commits = connection.execute(
+            select(Event.body).where(Event.run == run, Event.kind == "commit").order_by(Event.seq)
+        ).scalars()
+        assert [body["iteration"] for body in commits] == list(range(iterations))
+        if connection.dialect.name == "sqlite":
+            assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
+            assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
+    assert [row.iteration for row in rows] == list(range(iterations)) == list(states)
+    assert [row.epoch for row in rows] == sorted(row.epoch for row in rows)
+    assert ledger.runs.find(run).iteration == iterations - 1
+    assert sum(ledger.outbox.counts(run)) == iterations
+    assert ledger.metrics.count(run) == 2 * iterations
+    assert ledger.events.verify(run) is None
