@@ -1,47 +1,92 @@
 """Delivers the outbox to the tracker from a thread of its own, so that tracking never holds up training.
 
 Rows are claimed under the segment's epoch, sent in order, and marked; a row that was sent and not marked (a crash between) is
-sent again with its own timestamp and changes nothing. While the tracker is away rows wait in the ledger.
+sent again with its own timestamp and changes nothing. While the tracker is away rows wait in the ledger. A row's id says which
+branch it tells of: a branch that a rollback opened has a tracking run of its own, nested in the run's.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
+from itertools import groupby
 
 from db.engine import Fence
 from db.errors import Fenced, LedgerUnavailable
 from db.ledger import Ledger
+from db.outbox import ClaimedRow
 from flows.protocols import OutboxItem, Tracker
 from yatt_core.errors import InfrastructureError
 
 log = logging.getLogger("yatt_core.outbox")
 BATCH = 100
+CREATION = "run"
 POLL_SECONDS = 1.0
 RETRY_SECONDS = 5.0
+
+
+def row_id(run: str, branch: int, name: str) -> str:
+    """The id of a row that tells of one branch; it says where the row goes, as that of an iteration's metrics does."""
+    return f"{run}/b{branch}/{name}"
+
+
+def creation_id(run: str, branch: int) -> str:
+    """The id of the row that creates a branch's tracking run; branch 0's is the run's own."""
+    return f"{run}/run" if branch == 0 else row_id(run, branch, "run")
+
+
+def branch_of(run: str, entry_id: str) -> int:
+    """The branch whose tracking run a row goes to: the one in its id, else 0, the run's own."""
+    named = re.match(rf"{re.escape(run)}/b(\d+)/", entry_id)
+    return int(named[1]) if named else 0
+
+
+def tracking_run(ledger: Ledger, run: str, branch: int) -> str | None:
+    """The tracker's name for a branch's tracking run; none until it is created.
+
+    A branch that never got one of its own (it is older than the nesting, or tracking was off) goes to the run's.
+    """
+    own = ledger.runs.find(run).mlflow_run_id
+    return own if branch == 0 else ledger.outbox.external_id(creation_id(run, branch)) or own
 
 
 def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker) -> int:
     """Sends one batch of a run's undelivered rows; returns how many it was.
 
-    The row that creates the tracking run goes alone, since all others need what it makes. Raises what tracker and ledger
-    raise, with the rows given back where the ledger takes them.
+    A row that creates a tracking run goes alone, since others need what it makes; rows of several branches go one branch
+    after the other. Raises what tracker and ledger raise, with the rows that did not arrive given back where the ledger takes
+    them.
     """
-    tracking_run = ledger.runs.find(fence.run).mlflow_run_id
-    rows = ledger.outbox.claim(fence, BATCH if tracking_run else 1)
-    if not rows:
-        return 0
-    ids = [row.id for row in rows]
-    items = [OutboxItem(row.id, fence.run, row.kind, row.payload, row.logged_at_ms, tracking_run) for row in rows]
+    rows = ledger.outbox.claim(fence, BATCH)
+    waiting = [row.id for row in rows]
     try:
-        made = tracker.deliver(items)
-        if not tracking_run:
-            ledger.runs.set_mlflow_run(fence, made[ids[0]])
-        ledger.outbox.delivered(fence, ids, made.get(ids[0]))
+        for _, group in groupby(rows, key=lambda row: _destination(fence.run, row)):
+            sent = _deliver(ledger, fence, tracker, list(group))
+            waiting = waiting[len(sent) :]
     except (InfrastructureError, LedgerUnavailable):
-        ledger.outbox.give_back(fence, ids)
+        ledger.outbox.give_back(fence, waiting)
         raise
     return len(rows)
+
+
+def _destination(run: str, row: ClaimedRow) -> tuple[int, str]:
+    """What is sent together: the rows of one branch, and a creation alone."""
+    return branch_of(run, row.id), row.id if row.kind == CREATION else ""
+
+
+def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow]) -> list[str]:
+    """Sends rows of one destination and books them."""
+    branch, creates = branch_of(fence.run, rows[0].id), rows[0].kind == CREATION
+    # A branch's tracking run is nested in the run's own, which is nested in none.
+    target = tracking_run(ledger, fence.run, 0 if creates else branch) if branch or not creates else None
+    items = [OutboxItem(row.id, fence.run, row.kind, row.payload, row.logged_at_ms, target) for row in rows]
+    made = tracker.deliver(items)
+    ids = [row.id for row in rows]
+    if creates and branch == 0:
+        ledger.runs.set_mlflow_run(fence, made[ids[0]])
+    ledger.outbox.delivered(fence, ids, made.get(ids[0]))
+    return ids
 
 
 class OutboxPump:

@@ -59,7 +59,7 @@ class OutboxItem:
 
     key: its deterministic id. kind: `run` (create the tracking run), `params`, `tags`, `metrics` (branch, iteration and
     metrics by key), `artifact`, `status`. body: what to send. at_ms: the row's own time, so that a point sent twice is one
-    point. tracking_run: none only for kind `run`.
+    point. tracking_run: where it goes; for kind `run` the one that it is nested in, none for a run's first.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""Fills in the flow's `Tracker` over MLflow: one MLflow run for each YATT run, for life.
+"""Fills in the flow's `Tracker` over MLflow: one MLflow run for each YATT run, for life, and nested in it one for each rollback.
 
 Consumes outbox rows in their order; produces MLflow runs, params, tags, points and artifacts. Every delivery may be repeated:
 the run is searched for by its row's key before it is created, a point keeps its row's time and step, and the rest overwrites
@@ -23,6 +23,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
 
 OUTBOX_TAG = "yatt.outbox_id"
+PARENT_TAG = "mlflow.parentRunId"
 POINTS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 LONGEST_PARAM = 6000
@@ -98,6 +99,9 @@ class MlflowTracker:
     def _create_run(self, item: OutboxItem) -> str:
         experiment = self._experiment(item.body["experiment"])
         tags = {OUTBOX_TAG: item.key, "mlflow.source.name": "yatt", "mlflow.source.type": "JOB"}
+        tags |= {_key(key): str(value)[:LONGEST_TAG] for key, value in item.body.get("tags", {}).items()}
+        if item.tracking_run is not None:
+            tags[PARENT_TAG] = item.tracking_run
         run = self._client.create_run(experiment, start_time=item.at_ms, tags=tags, run_name=item.body["name"])
         return str(run.info.run_id)
 

@@ -12,7 +12,7 @@ from db.errors import LedgerUnavailable
 from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
-from flows.outbox import OutboxPump, deliver_pending
+from flows.outbox import OutboxPump, deliver_pending, tracking_run
 from flows.protocols import OutboxItem
 from yatt_core.errors import InfrastructureError
 
@@ -28,7 +28,11 @@ class RecordingTracker:
         if self.away:
             raise InfrastructureError("the tracker is away")
         self.arrived += items
-        return {item.key: "tracking-run" for item in items if item.kind == "run"}
+        return {item.key: self.name(item) for item in items if item.kind == "run"}
+
+    @staticmethod
+    def name(item: OutboxItem) -> str:
+        return "tracking-run" if item.tracking_run is None else f"nested by {item.key}"
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def filled(tmp_path: Path) -> Iterator[tuple[str, Ledger, Fence]]:
 def test_the_run_is_created_before_all_else_and_everything_arrives_in_order(filled: tuple[str, Ledger, Fence]) -> None:
     _, ledger, fence = filled
     tracker = RecordingTracker()
-    assert deliver_pending(ledger, fence, tracker) == 1
+    deliver_pending(ledger, fence, tracker)
     assert ledger.runs.find(fence.run).mlflow_run_id == "tracking-run"
     while deliver_pending(ledger, fence, tracker):
         pass
@@ -120,3 +124,43 @@ def test_rows_that_stay_claimed_are_not_taken_for_delivered(filled: tuple[str, L
     pump.start()
     assert not pump.stop(drain_seconds=30)
     assert ledger.outbox.counts(fence.run) == (1, 250)
+
+
+def test_a_branch_has_a_tracking_run_of_its_own(filled: tuple[str, Ledger, Fence]) -> None:
+    _, ledger, fence = filled
+    run = fence.run
+    rows = [OutboxEntry(f"{run}/b1/run", "run", {}, 1), OutboxEntry(f"{run}/b1/tags", "tags", {"of": "branch"}, 2)]
+    ledger.outbox.enqueue(fence, [*rows, OutboxEntry(f"{run}/e2/status", "status", {"status": "RUNNING"}, 3)])
+    ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/b2/tags", "tags", {"older": "than the nesting"}, 4)])
+    tracker = RecordingTracker()
+    while deliver_pending(ledger, fence, tracker):
+        pass
+    ends = {item.key.removeprefix(run): item.tracking_run for item in tracker.arrived[-4:]}
+    nested = f"nested by {run}/b1/run"
+    assert ends == {
+        "/b1/run": "tracking-run", "/b1/tags": nested, "/e2/status": "tracking-run", "/b2/tags": "tracking-run",
+    }  # fmt: skip
+    assert tracking_run(ledger, run, 1) == nested
+    assert ledger.runs.find(run).mlflow_run_id == "tracking-run"
+
+
+def test_rows_behind_one_that_failed_are_given_back_and_those_before_it_are_not(
+    filled: tuple[str, Ledger, Fence],
+) -> None:
+    _, ledger, fence = filled
+    tracker = RecordingTracker()
+    deliver = tracker.deliver
+
+    def away_behind_the_creation(items: list[OutboxItem]) -> Mapping[str, str]:
+        made = deliver(items)
+        tracker.away = True
+        return made
+
+    tracker.deliver = away_behind_the_creation  # type: ignore[method-assign]
+    with pytest.raises(InfrastructureError):
+        deliver_pending(ledger, fence, tracker)
+    assert ledger.outbox.counts(fence.run) == (250, 1)
+    tracker.away = False
+    while deliver_pending(ledger, fence, RecordingTracker()):
+        pass
+    assert ledger.outbox.counts(fence.run) == (0, 251)
