@@ -201,8 +201,9 @@ def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_
     """An attempt's time, in one bucket or two: what stands of it before what does not."""
     phase = attempt.phase
     if phase == "recover":
-        replayed = round(1000 * float((attempt.receipt or {}).get("replay_seconds", 0.0)))
-        split = _clip(end - replayed, start, end)
+        receipt = attempt.receipt or {}
+        replay_seconds = float(receipt["replay_seconds"]) if receipt.get("replayed") else 0.0
+        split = _clip(end - round(1000 * replay_seconds), start, end)
         return Piece(start, split, RESTART, phase, LAST), Piece(split, end, REDONE, REPLAY, LAST)
     if phase == "checkpoint":
         return Piece(start, end, SNAPSHOT, phase), Piece(end, end, SNAPSHOT, phase)

@@ -116,7 +116,8 @@ def _replay_seconds(attempts: Sequence[AttemptTimes]) -> float | None:
     receipts = [attempt.receipt or {} for attempt in attempts if attempt.phase == "recover"]
     replayed = sum(receipt.get("replayed", 0) for receipt in receipts)
     if replayed:
-        return float(sum(receipt.get("replay_seconds", 0.0) for receipt in receipts)) / float(replayed)
+        seconds = sum(receipt["replay_seconds"] for receipt in receipts if receipt.get("replayed"))
+        return float(seconds) / float(replayed)
     learning = [[_seconds(a) for a in attempts if a.phase == phase] for phase in ("prepare", "learn")]
     return float(sum(median(values) for values in learning if values)) if learning[1] else None
 

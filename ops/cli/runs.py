@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ops.cli.accounts import time_facts, write_time
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples, find_run, opened_ledger
 from ops.cli.output import duration, place, size, write, write_json, write_table
 
@@ -65,7 +66,7 @@ def _line_json(line: RunLine) -> dict[str, Any]:
 
 
 def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show one run: results and their digests, phases, failures, segments, snapshots."""
+    """Show one run: results and their digests, phases, failures, where the time went, segments, snapshots."""
     from flows.home import Home
 
     located = Home.locate(home)
@@ -99,6 +100,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "folder": str(home.run_folder(run)),
         "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
         **_tables(overview),
+        **time_facts(ledger, run, revision.spec["snapshots"]["every"]),
     }
 
 
@@ -126,6 +128,7 @@ def _print_run(facts: dict[str, Any]) -> None:
         for row in facts["phases"]
     ]
     write_table(("phase", "attempts", "done", "seconds", "failures"), rows)
+    write_time(facts)
     segments = [
         (row["epoch"], row["flow_run_name"], row["outcome"] or "running", _segment_length(row))
         for row in facts["segments"]

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from db.engine import Fence
+from db.holder import this_process
 from db.ledger import Ledger
 from flows.home import Home
+from ops.cli.accounts import advice_line, bar
 from ops.cli.logs import LogTail
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
@@ -166,3 +169,46 @@ def test_reading_writes_nothing(yatt: Yatt, home: Home, run: str) -> None:
     for words in (["runs"], ["show", run], ["logs", run], ["rollouts", run, "--iteration", "1"]):
         assert yatt(*words).code == 0
     assert state() == before
+
+
+def test_show_tells_where_the_time_went_and_what_crashes_cost(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, committed=1, ends=False)
+    with Ledger.open(home.ledger) as ledger:
+        first = Fence(run, 1)
+        ledger.phases.dispatch(first, ledger.phases.plan(first, 0, 2, "learn"))
+        second = ledger.leases.acquire(run, this_process("second"), 600, lambda _: True)
+        ledger.leases.start_segment(second, "", "second")
+    document = yatt("show", run, "-o", "json").document
+    assert sum(document["time"]["buckets"].values()) == pytest.approx(document["time"]["wall_seconds"])
+    (crash,) = document["time"]["crashes"]
+    assert (crash["kind"], crash["phase"], crash["iteration"]) == ("driver lost", "learn", 2)
+    assert document["snapshot_advice"]["every"] is None
+    text = yatt("show", run).out
+    for words in ("what 1 crashes cost", "restart behind them", "productive", "ETTR", "snapshots.every: no advice"):
+        assert words in text
+
+
+def test_the_advice_names_its_figures_and_says_when_they_are_few() -> None:
+    advice = {
+        "every": 3,
+        "firm": True,
+        "now": 20,
+        "snapshots": 40,
+        "failures": 12,
+        "stall_seconds": 15.0,
+        "replay_seconds": 65.0,
+        "iteration_seconds": 300.0,
+        "seconds_between_failures": 7500.0,
+        "overhead": 0.0253,
+        "overhead_now": 0.0848,
+    }
+    line = advice_line(advice)
+    assert line.startswith("snapshots.every: 3 would cost least (2.53% of the time, 8.48% at 20 as now)")
+    assert "12 failures that lost the tensors, one in 2 h 5 min" in line
+    unsure = advice_line(advice | {"firm": False, "failures": 0})
+    assert "too little was seen for firm advice" in unsure and "is assumed" in unsure
+
+
+def test_the_bar_is_filled_by_the_shares() -> None:
+    line = bar({"productive": 1.0, "redone": 0.5, "idle": 0.5}, 2.0)
+    assert line == "█" * 30 + "▓" * 15 + " " * 15
