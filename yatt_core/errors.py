@@ -44,6 +44,10 @@ class StorageFullError(InfrastructureError):
     """A disk or a quota is full; what was durable before stays. Trying again helps once there is room."""
 
 
+class StuckError(InfrastructureError):
+    """Work was not done by its deadline; the text names the actor that is stuck and where its code stands."""
+
+
 class DataError(YattError):
     """The input or a reward function is at fault; trying again gives the same failure."""
 
@@ -51,9 +55,13 @@ class DataError(YattError):
 
 
 class NumericError(YattError):
-    """A loss or gradient is not finite, or a replayed update differs from its recorded fingerprint."""
+    """A loss or gradient is not finite."""
 
     failure_class = FailureClass.NUMERIC
+
+
+class ReplayError(NumericError):
+    """A replayed update differs from what its commit recorded: trying again gives the same difference."""
 
 
 class ConfigurationError(YattError):
@@ -61,6 +69,10 @@ class ConfigurationError(YattError):
 
     failure_class = FailureClass.CONFIGURATION
     exit_code = ExitCode.CONFIGURATION
+
+
+class DriftError(ConfigurationError):
+    """A replay is needed, and the environment is not the one in which the updates were made."""
 
 
 class FencedError(YattError):

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+PART_BYTES, PARTS = 16 << 20, 4
+"""A process's log: its parts, each of about this size, and how many of the newest are kept."""
+_PART = re.compile(r"\.part(\d+)\.jsonl$")
 _context: contextvars.ContextVar[Mapping[str, int | str]] = contextvars.ContextVar(
     "yatt_log_context", default=MappingProxyType({})
 )
@@ -73,19 +76,48 @@ class ProcessLabel:
     node: str
 
 
-def log_file(run_folder: Path, actor: str, epoch: int) -> Path:
-    """Where an actor of an epoch logs."""
-    return run_folder / "logs" / f"e{epoch:04d}.{actor}.jsonl"
+def log_file(run_folder: Path, actor: str, epoch: int, part: int = 1) -> Path:
+    """Where an actor that was started under an epoch logs; what is too long for one file goes on in part 2, 3, ..."""
+    name = f"e{epoch:04d}.{actor}" + (f".part{part}" if part > 1 else "")
+    return run_folder / "logs" / f"{name}.jsonl"
+
+
+class PartsHandler(logging.FileHandler):
+    """Writes into one part after the other and keeps the newest: readers see files that only grow, until they go."""
+
+    def __init__(self, run_folder: Path, actor: str, epoch: int, part_bytes: int = PART_BYTES) -> None:
+        self._place, self._part_bytes = (run_folder, actor, epoch), part_bytes
+        first = log_file(*self._place)
+        found = [
+            int(match[1]) for path in first.parent.glob(f"{first.stem}.part*") if (match := _PART.search(path.name))
+        ]
+        self._part = max(found, default=1)
+        super().__init__(log_file(*self._place, self._part), encoding="utf-8")
+        self.setFormatter(JsonLinesFormatter(actor))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a record; one that finds the part full begins the next."""
+        if self.stream is not None and self.stream.tell() >= self._part_bytes:
+            self.stream.close()
+            self._begin_part()
+        super().emit(record)
+
+    def _begin_part(self) -> None:
+        self._part += 1
+        self.baseFilename = str(log_file(*self._place, self._part))
+        self.stream = self._open()
+        if self._part > PARTS:
+            log_file(*self._place, self._part - PARTS).unlink(missing_ok=True)
 
 
 def actor_logs(run_folder: Path, actor: str, epoch: int) -> ProcessLabel:
-    """Sends YATT's and Python's log records of this process to the actor's file; returns who it is."""
-    path = log_file(run_folder, actor, epoch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(JsonLinesFormatter(actor))
+    """Sends YATT's and Python's log records of this process to the actor's file, and to no other any more."""
+    log_file(run_folder, actor, epoch).parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
-    root.addHandler(handler)
+    for handler in [handler for handler in root.handlers if isinstance(handler, PartsHandler)]:
+        root.removeHandler(handler)
+        handler.close()
+    root.addHandler(PartsHandler(run_folder, actor, epoch))
     logging.getLogger("yatt_core").setLevel(logging.INFO)
     logging.getLogger("yatt_core").info("%s started, pid %d", actor, os.getpid())
     return ProcessLabel(actor, os.getpid(), socket.gethostname())

@@ -102,7 +102,11 @@ class LogTail:
         return heapq.merge(*streams, key=lambda record: float(record["time"]))
 
     def _new_in(self, path: Path) -> Iterator[Record]:
-        with path.open("rb") as stream:
+        try:
+            stream = path.open("rb")
+        except FileNotFoundError:  # an old part, deleted since the folder was listed
+            return
+        with stream:
             stream.seek(self._offsets.get(path, 0))
             for line in stream:
                 if not line.endswith(b"\n"):

@@ -34,6 +34,11 @@ class SnapshotWriter:
         publish = self._executor.submit(publish_snapshot, self._run_folder, folder, identity, write, needed_bytes)
         self._results.append(publish)
 
+    @property
+    def in_flight(self) -> bool:
+        """True while there is a receipt, or a failure, that nobody was given yet."""
+        return bool(self._results)
+
     def poll(self) -> SnapshotReceipt | None:
         """The oldest receipt not handed out yet; None while it is in the making, or where there is none.
 

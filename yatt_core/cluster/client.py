@@ -27,10 +27,12 @@ from yatt_core.cluster.state import (
     SupervisorFiles,
     SupervisorRequest,
     SupervisorState,
+    driver_epoch,
     log_tail,
     read_state,
 )
 from yatt_core.durable import make_folder, write_json
+from yatt_core.environment import code_revision
 from yatt_core.errors import InfrastructureError
 
 POLL_SECONDS = 0.05
@@ -45,12 +47,13 @@ logger = logging.getLogger("yatt.cluster")
 def ensure_supervisor(folder: Path, services: Sequence[ServiceSpec], grace: float) -> SupervisorState:
     """Attaches to the run's supervisor when it serves just this request, else starts one; does not wait for services.
 
-    grace: seconds without a touched driver file after which it ends all. What a killed supervisor left behind is ended
-    first. Raises `InfrastructureError` when it cannot be started, or when one lives on another host.
+    grace: seconds without a touched driver file after which it ends all. A supervisor that a driver of other code started
+    serves another request: it is stopped first. What a killed supervisor left behind is ended first, and its services are
+    started again at their ports. Raises `InfrastructureError` when it cannot be started, or when one lives on another host.
     """
     files = SupervisorFiles.of(folder)
     make_folder(files.root)
-    request = SupervisorRequest(tuple(services), grace)
+    request = SupervisorRequest(tuple(services), grace, code_revision())
     with _locked(files):
         state = read_state(files)
         if state is not None and _serves(files, state):
@@ -61,6 +64,27 @@ def ensure_supervisor(folder: Path, services: Sequence[ServiceSpec], grace: floa
         elif state is not None:
             _sweep(files, state)
         return _start(files, request)
+
+
+def ensure_alive(folder: Path) -> bool:
+    """Starts the run's supervisor again where it was killed; True if it had to. For a driver that lives on.
+
+    The new one ends what the old one left, Ray's head and all actors included, and starts the services at the same ports;
+    does not wait for them. Nothing durable is lost: the phase under way fails, and recovery goes on from the files.
+    Does nothing where no supervisor was ever started, or where it ended on purpose.
+    """
+    files = SupervisorFiles.of(folder)
+    state = read_state(files)
+    if state is None or state.ended or not is_local(state.identity) or is_alive(state.identity):
+        return False
+    with _locked(files):
+        state = read_state(files)
+        if state is None or state.ended or is_alive(state.identity):
+            return False
+        logger.warning("the supervisor (pid %d) is gone; a new one starts its services again", state.identity.pid)
+        _sweep(files, state)
+        _start(files, SupervisorRequest.from_json(json.loads(files.request.read_text())))
+    return True
 
 
 def current_state(folder: Path) -> SupervisorState | None:
@@ -110,7 +134,7 @@ def stop_supervisor(folder: Path, timeout: float = STOP_SECONDS, epoch: int | No
         return
     with _locked(files):
         # A driver shows its epoch before it attaches, and attaches under this lock: it is seen here, or finds nothing.
-        if epoch is not None and _driver_epoch(files) > epoch:
+        if epoch is not None and driver_epoch(files) > epoch:
             return
         state = read_state(files)
         if state is not None and _serves(files, state):
@@ -174,15 +198,6 @@ def _sweep(files: SupervisorFiles, state: SupervisorState) -> None:
     end_sessions(leaders, files.mark, grace=0.0)
 
 
-def _driver_epoch(files: SupervisorFiles) -> int:
-    """The epoch in the driver's file; -1 without one (the file is empty between attaching and the first beat)."""
-    try:
-        text = files.driver.read_text()
-    except FileNotFoundError:
-        return -1
-    return int(json.loads(text)["epoch"]) if text else -1
-
-
 @contextmanager
 def _locked(files: SupervisorFiles) -> Iterator[None]:
     with files.lock.open("w") as lock:
@@ -235,7 +250,7 @@ class Heartbeat:
                 logger.warning("cannot touch %s: %s", self._files.driver, error)
 
     def _beat(self) -> None:
-        recorded = _driver_epoch(self._files)
+        recorded = driver_epoch(self._files)
         if recorded == self._epoch:
             os.utime(self._files.driver)
         elif recorded < self._epoch:

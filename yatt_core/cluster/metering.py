@@ -14,7 +14,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.errors import InfrastructureError, StuckError, YattError
 
 ANSI_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -42,12 +42,12 @@ def metered_get(meter: BytesMeter, references: Sequence[Any], timeout: float, wa
     """The values of Ray's references, in their order; their serialised bytes are added to the meter.
 
     waiting_for: what an error names, such as `shard 3 by controller 1`. The first failure is raised at once, not after the
-    slowest: see `unwrap_ray_error`. Raises `InfrastructureError` when `timeout` seconds have passed.
+    slowest: see `unwrap_ray_error`. Raises `StuckError` when `timeout` seconds have passed.
     """
     try:
         values: list[Any] = ray.get(list(references), timeout=timeout)
     except GetTimeoutError as error:
-        raise InfrastructureError(f"{waiting_for}: not finished after {timeout:g} s") from error
+        raise StuckError(f"{waiting_for}: not finished after {timeout:g} s") from error
     except RayError as error:
         raise unwrap_ray_error(error, waiting_for) from error
     for value in values:

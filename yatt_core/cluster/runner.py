@@ -32,6 +32,17 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def is_free(port: int) -> bool:
+    """Whether a service can listen on a loopback TCP port."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
 def is_ready(probe: str, log_file: Path, log_start: int) -> bool:
     """Whether a readiness probe (see `ServiceSpec.ready`) succeeds. log_start: bytes of the log from before."""
     if probe.startswith("log:"):
@@ -53,14 +64,19 @@ def is_ready(probe: str, log_file: Path, log_start: int) -> bool:
 
 
 class ServiceRunner:
-    """One service's process. mark: `NAME=value`, put into its environment (with the service's name behind it)."""
+    """One service's process. mark: `NAME=value`, put into its environment (with the service's name behind it).
 
-    def __init__(self, spec: ServiceSpec, mark: str, policy: RestartPolicy) -> None:
+    ports: those that it had under a supervisor that was killed; taken again where they are free.
+    """
+
+    def __init__(
+        self, spec: ServiceSpec, mark: str, policy: RestartPolicy, ports: Mapping[str, int] | None = None
+    ) -> None:
         self.spec = spec
         self.life = ServiceLife()
         self._mark = f"{mark}{spec.name}:"
         self._policy = policy
-        self._ports: Mapping[str, int] = {}
+        self._ports: Mapping[str, int] = ports if ports and all(map(is_free, ports.values())) else {}
         self._process: subprocess.Popen[bytes] | None = None
         self._identity: ProcessIdentity | None = None
         self._started_at = 0.0

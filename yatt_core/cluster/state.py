@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,6 +54,11 @@ class SupervisorFiles:
         return self.root / "driver.json"
 
     @property
+    def stacks(self) -> Path:
+        """Asks every actor what it is doing."""
+        return self.root / "stacks.json"
+
+    @property
     def lock(self) -> Path:
         """Held by the one who starts or ends a supervisor."""
         return self.root / "lock"
@@ -70,10 +76,14 @@ class SupervisorFiles:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorRequest:
-    """The services to run, and the seconds without a driver after which all of it ends."""
+    """The services to run, and the seconds without a driver after which all of it ends.
+
+    revision: of the driver's code; actors of other code are not attached to, so their cluster is none to attach to either.
+    """
 
     services: tuple[ServiceSpec, ...]
     grace: float
+    revision: str
 
     @property
     def digest(self) -> str:
@@ -83,13 +93,13 @@ class SupervisorRequest:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         services = [asdict(service) | {"argv": list(service.argv)} for service in self.services]
-        return {"services": services, "grace": float(self.grace)}
+        return {"services": services, "grace": float(self.grace), "revision": self.revision}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SupervisorRequest:
         """Reads what `to_json` wrote."""
         services = tuple(ServiceSpec(**(item | {"argv": tuple(item["argv"])})) for item in value["services"])
-        return cls(services, float(value["grace"]))
+        return cls(services, float(value["grace"]), str(value["revision"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,35 @@ def read_state(files: SupervisorFiles) -> SupervisorState | None:
         raise InfrastructureError(
             f"{files.state}: is no supervisor state ({error}); remove it when no process carries {files.mark}"
         ) from None
+
+
+class DriverWatch:
+    """Tells how long the driver's file has not changed, by this process's monotonic clock: the wall clock may jump."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._seen: tuple[int, int] | None = None
+        self._changed_at = time.monotonic()
+
+    def silence(self) -> float:
+        """Seconds since the last touch that was seen (since the start, before the first one)."""
+        try:
+            status = self._file.stat()
+            seen = (status.st_ino, status.st_mtime_ns)
+        except FileNotFoundError:
+            seen = None
+        if seen != self._seen:
+            self._seen, self._changed_at = seen, time.monotonic()
+        return time.monotonic() - self._changed_at
+
+
+def driver_epoch(files: SupervisorFiles) -> int:
+    """The epoch in the driver's file; -1 without one (the file is empty between attaching and the first beat)."""
+    try:
+        text = files.driver.read_text()
+    except FileNotFoundError:
+        return -1
+    return int(json.loads(text)["epoch"]) if text else -1
 
 
 def log_tail(path: str | Path, lines: int = 15) -> str:

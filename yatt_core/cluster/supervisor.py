@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,14 @@ from types import FrameType
 from yatt_core.cluster.process import ProcessIdentity, end_sessions
 from yatt_core.cluster.runner import ServiceRunner
 from yatt_core.cluster.services import RestartPolicy
-from yatt_core.cluster.state import SupervisorFiles, SupervisorRequest, SupervisorState, write_state
+from yatt_core.cluster.state import (
+    DriverWatch,
+    SupervisorFiles,
+    SupervisorRequest,
+    SupervisorState,
+    read_state,
+    write_state,
+)
 from yatt_core.errors import InfrastructureError
 
 TICK_SECONDS = 0.1
@@ -32,34 +39,22 @@ TOUCH_SECONDS = 1.0
 logger = logging.getLogger("yatt.supervisor")
 
 
-class DriverWatch:
-    """Tells how long the driver's file has not changed, by this process's monotonic clock: the wall clock may jump."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._seen: tuple[int, int] | None = None
-        self._changed_at = time.monotonic()
-
-    def silence(self) -> float:
-        """Seconds since the last touch that was seen (since the start, before the first one)."""
-        try:
-            status = self._file.stat()
-            seen = (status.st_ino, status.st_mtime_ns)
-        except FileNotFoundError:
-            seen = None
-        if seen != self._seen:
-            self._seen, self._changed_at = seen, time.monotonic()
-        return time.monotonic() - self._changed_at
-
-
 class Supervisor:
-    """The loop over the services of one request."""
+    """The loop over the services of one request. ports: by service, those of a predecessor that was killed."""
 
-    def __init__(self, files: SupervisorFiles, request: SupervisorRequest, policy: RestartPolicy) -> None:
+    def __init__(
+        self,
+        files: SupervisorFiles,
+        request: SupervisorRequest,
+        policy: RestartPolicy,
+        ports: Mapping[str, Mapping[str, int]],
+    ) -> None:
         self._files = files
         self._request = request
         self._identity = ProcessIdentity.current()
-        self._runners = [ServiceRunner(service, files.mark, policy) for service in request.services]
+        self._runners = [
+            ServiceRunner(service, files.mark, policy, ports.get(service.name)) for service in request.services
+        ]
         self._driver = DriverWatch(files.driver)
         self._signalled = ""
         self._unpublished = True
@@ -138,6 +133,13 @@ class Supervisor:
             self._write(reason)
 
 
+def ports_of_killed(state: SupervisorState | None) -> Mapping[str, Mapping[str, int]]:
+    """The ports of the services of a supervisor that did not end on purpose: a driver may still look for them there."""
+    if state is None or state.ended:
+        return {}
+    return {name: service.ports for name, service in state.services.items()}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the supervisor of a run folder until it ends."""
     parser = argparse.ArgumentParser(description="Owns the local services of a YATT run.")
@@ -145,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = SupervisorFiles.of(parser.parse_args(arguments).folder)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     request = SupervisorRequest.from_json(json.loads(files.request.read_text()))
-    supervisor = Supervisor(files, request, RestartPolicy())
+    supervisor = Supervisor(files, request, RestartPolicy(), ports_of_killed(read_state(files)))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, supervisor.handle_signal)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

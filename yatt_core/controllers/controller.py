@@ -101,7 +101,7 @@ class Controller:
             log_context(iteration=tasks[0].key.iteration, phase="collect"),
         ):
             for task in tasks:
-                if (adopted := adopt(self._folder, task.key)) is not None:
+                if (adopted := adopt(self._folder, task.key, shard_plan(self._spec, task))) is not None:
                     yield adopted
                     continue
                 shard = self._open(task)

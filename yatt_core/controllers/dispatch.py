@@ -23,6 +23,7 @@ class Ticket:
 class _Engine:
     slots: int
     outstanding: dict[int, Ticket] = field(default_factory=dict)
+    lost: bool = False
 
     @property
     def load(self) -> int:
@@ -51,7 +52,7 @@ class DispatchQueue:
         """Tickets that may go now, each with its engine's index."""
         granted = []
         while self._waiting:
-            free = [i for i, engine in enumerate(self._engines) if len(engine.outstanding) < engine.slots]
+            free = [i for i, e in enumerate(self._engines) if not e.lost and len(e.outstanding) < e.slots]
             if not free:
                 break
             index = min(free, key=lambda i: (self._engines[i].load, i))
@@ -65,11 +66,34 @@ class DispatchQueue:
         for engine in self._engines:
             engine.outstanding.pop(number, None)
 
-    def forget(self, owner: str) -> None:
-        """Drops all that a dead owner waits for or holds."""
+    def forget(self, owner: str) -> list[Ticket]:
+        """Drops all that an owner waits for or holds, who is dead or gave up; returns what it waited for."""
+        forgotten = [ticket for ticket in self._waiting if ticket.owner == owner]
         self._waiting = deque(ticket for ticket in self._waiting if ticket.owner != owner)
         for engine in self._engines:
             engine.outstanding = {n: t for n, t in engine.outstanding.items() if t.owner != owner}
+        return forgotten
+
+    def lose(self, number: int) -> None:
+        """The engine that was granted this batch is dead: it gets no more, and all that it held is dropped.
+
+        A number that is not outstanding any more says nothing about the engine that has taken the dead one's place.
+        """
+        for engine in self._engines:
+            if number in engine.outstanding:
+                engine.outstanding, engine.lost = {}, True
+
+    def renew(self, index: int) -> None:
+        """A new engine stands in the place of an old one, whose batches are dropped."""
+        self._engines[index].outstanding, self._engines[index].lost = {}, False
+
+    def stranded(self) -> list[Ticket]:
+        """Takes out what nobody is left to answer; empty while there is an engine."""
+        if not all(engine.lost for engine in self._engines):
+            return []
+        stranded = list(self._waiting)
+        self._waiting.clear()
+        return stranded
 
     def outstanding(self) -> list[int]:
         """Responses under way by engine."""

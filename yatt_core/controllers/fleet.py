@@ -1,8 +1,8 @@
-"""The driver's view of a run's actors: starts them, gives them work, collects receipts, ends them.
+"""The driver's view of a run's actors: attaches to them or starts them, gives them work, collects receipts, ends them.
 
 Consumes a spec, an epoch and a connected Ray cluster. Produces receipts, never payload: weights go from the trainer to the
-engines as object references that this process does not open. Every wait has a deadline; a lost actor or a missed deadline is
-an `InfrastructureError` that names it.
+engines as object references that this process does not open. Every wait has a deadline: a lost actor is an
+`InfrastructureError` that names it, a missed deadline a `StuckError` that names who is stuck, and where.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from yatt_core.cluster.metering import BytesMeter, metered_get, unwrap_ray_error
-from yatt_core.controllers.controller import Controller
-from yatt_core.controllers.dispatcher import Dispatcher
-from yatt_core.controllers.generation import PoolHandles
-from yatt_core.engines.rollout.actor import RolloutActor
-from yatt_core.engines.train.actor import TrainerActor
-from yatt_core.errors import InfrastructureError
+from yatt_core.controllers.crew import CONTROLLER, DISPATCHER, ROLLOUT, TRAINER, ActorFailure, Crew
+from yatt_core.controllers.watchdog import describe, find_stuck, gather_stacks, log_stacks
+from yatt_core.data.inputs import INPUTS, MANIFEST
+from yatt_core.engines.train.actor import RankStanding
+from yatt_core.errors import InfrastructureError, StuckError
 from yatt_core.keys import WorkKey
 from yatt_core.receipts import (
-    ActorIdentity,
     BatchTask,
     EvaluateReceipt,
     EvaluateTask,
@@ -40,77 +38,134 @@ from yatt_core.receipts import (
 )
 from yatt_core.spec import RunSpec
 
+__all__ = ["ActorFailure", "Fleet", "FleetStanding"]
+
 log = logging.getLogger(__name__)
 START_SECONDS = 180.0
 
 
-class Fleet:
-    """Controllers, rollout engines and trainer ranks of one run under one epoch."""
+@dataclass(frozen=True, slots=True)
+class FleetStanding:
+    """What the actors hold once they are ready. trainer_version: -1 where the ranks are new or have no usable weights.
+    trainer_key: of the last applied update. engine_versions: -1 for one that needs weights. created: who is new, by name.
+    """
 
-    def __init__(self, spec: RunSpec, run_folder: Path, epoch: int, branch: int, meter: BytesMeter) -> None:
-        self._spec, self._folder, self._epoch, self._branch, self._meter = spec, run_folder, epoch, branch, meter
-        self._deadline = spec.recovery.phase_deadline_seconds
-        self._controllers: list[Any] = []
-        self._engines: list[Any] = []
-        self._ranks: list[Any] = []
-        self._dispatcher: Any = None
+    trainer_version: int
+    trainer_key: WorkKey | None
+    engine_versions: tuple[int, ...]
+    snapshot_in_flight: bool
+    created: tuple[str, ...]
+
+
+class Fleet:
+    """Controllers, rollout engines and trainer ranks of one run under one epoch.
+
+    deadline: seconds for each wait of the phase at hand. avoid_nodes: names (`cluster.nodes`) of nodes that get no actors,
+    while there are others. failures: what was lost since the list was last cleared.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        run_folder: Path,
+        epoch: int,
+        branch: int,
+        meter: BytesMeter,
+        avoid_nodes: frozenset[str] = frozenset(),
+    ) -> None:
+        self._folder, self._epoch, self._branch, self._meter = run_folder, epoch, branch, meter
+        self._crew = Crew(spec, run_folder, epoch, branch)
+        self._created: tuple[str, ...] = ()
+        self.deadline = spec.recovery.phase_deadline_seconds
+        self.avoid_nodes = avoid_nodes
+
+    @property
+    def failures(self) -> list[ActorFailure]:
+        """What was lost; whoever reads it clears it."""
+        return self._crew.failures
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Creates all actors without waiting for them; those that an earlier driver left are ended first."""
+    def start(self) -> tuple[str, ...]:
+        """Keeps the living actors that fit and creates the missing ones, without waiting for any; returns who is new."""
         try:
-            self._end_leftovers()
-            self._create_all()
+            self._created = self._crew.gather(self.avoid_nodes)
         except ray.exceptions.RayError as error:
             raise unwrap_ray_error(error, "Ray, to start the actors") from error
-
-    def _create_all(self) -> None:
-        document, folder = self._spec.model_dump_json(), str(self._folder)
-        self._dispatcher = self._create(Dispatcher, "dispatcher", self._spec.rollout.engine.instances, self._epoch)
-        self._controllers = [
-            self._create(Controller, f"controller-{i}", document, folder, i, self._epoch)
-            for i in range(self._spec.controllers.count)
-        ]
-        self._engines = [
-            self._create(RolloutActor, f"rollout-{i}", document, folder, i, self._epoch)
-            for i in range(self._spec.rollout.engine.instances)
-        ]
-        self._ranks = [
-            self._create(TrainerActor, f"trainer-{i}", document, folder, i, self._epoch)
-            for i in range(self._spec.trainer.engine.ranks)
-        ]
+        return self._created
 
     def materialise(self) -> InputsReceipt:
-        """Has the run's inputs written by the first controller, unless they are there."""
-        reference = self._controllers[0].materialise.remote(self._epoch)
-        receipt: InputsReceipt = self._get([reference], "controller-0 to write the inputs", START_SECONDS)[0]
+        """Has the run's inputs written, unless they are there; asks somebody who has no long work under way."""
+        made = (self._folder / INPUTS / MANIFEST).exists()
+        busy = made and f"{CONTROLLER}-0" not in self._created
+        actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], f"{CONTROLLER}-0")
+        reference = actor.materialise.remote(self._epoch)
+        receipt: InputsReceipt = self._get([reference], f"{name} to write the inputs", [name], self._start_seconds)[0]
         return receipt
 
-    def load(self, inputs: InputsReceipt) -> list[ActorIdentity]:
-        """Makes every actor ready for work; the trainer's ranks form their group and hold the initial weights."""
-        pool = PoolHandles(self._dispatcher, tuple(self._engines))
-        loading = [controller.load.remote(self._epoch, inputs, pool) for controller in self._controllers]
+    def load(self, inputs: InputsReceipt) -> FleetStanding:
+        """Makes every actor ready for work, whoever made it and however far that had come; may be called again.
+
+        Controllers may be busy with what an earlier driver gave them: they take this up behind it, and are not waited for.
+        """
+        loading = self._load_controllers(inputs)
         loading += [engine.load.remote(self._epoch, inputs.model_path) for engine in self._engines]
-        loading += [rank.load.remote(self._epoch, inputs, self._branch) for rank in self._ranks]
-        identities: list[ActorIdentity] = self._get(loading, "the actors to load", START_SECONDS)
-        address = self._get([self._ranks[0].rendezvous.remote()], "trainer-0", START_SECONDS)[0]
-        self._all_ranks("connect", self._epoch, len(self._ranks), address)
-        self._all_ranks("initialise", self._epoch)
-        return identities
+        versions = [engine.version.remote(self._epoch) for engine in self._engines]
+        ranks = self._load_ranks(inputs)
+        self._get(loading, "the actors to load", self._members(ROLLOUT, CONTROLLER), self._start_seconds)
+        held = self._get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
+        in_flight = ranks[0].snapshot_in_flight
+        return FleetStanding(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
 
     def stop(self) -> None:
         """Ends all actors; those of a head that is gone have ended with it."""
-        for actor in (*self._controllers, *self._engines, *self._ranks, self._dispatcher):
-            if actor is not None:
-                with suppress(ray.exceptions.RayError):
-                    ray.kill(actor, no_restart=True)
-        self._controllers, self._engines, self._ranks, self._dispatcher = [], [], [], None
+        self._crew.end_all()
 
     def environment(self) -> Mapping[str, str]:
-        """What a bit-exact replay depends on besides the log, as the trainer's first rank sees it."""
-        facts: Mapping[str, str] = self._get([self._ranks[0].environment.remote()], "trainer-0", START_SECONDS)[0]
+        """What the trainer's last bits depend on."""
+        facts: Mapping[str, str] = self._get([self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"])[0]
         return facts
+
+    def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
+        """Gives all the dispatcher, and that the engines; returns what has to be waited for."""
+        dispatcher = self._crew.of(DISPATCHER)[0]
+        made = [name for name in self._members(CONTROLLER) if name in self._created]
+        # What a lost controller waited for or held, before its successor asks for anything.
+        loading = [dispatcher.forget.remote(name) for name in made]
+        loading.append(dispatcher.engage.remote(self._epoch, self._engines))
+        for name, controller in zip(self._members(CONTROLLER), self._controllers, strict=True):
+            reference = controller.load.remote(self._epoch, inputs, dispatcher)
+            if name in made:
+                loading.append(reference)
+        return loading
+
+    def _load_ranks(self, inputs: InputsReceipt) -> list[RankStanding]:
+        """Makes the ranks ready as one group; a group that broke is made anew, once."""
+        try:
+            standings = self._rank_standings(inputs)
+            if len({(rank.version, rank.group) for rank in standings}) == 1:
+                return standings
+            reason = f"the ranks stand apart: {standings}"
+        except StuckError:
+            raise
+        except InfrastructureError as error:
+            reason = str(error)
+        log.warning("the trainer's ranks are made anew: %s", reason)
+        self._created += self._crew.recreate(TRAINER, self.avoid_nodes)
+        return self._rank_standings(inputs)
+
+    def _rank_standings(self, inputs: InputsReceipt) -> list[RankStanding]:
+        """What the ranks hold; those that are in no group join one, and take the initial weights where they have none."""
+        seconds = self._start_seconds
+        self._all_ranks("load", self._epoch, inputs, self._branch, seconds=seconds)
+        standings: list[RankStanding] = self._all_ranks("standing", self._epoch, seconds=seconds)
+        if not any(rank.group for rank in standings):
+            address = self._get([self._ranks[0].rendezvous.remote()], "trainer-0", [f"{TRAINER}-0"])[0]
+            self._all_ranks("connect", self._epoch, len(self._ranks), address, seconds=seconds)
+        if all(rank.version < 0 for rank in standings):
+            self._all_ranks("initialise", self._epoch, seconds=seconds)
+            standings = self._all_ranks("standing", self._epoch, seconds=seconds)
+        return standings
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
@@ -123,23 +178,26 @@ class Fleet:
         """Spreads shards over the controllers and yields receipts as they come."""
         count = len(self._controllers)
         streams = {
-            controller.collect.options(num_returns="streaming").remote(tuple(tasks[i::count])): f"controller-{i}"
+            controller.collect.options(num_returns="streaming").remote(tuple(tasks[i::count])): f"{CONTROLLER}-{i}"
             for i, controller in enumerate(self._controllers)
             if tasks[i::count]
         }
-        deadline = time.monotonic() + self._deadline
+        deadline = time.monotonic() + self.deadline
         while streams:
             ready, _ = ray.wait(list(streams), num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise InfrastructureError(f"{', '.join(streams.values())}: no shard within {self._deadline:.0f} s")
+                waiting = ", ".join(streams.values())
+                raise self._stuck(f"{waiting}: no shard within {self.deadline:g} s", list(streams.values()))
+            name = streams[ready[0]]
             try:
                 reference = next(ready[0])
             except StopIteration:
                 del streams[ready[0]]
-                continue
             except ray.exceptions.RayError as error:
-                raise unwrap_ray_error(error, streams[ready[0]]) from error
-            yield self._get([reference], streams[ready[0]], self._deadline)[0]
+                self._notice(error)
+                raise unwrap_ray_error(error, name) from error
+            else:
+                yield self._get([reference], name, [name])[0]
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Old and reference log-probabilities where needed, and the advantages."""
@@ -148,55 +206,54 @@ class Fleet:
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """True if what an earlier attempt prepared is there, byte for byte; the trainer's first rank reads it."""
-        whole: bool = self._get([self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", self._deadline)[0]
+        whole: bool = self._get([self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", [f"{TRAINER}-0"])[0]
         return whole
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Applies an iteration's optimizer steps on all ranks, which have to agree on the outcome."""
-        receipts: list[UpdateReceipt] = self._all_ranks("learn", task, prepared)
-        fingerprints = [receipt.fingerprint for receipt in receipts]
-        if any(fingerprint != fingerprints[0] for fingerprint in fingerprints):
-            raise InfrastructureError(f"iteration {task.key.iteration}: the trainer's ranks disagree: {fingerprints}")
-        return receipts[0]
+        return self._agreed(task, self._all_ranks("learn", task, prepared))
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        """Raises the version without a step; the fingerprint says `skipped`."""
+        return self._agreed(task, self._all_ranks("skip", task))
 
     def sync(self, version: int) -> list[SyncReceipt]:
-        """Brings the weights of a version into all rollout engines."""
+        """Brings the weights of a version into all rollout engines that do not hold them; returns the receipts of those."""
+        asked = [engine.version.remote(self._epoch) for engine in self._engines]
+        held = self._get(asked, "the rollout engines' versions", self._members(ROLLOUT))
+        lacking = [engine for engine, has in zip(self._engines, held, strict=True) if has != version]
+        if not lacking:
+            return []
         packed = self._ranks[0].export.remote(self._epoch, version)
-        updates = [engine.update.remote(self._epoch, packed, version) for engine in self._engines]
-        receipts: list[SyncReceipt] = self._get(updates, "the rollout engines to take new weights", self._deadline)
+        updates = [engine.update.remote(self._epoch, packed, version) for engine in lacking]
+        awaited = [*self._members(ROLLOUT), f"{TRAINER}-0"]
+        receipts: list[SyncReceipt] = self._get(updates, "the rollout engines to take new weights", awaited)
         return receipts
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Greedy answers to the held-out tasks, spread over the controllers."""
         count = len(self._controllers)
         bounds = [held_out * i // count for i in range(count + 1)]
-        tasks = [
-            EvaluateTask(
-                WorkKey(run, self._branch, iteration, "evaluate", shard=i),
-                self._epoch,
-                bounds[i],
-                bounds[i + 1],
-                iteration,
-            )
-            for i in range(count)
-        ]
+        keys = [WorkKey(run, self._branch, iteration, "evaluate", shard=i) for i in range(count)]
         references = [
-            controller.evaluate.remote(task) for controller, task in zip(self._controllers, tasks, strict=True)
+            controller.evaluate.remote(EvaluateTask(keys[i], self._epoch, bounds[i], bounds[i + 1], iteration))
+            for i, controller in enumerate(self._controllers)
         ]
-        receipts: list[EvaluateReceipt] = self._get(references, "the controllers to evaluate", self._deadline)
+        receipts: list[EvaluateReceipt] = self._get(
+            references, "the controllers to evaluate", self._members(CONTROLLER)
+        )
         return receipts
 
     def begin_snapshot(self, run: str, audit_head: str) -> None:
         """Copies the trainer's tensors; they are published in the background. audit_head: stands in the manifest."""
         reference = self._ranks[0].begin_snapshot.remote(self._epoch, run, self._branch, audit_head)
-        self._get([reference], "trainer-0", self._deadline)
+        self._get([reference], "trainer-0", [f"{TRAINER}-0"])
 
     def snapshot_result(self, wait_seconds: float = 0.0) -> SnapshotReceipt | None:
-        """The receipt of the snapshot in flight once it is durable."""
+        """The receipt of the snapshot in flight once it is durable, also of one that an earlier driver began."""
         reference = self._ranks[0].snapshot_result.remote(wait_seconds)
-        receipt: SnapshotReceipt | None = self._get([reference], "trainer-0 to publish", self._deadline + wait_seconds)[
-            0
-        ]
+        seconds = self.deadline + wait_seconds
+        receipt: SnapshotReceipt | None = self._get([reference], "trainer-0 to publish", [f"{TRAINER}-0"], seconds)[0]
         return receipt
 
     def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
@@ -205,32 +262,62 @@ class Fleet:
 
     # -- plumbing -----------------------------------------------------------------------------------------------------
 
-    def _create(self, actor: type, name: str, *arguments: Any) -> Any:
-        """A detached actor: it outlives the driver, is found by name, and is never restarted behind the driver's back."""
-        remote = ray.remote(actor).options(
-            name=name, lifetime="detached", max_restarts=0, max_task_retries=0, num_cpus=0
-        )
-        return remote.remote(*arguments)
+    @property
+    def _controllers(self) -> list[Any]:
+        return self._crew.of(CONTROLLER)
 
-    def _end_leftovers(self) -> None:
-        """Ends the actors of an earlier driver of this run, which the new epoch has fenced."""
-        for name in ray.util.list_named_actors():
-            with suppress(ValueError):  # it ended by itself since it was listed
-                ray.kill(ray.get_actor(name), no_restart=True)
-        deadline = time.monotonic() + START_SECONDS
-        while ray.util.list_named_actors():
-            if time.monotonic() > deadline:
-                raise InfrastructureError(f"actors of an earlier driver do not end: {ray.util.list_named_actors()}")
-            time.sleep(0.02)
+    @property
+    def _engines(self) -> list[Any]:
+        return self._crew.of(ROLLOUT)
 
-    def _all_ranks(self, method: str, *arguments: Any) -> list[Any]:
+    @property
+    def _ranks(self) -> list[Any]:
+        return self._crew.of(TRAINER)
+
+    @property
+    def _start_seconds(self) -> float:
+        """For what may be queued behind the work of an earlier driver, or behind the imports of a new process."""
+        return max(START_SECONDS, self.deadline)
+
+    def _members(self, *roles: str) -> list[str]:
+        return [name for name in self._crew.names if name.rpartition("-")[0] in roles]
+
+    def _agreed(self, task: BatchTask, receipts: Sequence[UpdateReceipt]) -> UpdateReceipt:
+        fingerprints = [receipt.fingerprint for receipt in receipts]
+        if any(fingerprint != fingerprints[0] for fingerprint in fingerprints):
+            raise InfrastructureError(f"iteration {task.key.iteration}: the trainer's ranks disagree: {fingerprints}")
+        return receipts[0]
+
+    def _all_ranks(self, method: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
         references = [getattr(rank, method).remote(*arguments) for rank in self._ranks]
-        return self._get(references, f"the trainer's ranks to {method}", self._deadline)
+        return self._get(references, f"the trainer's ranks to {method}", self._members(TRAINER), seconds)
 
-    def _get(self, references: list[Any], what: str, timeout: float) -> list[Any]:
+    def _get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
+        """The values; awaited: who is to give them, seconds: the deadline where it is another than the phase's."""
         try:
-            return metered_get(self._meter, references, timeout, what)
+            return metered_get(self._meter, references, self.deadline if seconds is None else seconds, what)
+        except StuckError as error:
+            if error.__cause__ is None or isinstance(error.__cause__, ray.exceptions.GetTimeoutError):
+                raise self._stuck(str(error), awaited) from error
+            raise
+        except InfrastructureError as error:
+            self._notice(error.__cause__)
+            raise
         except ray.exceptions.RayTaskError as error:
             # Not raised by us on purpose: a defect or a library's failure; the actor's log has its traceback.
             log.error("%s: %s", what, error)
             raise InfrastructureError(f"waiting for {what}: {str(error).strip().splitlines()[-1]}") from error
+
+    def _notice(self, error: BaseException | None) -> None:
+        """Books the actor whose death an error of Ray's tells."""
+        if isinstance(error, ray.exceptions.RayActorError) and error.actor_id:
+            self._crew.lost(error.actor_id, " ".join(str(error).split()))
+
+    def _stuck(self, missed: str, awaited: list[str]) -> StuckError:
+        """Names, logs and ends whoever holds up the others; returns the error that says so."""
+        reports = gather_stacks(self._folder, self._crew.names)
+        stuck = find_stuck(self._crew.names, reports, awaited)
+        for actor in stuck:
+            log_stacks(actor, reports.get(actor))
+            self._crew.end_stuck(actor, f"stuck: {describe(actor, reports.get(actor))}")
+        return StuckError(f"{missed}; stuck and ended: {'; '.join(describe(a, reports.get(a)) for a in stuck)}")

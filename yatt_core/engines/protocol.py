@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from yatt_core.keys import WorkKey
 from yatt_core.receipts import (
     BatchTask,
     PrepareReceipt,
@@ -103,6 +104,11 @@ class TrainEngine(Protocol):
         """Version of the weights it holds; -1 when they are undefined (before the start, or after a failed update)."""
         ...
 
+    @property
+    def applied(self) -> WorkKey | None:
+        """Key of the last update, or of the last skipped one; none since `initialise` or `restore`."""
+        ...
+
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks. address: `tcp://host:port` of the rendezvous, served by rank 0."""
         ...
@@ -112,7 +118,10 @@ class TrainEngine(Protocol):
         ...
 
     def warm_up(self) -> WarmupReceipt:
-        """Supervised training on the demonstrations; version stays 0. The optimizer starts afresh behind it."""
+        """Supervised training on the demonstrations; version stays 0. The optimizer starts afresh behind it.
+
+        Once: a second call, at version 0 still, returns the receipt of the first.
+        """
         ...
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
@@ -123,6 +132,13 @@ class TrainEngine(Protocol):
         """Applies the iteration's optimizer steps. At version k it returns the kept receipt of k, at k-1 it applies.
 
         Raises `NumericError` for a loss or gradient that is not finite, and leaves version -1 if a step was taken.
+        """
+        ...
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        """Goes from version k-1 to the task's version k with the same weights and optimizer; at k, as `learn`.
+
+        The fingerprint has `skipped` 1.0 and, where it is cheap, the weights' digest.
         """
         ...
 

@@ -37,6 +37,8 @@ class VirtualRollout(SpecModel):
     """Median length of a response; lengths are log-normal."""
     sigma: NonNegativeFloat = 0.5
     """Spread of the lengths' logarithm."""
+    hang_file: str | None = None
+    """For tests of recovery: a file that holds a version. The engine that generates with it first removes it and hangs."""
 
 
 RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout, Field(discriminator="kind")]

@@ -33,6 +33,8 @@ class VirtualTrainer(SpecModel):
     """Seconds that each response token of the experience adds to an update."""
     clock_factor: PositiveFloat = 1.0
     """Real seconds are these divided by the factor."""
+    non_finite_at: tuple[PositiveInt, ...] = ()
+    """For tests of recovery: iterations whose loss is not finite."""
 
 
 TrainerEngineSpec = Annotated[TorchTrainer | VirtualTrainer, Field(discriminator="kind")]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from yatt_core.cluster.presence import Presence
 from yatt_core.engines.packing import PackedTensors, unpack_tensors
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.errors import InfrastructureError
-from yatt_core.fence import EpochFence
 from yatt_core.logs import actor_logs
 from yatt_core.receipts import ActorIdentity, SyncReceipt
 from yatt_core.spec import RunSpec
@@ -24,14 +24,16 @@ class RolloutActor:
     def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
         self._instance = instance
-        self._fence = EpochFence(epoch)
         self._engine: RolloutEngine | None = None
         self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", epoch)
+        grace = self._spec.recovery.grace_seconds
+        self._presence = Presence(Path(run_folder), self._identity.name, epoch, grace)
 
     def load(self, epoch: int, model_path: str) -> ActorIdentity:
-        """Builds the engine; its weights come with the first `update`."""
-        self._fence.check(epoch)
-        self._engine = build_rollout_engine(self._spec, model_path)
+        """Builds the engine, once; its weights come with the first `update`."""
+        with self._presence.serving("load", epoch):
+            if self._engine is None:
+                self._engine = build_rollout_engine(self._spec, model_path)
         return ActorIdentity(
             self._identity.name,
             self._identity.pid,
@@ -40,17 +42,22 @@ class RolloutActor:
             self._engine.capabilities,
         )
 
+    def version(self, epoch: int) -> int:
+        """Version of the weights it holds; -1 while they are undefined."""
+        with self._presence.serving("version", epoch):
+            return self._ready().version
+
     def update(self, epoch: int, packed: PackedTensors, version: int) -> SyncReceipt:
         """Takes the weights of a version."""
-        self._fence.check(epoch)
-        started = time.monotonic()
-        self._ready().update_weights(unpack_tensors(packed), version)
-        return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
+        with self._presence.serving("update", epoch):
+            started = time.monotonic()
+            self._ready().update_weights(unpack_tensors(packed), version)
+            return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
 
     def generate(self, epoch: int, request: GenerateRequest) -> GenerateResult:
         """Answers a decode batch."""
-        self._fence.check(epoch)
-        return self._ready().generate(request)
+        with self._presence.serving("generate", epoch):
+            return self._ready().generate(request)
 
     def _ready(self) -> RolloutEngine:
         if self._engine is None:

@@ -5,11 +5,16 @@ Consumes tasks that name sealed experience; produces receipts, packed weights fo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.checkpoints.writer import SnapshotIdentity, SnapshotWriter
+from yatt_core.cluster.presence import Presence
 from yatt_core.cluster.runner import free_port
+from yatt_core.data.inputs import materialise
 from yatt_core.data.prepared import prepared_is_whole
 from yatt_core.digests import weights_digest
 from yatt_core.engines.packing import PackedTensors, pack_tensors
@@ -17,8 +22,7 @@ from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.environment import environment_facts
 from yatt_core.errors import InfrastructureError
-from yatt_core.fence import EpochFence
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import WorkKey, snapshot_folder
 from yatt_core.logs import actor_logs, log_context
 from yatt_core.receipts import (
     ActorIdentity,
@@ -32,6 +36,18 @@ from yatt_core.receipts import (
 from yatt_core.spec import RunSpec
 
 
+@dataclass(frozen=True, slots=True)
+class RankStanding:
+    """What a rank holds. version: -1 while its weights are undefined or have not been warmed up or restored. applied: key of
+    the last update. group: address of the group that it is in; empty when it is in none, or saw it break.
+    """
+
+    version: int
+    applied: WorkKey | None
+    group: str
+    snapshot_in_flight: bool
+
+
 class TrainerActor:
     """One logical rank. Calls are served one at a time, in the order they come."""
 
@@ -39,18 +55,33 @@ class TrainerActor:
         self._spec = RunSpec.model_validate_json(spec_json)
         self._folder = Path(run_folder)
         self._rank = rank
-        self._fence = EpochFence(epoch)
         self._engine: TrainEngine | None = None
+        self._group = ""
+        self._settled = False
         self._snapshots = SnapshotWriter(self._folder)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", epoch)
+        self._presence = Presence(self._folder, self._identity.name, epoch, self._spec.recovery.grace_seconds)
+
+    def materialise(self, epoch: int) -> InputsReceipt:
+        """Verifies the run's inputs."""
+        with self._serving("materialise", epoch):
+            return materialise(self._spec, self._folder)
 
     def load(self, epoch: int, inputs: InputsReceipt, branch: int) -> ActorIdentity:
-        """Builds the engine for the run's inputs."""
-        self._fence.check(epoch)
-        context = RankContext(self._folder, self._folder / inputs.folder, inputs.model_path, branch)
-        self._engine = build_train_engine(self._spec, context)
+        """Builds the engine for the run's inputs, once."""
+        with self._serving("load", epoch):
+            if self._engine is None:
+                context = RankContext(self._folder, self._folder / inputs.folder, inputs.model_path, branch)
+                self._engine = build_train_engine(self._spec, context)
         kind = self._spec.trainer.engine.kind
         return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, kind)
+
+    def standing(self, epoch: int) -> RankStanding:
+        """What it holds, behind all that it was asked to do before."""
+        with self._serving("standing", epoch):
+            engine = self._ready()
+            version = engine.version if self._settled else -1
+            return RankStanding(version, engine.applied, self._group, self._snapshots.in_flight)
 
     def environment(self) -> dict[str, str]:
         """What a replay depends on besides the log: library versions, instruction set, threads."""
@@ -62,24 +93,26 @@ class TrainerActor:
 
     def connect(self, epoch: int, ranks: int, address: str) -> None:
         """Joins the group of ranks."""
-        self._fence.check(epoch)
-        self._ready().connect(self._rank, ranks, address)
+        with self._serving("connect", epoch):
+            self._ready().connect(self._rank, ranks, address)
+            self._group = address
 
     def initialise(self, epoch: int) -> None:
         """Loads the initial weights."""
-        self._fence.check(epoch)
-        self._ready().initialise()
+        with self._serving("initialise", epoch):
+            self._settled = False
+            self._ready().initialise()
 
     def warm_up(self, epoch: int) -> WarmupReceipt:
-        """Supervised training on the demonstrations."""
-        self._fence.check(epoch)
-        with log_context(iteration=0, phase="warm_up"):
-            return self._ready().warm_up()
+        """Supervised training on the demonstrations; a second call returns the receipt of the first."""
+        with self._serving("warm_up", epoch), log_context(iteration=0, phase="warm_up"):
+            receipt = self._ready().warm_up()
+            self._settled = True
+            return receipt
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Old and reference log-probabilities, advantages."""
-        self._fence.check(task.epoch)
-        with log_context(iteration=task.key.iteration, phase="prepare"):
+        with self._serving("prepare", task.epoch), log_context(iteration=task.key.iteration, phase="prepare"):
             return self._ready().prepare(task)
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
@@ -88,29 +121,33 @@ class TrainerActor:
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """The iteration's optimizer steps."""
-        self._fence.check(task.epoch)
-        with log_context(iteration=task.key.iteration, phase="learn"):
+        with self._serving("learn", task.epoch), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().learn(task, prepared)
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        """Goes to the iteration's version without a step."""
+        with self._serving("skip", task.epoch), log_context(iteration=task.key.iteration, phase="learn"):
+            return self._ready().skip(task)
 
     def export(self, epoch: int, version: int) -> PackedTensors:
         """The weights of a version, for the rollout engines."""
-        self._fence.check(epoch)
-        engine = self._ready()
-        if engine.version != version:
-            raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
-        return pack_tensors(engine.export_weights())
+        with self._serving("export", epoch):
+            engine = self._ready()
+            if engine.version != version:
+                raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
+            return pack_tensors(engine.export_weights())
 
     def begin_snapshot(self, epoch: int, run: str, branch: int, audit_head: str) -> None:
         """Copies the tensors now and publishes them in the background; first waits for a snapshot in flight."""
-        self._fence.check(epoch)
-        engine = self._ready()
-        weights = engine.export_weights()
-        digest = weights_digest(weights)
-        identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, digest, audit_head)
-        # Weights, the optimizer's two moments, a reference.
-        needed_bytes = 4 * sum(tensor.nbytes for tensor in weights.values())
-        folder = str(snapshot_folder(branch, engine.version, epoch))
-        self._snapshots.begin(folder, identity, engine.freeze_state(), needed_bytes)
+        with self._presence.serving("begin_snapshot", epoch):
+            engine = self._ready()
+            weights = engine.export_weights()
+            digest = weights_digest(weights)
+            identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, digest, audit_head)
+            # Weights, the optimizer's two moments, a reference.
+            needed_bytes = 4 * sum(tensor.nbytes for tensor in weights.values())
+            folder = str(snapshot_folder(branch, engine.version, epoch))
+            self._snapshots.begin(folder, identity, engine.freeze_state(), needed_bytes)
 
     def snapshot_result(self, wait_seconds: float) -> SnapshotReceipt | None:
         """The receipt of the snapshot in flight, once; none while it is being written or where there is none."""
@@ -118,9 +155,20 @@ class TrainerActor:
 
     def restore(self, epoch: int, folder: str, manifest_sha256: str, version: int) -> None:
         """Verifies a snapshot against the ledger's digest and loads it."""
-        self._fence.check(epoch)
-        verify_snapshot(self._folder, folder, manifest_sha256)
-        self._ready().restore(self._folder / folder, version)
+        with self._serving("restore", epoch):
+            verify_snapshot(self._folder, folder, manifest_sha256)
+            self._ready().restore(self._folder / folder, version)
+            self._settled = True
+
+    @contextmanager
+    def _serving(self, method: str, epoch: int) -> Iterator[None]:
+        """A call under way. One that fails may have left the ranks apart from each other: this one then leaves the group."""
+        with self._presence.serving(method, epoch):
+            try:
+                yield
+            except InfrastructureError:
+                self._group = ""
+                raise
 
     def _ready(self) -> TrainEngine:
         if self._engine is None:

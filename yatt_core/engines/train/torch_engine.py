@@ -29,9 +29,11 @@ from yatt_core.engines.train.learner import GrpoLearner, update_metrics
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.plan import PlanShape, plan_digest, plan_steps
 from yatt_core.engines.train.preparation import Preparer, has_token_columns
+from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
 from yatt_core.engines.train.state_files import StateFacts, TrainerState, read_state
 from yatt_core.engines.train.warmup import WarmUp
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.keys import WorkKey
 from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer
@@ -51,6 +53,7 @@ class TorchTrainEngine:
         self._collective = Collective()
         self._version = -1
         self._receipt: UpdateReceipt | None = None
+        self._warmed: WarmupReceipt | None = None
         self._batch: tuple[BatchTask, ExperienceBatch] | None = None
         self._reference: torch.Tensor | None = None
         self._model: nn.Module | None = None
@@ -60,6 +63,11 @@ class TorchTrainEngine:
         """Number of iterations learnt; -1 when the weights are undefined."""
         return self._version
 
+    @property
+    def applied(self) -> WorkKey | None:
+        """Key of the last update or skip that the weights came from."""
+        return None if self._receipt is None else self._receipt.key
+
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks; a group of one needs no address."""
         if ranks != self._engine_spec.ranks:
@@ -68,16 +76,22 @@ class TorchTrainEngine:
 
     def initialise(self) -> None:
         """Loads the initial weights from the model's folder; version 0."""
-        self._version = -1
+        self._version, self._warmed = -1, None
         self._build()
         self._begin()
 
     def warm_up(self) -> WarmupReceipt:
         """Trains on the demonstrations until the probe is answered well enough; then the optimizer starts afresh.
 
-        Without a warm-up in the spec the weights stay as they are, and the receipt says no steps.
+        Without a warm-up in the spec the weights stay as they are, and the receipt says no steps. Done once: a second call
+        returns the receipt of the first.
         """
         self._require(0)
+        if self._warmed is None:
+            self._warmed = self._warm_up()
+        return self._warmed
+
+    def _warm_up(self) -> WarmupReceipt:
         started = time.perf_counter()
         if self._spec.warmup is None:
             return WarmupReceipt(0, 0.0, 0.0, 0.0, weights_digest(self.export_weights()))
@@ -115,8 +129,8 @@ class TorchTrainEngine:
         Raises `NumericError` before a step whose loss or gradient is not finite, `InfrastructureError` when the weights are
         of another version than the one before the iteration.
         """
-        if self._receipt is not None and self._version == task.key.iteration and self._receipt.key == task.key:
-            return self._receipt
+        if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
+            return kept
         self._require(task.key.iteration - 1)
         started = time.perf_counter()
         batch = self._load(task)
@@ -125,6 +139,15 @@ class TorchTrainEngine:
         receipt = self._update(task, batch, columns)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         self._receipt = UpdateReceipt(receipt.key, receipt.version, receipt.metrics, receipt.fingerprint, timing)
+        self._version, self._batch = task.key.iteration, None
+        return self._receipt
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        """Goes to the task's version without a step, once."""
+        if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
+            return kept
+        self._require(task.key.iteration - 1)
+        self._receipt = UpdateReceipt(task.key, task.key.iteration, {}, {SKIPPED: 1.0} | self._cheap_digest(), {})
         self._version, self._batch = task.key.iteration, None
         return self._receipt
 
@@ -169,7 +192,7 @@ class TorchTrainEngine:
             self._reference = torch.zeros_like(self._optimizer.gradients)
             for name, view in self._optimizer.named(self._reference).items():
                 view.copy_(torch.from_numpy(state.reference[name]))
-        self._version, self._receipt, self._batch = version, None, None
+        self._version, self._receipt, self._batch, self._warmed = version, None, None, None
 
     def _build(self) -> None:
         """The model with its initial weights, and what computes on it."""
@@ -203,9 +226,11 @@ class TorchTrainEngine:
             "grad_norm": metrics["grad_norm"],
             "plan": plan_digest(steps),
         }
-        if self._optimizer.values.numel() <= CHEAP_DIGEST_PARAMETERS:
-            fingerprint["weights_digest"] = weights_digest(self.export_weights())
-        return UpdateReceipt(task.key, iteration, metrics, fingerprint, {})
+        return UpdateReceipt(task.key, iteration, metrics, fingerprint | self._cheap_digest(), {})
+
+    def _cheap_digest(self) -> dict[str, float | str]:
+        small = self._optimizer.values.numel() <= CHEAP_DIGEST_PARAMETERS
+        return {"weights_digest": weights_digest(self.export_weights())} if small else {}
 
     def _learning_rate(self, iteration: int) -> float:
         trainer = self._spec.trainer

@@ -23,8 +23,10 @@ from yatt_core.data.prepared import PreparedColumns, read_prepared, write_prepar
 from yatt_core.digests import weights_digest
 from yatt_core.engines.protocol import RankContext, StateWriter, Tensors
 from yatt_core.engines.train.plan import seeded_permutation
+from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
 from yatt_core.engines.virtual.clock import ScaledClock
-from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
+from yatt_core.keys import WorkKey
 from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import VirtualTrainer
@@ -54,11 +56,17 @@ class VirtualTrainEngine:
         self._version = -1
         self._state = b""
         self._receipt: UpdateReceipt | None = None
+        self._warmed: WarmupReceipt | None = None
 
     @property
     def version(self) -> int:
         """Number of iterations learnt; -1 before `initialise` or `restore`."""
         return self._version
+
+    @property
+    def applied(self) -> WorkKey | None:
+        """Key of the last update or skip."""
+        return None if self._receipt is None else self._receipt.key
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Takes its rank; there is nothing to join."""
@@ -67,17 +75,20 @@ class VirtualTrainEngine:
     def initialise(self) -> None:
         """The state that the run's seed gives; version 0."""
         self._state = hashlib.sha256(f"yatt.virtual.weights:{self._spec.seed}".encode()).digest()
-        self._version, self._receipt = 0, None
+        self._version, self._receipt, self._warmed = 0, None, None
 
     def warm_up(self) -> WarmupReceipt:
-        """One link of the chain. Raises `InfrastructureError` unless at version 0."""
+        """One link of the chain, once. Raises `InfrastructureError` unless at version 0."""
         started = time.perf_counter()
         self._require(0, "warm up")
+        if self._warmed is not None:
+            return self._warmed
         self._state = hashlib.sha256(self._state + b"warm_up").digest()
         self._clock.spend(self._engine.fixed_seconds)
         accuracy = 0.0 if self._spec.warmup is None else self._spec.warmup.stop_accuracy
         seconds = time.perf_counter() - started
-        return WarmupReceipt(1, 1.0, accuracy, seconds, self._weights_digest())
+        self._warmed = WarmupReceipt(1, 1.0, accuracy, seconds, self._weights_digest())
+        return self._warmed
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Writes the advantages. Raises `InfrastructureError` at another version than the one before the task's."""
@@ -96,12 +107,17 @@ class VirtualTrainEngine:
         return PrepareReceipt(task.key, folder, files, {}, {"prepare": time.perf_counter() - started})
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Adds the link of the iteration; at its version already, returns the receipt that it gave then."""
+        """Adds the link of the iteration; at its version already, returns the receipt that it gave then.
+
+        Raises `NumericError` where the spec makes the iteration's loss one that is not finite; nothing is changed then.
+        """
         started = time.perf_counter()
         iteration = task.key.iteration
-        if self._receipt is not None and self._version == iteration == self._receipt.version:
-            return self._receipt
+        if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
+            return kept
         self._require(iteration - 1, f"learn {task.key}")
+        if iteration in self._engine.non_finite_at:
+            raise NumericError(f"{task.key}: the loss is nan, as trainer.engine.non_finite_at wants it")
         table = load_table(self._context.run_folder, task.shards)
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
         tokens = int(columns.response_offsets[-1])
@@ -116,6 +132,16 @@ class VirtualTrainEngine:
         }
         timing = {"learn": time.perf_counter() - started}
         self._receipt = UpdateReceipt(task.key, iteration, metrics, fingerprint, timing)
+        return self._receipt
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        """The same state under the next version, once."""
+        if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
+            return kept
+        self._require(task.key.iteration - 1, f"skip {task.key}")
+        self._version = task.key.iteration
+        fingerprint: dict[str, float | str] = {SKIPPED: 1.0, "weights_digest": self._weights_digest()}
+        self._receipt = UpdateReceipt(task.key, self._version, {}, fingerprint, {})
         return self._receipt
 
     def export_weights(self) -> Tensors:
@@ -139,7 +165,7 @@ class VirtualTrainEngine:
             raise DataError(f"{path}: is no state of a virtual trainer: {error!r}") from error
         if found != version:
             raise DataError(f"{path}: holds version {found}, version {version} was wanted")
-        self._state, self._version, self._receipt = state, version, None
+        self._state, self._version, self._receipt, self._warmed = state, version, None, None
 
     def _require(self, version: int, work: str) -> None:
         if self._version != version:

@@ -1,0 +1,109 @@
+"""Fleets of virtual actors on a Ray head, and drivers of their own processes that die in the middle of their work."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster.conftest import Head
+from yatt_core.cluster.client import Heartbeat
+from yatt_core.cluster.metering import BytesMeter
+from yatt_core.controllers.fleet import Fleet
+from yatt_core.data.prompts import Cursor, draw
+from yatt_core.keys import WorkKey
+from yatt_core.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
+from yatt_core.spec import RunSpec, load_spec
+
+ROOT = Path(__file__).parent.parent.parent
+RUN = "run"
+
+
+def fleet_spec(*overrides: str) -> RunSpec:
+    """Two actors of a kind; the deadline is generous, since two cores may be busy."""
+    counts = ("controllers.count=2", "rollout.engine.instances=2", "trainer.engine.ranks=2")
+    return load_spec(ROOT / "tests" / "specs" / "virtual.yaml", [*counts, *overrides])
+
+
+def shard_tasks(spec: RunSpec, epoch: int, iteration: int = 1) -> list[ShardTask]:
+    """An iteration's tasks, one shard for each prompt."""
+    references, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
+    return [
+        ShardTask(WorkKey(RUN, 0, iteration, "collect", shard=i), epoch, (reference,), iteration - 1)
+        for i, reference in enumerate(references)
+    ]
+
+
+def batch_of(receipts: Sequence[ShardReceipt], epoch: int, iteration: int = 1, phase: str = "learn") -> BatchTask:
+    """What the trainer learns from."""
+    ordered = sorted(receipts, key=lambda receipt: receipt.key.shard)
+    references = tuple(ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in ordered)
+    return BatchTask(WorkKey(RUN, 0, iteration, phase), epoch, references)
+
+
+def fleet_of(spec: RunSpec, folder: Path, epoch: int) -> Fleet:
+    return Fleet(spec, folder, epoch, 0, BytesMeter())
+
+
+def begin(fleet: Fleet) -> None:
+    """Iteration 0, if the actors have not done it: warmed up, and engines that hold its weights."""
+    fleet.start()
+    standing = fleet.load(fleet.materialise())
+    if standing.trainer_version < 0:
+        fleet.warm_up()
+    fleet.sync(0)
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from tests.cluster.fleets import *
+from yatt_core.cluster.connect import connect_ray
+address, namespace, ray_folder, folder, moment, *overrides = sys.argv[1:]
+connect_ray(address, namespace, Path(ray_folder))
+spec, folder = fleet_spec(*overrides), Path(folder)
+
+def reached(name):
+    if name == moment:
+        print(name, flush=True)
+        time.sleep(600)
+
+with Heartbeat(folder, 1):
+    fleet = fleet_of(spec, folder, 1)
+    fleet.start()
+    reached("start")
+    inputs = fleet.materialise()
+    fleet.load(inputs)
+    reached("load")
+    fleet.warm_up()
+    reached("warm_up")
+    fleet.sync(0)
+    receipts = []
+    for receipt in fleet.collect(shard_tasks(spec, 1)):
+        receipts.append(receipt)
+        reached("collect")
+    prepared = fleet.prepare(batch_of(receipts, 1, phase="prepare"))
+    fleet.learn(batch_of(receipts, 1), prepared)
+    fleet.begin_snapshot(RUN, "head")
+    reached("learn")
+"""
+
+
+def driver_killed_at(moment: str, head: Head, namespace: str, folder: Path, *overrides: str) -> None:
+    """Runs a driver of epoch 1 until it says that it has come that far, and kills it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, head.address, namespace, str(head.run_folder), str(folder), moment, *overrides],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert said == f"{moment}\n"
+
+
+__all__ = ["RUN", "Heartbeat", "batch_of", "begin", "driver_killed_at", "fleet_of", "fleet_spec", "shard_tasks"]

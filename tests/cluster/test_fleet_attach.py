@@ -1,0 +1,165 @@
+"""A driver that was killed is followed by one that attaches: actors live on, work goes on, nothing is made twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from tests.cluster.conftest import Head, wait_until
+from tests.cluster.fleets import (
+    RUN,
+    Heartbeat,
+    batch_of,
+    begin,
+    driver_killed_at,
+    fleet_of,
+    fleet_spec,
+    shard_tasks,
+)
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.controllers.fleet import Fleet
+from yatt_core.data.shard_log import find_sealed
+from yatt_core.errors import FencedError, InfrastructureError
+
+NAMESPACE = "fleets"
+SLOW = "rollout.engine.base_seconds=0.02"
+
+
+@pytest.fixture(scope="module")
+def attached(head: Head) -> Iterator[Head]:
+    connect_ray(head.address, NAMESPACE, head.run_folder)
+    yield head
+    disconnect_ray()
+
+
+@pytest.fixture
+def fleets(attached: Head) -> Iterator[list[Fleet]]:
+    """Those that a test makes; ended behind it."""
+    made: list[Fleet] = []
+    yield made
+    for fleet in made:
+        fleet.stop()
+
+
+def pids() -> dict[str, int]:
+    """Process of each living actor of the namespace, by its registered name."""
+    handles = {name: ray.get_actor(name) for name in ray.util.list_named_actors()}
+    return {name: ray._private.state.actors(handle._actor_id.hex())["Pid"] for name, handle in handles.items()}
+
+
+def pid_of(name: str) -> int:
+    return next(pid for registered, pid in pids().items() if registered.startswith(name))
+
+
+@pytest.mark.parametrize("moment", ["start", "load", "warm_up", "collect", "learn"])
+def test_the_next_driver_attaches_to_what_a_killed_one_left(
+    attached: Head, fleets: list[Fleet], tmp_path: Path, moment: str
+) -> None:
+    spec = fleet_spec(SLOW)
+    driver_killed_at(moment, attached, NAMESPACE, tmp_path, SLOW)
+    before = {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()}
+    assert len(before) == 7
+    with Heartbeat(tmp_path, 2):
+        fleets.append(fleet := fleet_of(spec, tmp_path, 2))
+        assert fleet.start() == ()
+        standing = fleet.load(fleet.materialise())
+        assert standing.created == ()
+        assert {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()} == before
+        version = {"start": -1, "load": -1, "warm_up": 0, "collect": 0, "learn": 1}[moment]
+        assert standing.trainer_version == version
+        assert (standing.trainer_key is not None) == (moment == "learn")
+        assert standing.snapshot_in_flight == (moment == "learn")
+        if moment == "learn":
+            receipt = fleet.snapshot_result(60.0)
+            assert receipt is not None and (receipt.epoch, receipt.iteration) == (1, 1)
+            assert standing.trainer_key == batch_of([], 1).key
+            assert [receipt.version for receipt in fleet.sync(1)] == [1, 1]
+        if version <= 0:
+            warm = fleet.warm_up()
+            assert fleet.warm_up() == warm
+            assert len(fleet.sync(0)) == (0 if moment == "collect" else 2)
+            tasks = shard_tasks(spec, 2)
+            receipts = list(fleet.collect(tasks))
+            assert {receipt.epoch for receipt in receipts} == ({1} if moment == "collect" else {2})
+            assert all(len(find_sealed(tmp_path, task.key)) == 1 for task in tasks)
+
+
+def test_calls_of_a_replaced_driver_are_refused(fleets: list[Fleet], tmp_path: Path) -> None:
+    spec = fleet_spec()
+    fleets.append(old := fleet_of(spec, tmp_path, 1))
+    begin(old)
+    with Heartbeat(tmp_path, 2):
+        fleets.append(new := fleet_of(spec, tmp_path, 2))
+        begin(new)
+        with pytest.raises(FencedError, match="epoch 1 was replaced by 2"):
+            list(old.collect(shard_tasks(spec, 1)))
+        with pytest.raises(FencedError):
+            old.sync(0)
+        with pytest.raises(FencedError):
+            old.warm_up()
+
+
+def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(fleets: list[Fleet], tmp_path: Path) -> None:
+    spec = fleet_spec(SLOW)
+    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
+    begin(fleet)
+    receipts = fleet.collect(shard_tasks(spec, 1))
+    first = next(receipts)
+    with Heartbeat(tmp_path, 2):
+        fleets.append(after := fleet_of(spec, tmp_path, 2))
+        begin(after)
+        assert len([first, *receipts]) == spec.data.prompts_per_iteration
+
+
+@pytest.mark.parametrize("lost", ["rollout-1", "controller-0", "dispatcher-0", "trainer-1"])
+def test_what_is_lost_is_made_anew_and_the_rest_is_kept(fleets: list[Fleet], tmp_path: Path, lost: str) -> None:
+    spec = fleet_spec(SLOW)
+    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
+    begin(fleet)
+    before = pids()
+    os.kill(pid_of(lost), signal.SIGKILL)
+    tasks = shard_tasks(spec, 1)
+    with pytest.raises(InfrastructureError, match="dispatcher" if lost == "dispatcher-0" else lost):
+        list(fleet.collect(tasks)) if lost != "trainer-1" else fleet.skip(batch_of([], 1))
+    wait_until(lambda: before[lost_name(before, lost)] not in pids().values())
+    created = fleet.start()
+    assert set(created) == ({"trainer-0", "trainer-1"} if lost == "trainer-1" else {lost})
+    assert [failure.actor for failure in fleet.failures] == [lost]
+    assert fleet.failures[0].node
+    standing = fleet.load(fleet.materialise())
+    assert standing.trainer_version == (-1 if lost == "trainer-1" else 0)
+    assert standing.engine_versions == ((0, -1) if lost == "rollout-1" else (0, 0))
+    if lost == "trainer-1":
+        fleet.warm_up()
+    assert [receipt.instance for receipt in fleet.sync(0)] == ([1] if lost == "rollout-1" else [])
+    assert len(list(fleet.collect(tasks))) == len(tasks)
+    assert all(len(find_sealed(tmp_path, task.key)) == 1 for task in tasks)
+
+
+def lost_name(registered: dict[str, int], name: str) -> str:
+    return next(full for full in registered if full.startswith(name))
+
+
+def test_another_spec_or_branch_gets_actors_of_its_own(fleets: list[Fleet], tmp_path: Path) -> None:
+    fleets.append(fleet := fleet_of(fleet_spec(), tmp_path, 1))
+    fleet.start()
+    names = set(ray.util.list_named_actors())
+    fleets.append(other := fleet_of(fleet_spec("seed=5"), tmp_path, 2))
+    assert len(other.start()) == 7
+    wait_until(lambda: not names & set(ray.util.list_named_actors()))
+
+
+def test_a_skipped_update_is_applied_once(fleets: list[Fleet], tmp_path: Path) -> None:
+    spec = fleet_spec("trainer.engine.non_finite_at=[1]")
+    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
+    begin(fleet)
+    task = batch_of([], 1)
+    receipt = fleet.skip(task)
+    assert receipt.version == 1 and receipt.fingerprint["skipped"] == 1.0 and receipt.fingerprint["weights_digest"]
+    assert fleet.skip(task) == receipt
+    assert RUN in str(receipt.key)

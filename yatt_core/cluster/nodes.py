@@ -1,0 +1,44 @@
+"""The nodes of the connected Ray cluster by names that outlive it, so that a bad one can be remembered and avoided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
+
+from yatt_core.errors import InfrastructureError
+
+NODE_LABEL = "ray.io/node-id"
+
+
+def node_name(node: Mapping[str, Any]) -> str:
+    """The name of a node as `ray.nodes()` describes it: the one given with `ray start --node-name`, else its host's."""
+    given = str(node["NodeName"])
+    return str(node["NodeManagerHostname"]) if given == node["NodeManagerAddress"] else given
+
+
+def node_names(nodes: Iterable[Mapping[str, Any]] | None = None) -> dict[str, str]:
+    """Ray's id of each living node -> its name. nodes: as `ray.nodes()` describes them, which is asked by default."""
+    return {str(node["NodeID"]): node_name(node) for node in (ray.nodes() if nodes is None else nodes) if node["Alive"]}
+
+
+def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[str]:
+    """Ids of the nodes that get no actors. names: of the living nodes, by id; a cluster's only node is always used.
+
+    Raises `InfrastructureError` when all of several nodes are to be avoided.
+    """
+    avoided = frozenset(node for node, name in names.items() if name in avoid)
+    if len(names) < 2 or not avoided:
+        return frozenset()
+    if len(avoided) == len(names):
+        raise InfrastructureError(
+            f"no node is left for the run's actors: all of {', '.join(sorted(set(names.values())))} are quarantined"
+        )
+    return avoided
+
+
+def elsewhere(avoided: frozenset[str]) -> Any:
+    """Ray's scheduling strategy for an actor on any but some nodes, given by their ids."""
+    return NodeLabelSchedulingStrategy({NODE_LABEL: NotIn(*sorted(avoided))}) if avoided else "DEFAULT"

@@ -1,0 +1,223 @@
+"""The run's actors by name: finds those that live and fit, creates the missing ones, ends all others.
+
+Consumes a spec, an epoch and a connected Ray cluster. An actor is registered as `ROLE-INDEX.GENERATION`; the generation tells
+code, spec and branch, so that a driver only ever attaches to actors that do exactly what those it would make would do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names
+from yatt_core.controllers.controller import Controller
+from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
+from yatt_core.engines.rollout.actor import RolloutActor
+from yatt_core.engines.train.actor import TrainerActor
+from yatt_core.environment import code_revision
+from yatt_core.errors import InfrastructureError
+from yatt_core.spec import RunSpec
+
+log = logging.getLogger(__name__)
+NAME_SECONDS = 30.0
+"""How long the name of an actor that was ended may stay taken."""
+DISPATCHER, CONTROLLER, ROLLOUT, TRAINER = "dispatcher", "controller", "rollout", "trainer"
+CLASSES: dict[str, type] = {
+    DISPATCHER: Dispatcher,
+    CONTROLLER: Controller,
+    ROLLOUT: RolloutActor,
+    TRAINER: TrainerActor,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ActorFailure:
+    """An actor that was lost. node: the name of its node; empty where that is not known."""
+
+    actor: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An actor of the crew. name: `ROLE-INDEX`. node: Ray's id of its node."""
+
+    name: str
+    handle: Any
+    node: str = ""
+
+    @property
+    def actor_id(self) -> str:
+        """Ray's id of this incarnation."""
+        return str(self.handle._actor_id.hex())
+
+
+def generation_of(revision: str, spec_json: str, branch: int) -> str:
+    """Tells actors apart that would not do the same work: of other code, another spec or another branch."""
+    return hashlib.sha256(f"{revision}\n{spec_json}\n{branch}".encode()).hexdigest()[:8]
+
+
+class Crew:
+    """The actors of one run under one epoch. failures: those that were lost. Where a method takes `avoid_nodes`, these are
+    names of nodes that get no actors, while there are others.
+    """
+
+    def __init__(self, spec: RunSpec, run_folder: Path, epoch: int, branch: int) -> None:
+        self._spec_json, self._folder, self._epoch = spec.model_dump_json(), run_folder, epoch
+        self._generation = generation_of(code_revision(), self._spec_json, branch)
+        counts = {
+            DISPATCHER: 1,
+            CONTROLLER: spec.controllers.count,
+            ROLLOUT: spec.rollout.engine.instances,
+            TRAINER: spec.trainer.engine.ranks,
+        }
+        self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
+        self._members: dict[str, Member] = {}
+        self._ended: set[str] = set()
+        self._cluster = ""
+        self._living: dict[str, str] = {}
+        self._node_names: dict[str, str] = {}
+        self.failures: list[ActorFailure] = []
+
+    # -- who is there -------------------------------------------------------------------------------------------------
+
+    def of(self, role: str) -> list[Any]:
+        """The handles of a role's actors, in order; empty before the first `gather`."""
+        return [self._members[name].handle for name in self._wanted[role] if name in self._members]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All actors, role by role and in order, as messages name them."""
+        return tuple(name for names in self._wanted.values() for name in names if name in self._members)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def gather(self, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
+        """Keeps what lives and fits, creates what is missing, without waiting for any of them; returns who is new.
+
+        The trainer's ranks are kept or created as a whole group. Raises `InfrastructureError` when no node is left, or the
+        name of an actor that was ended stays taken.
+        """
+        self._look_around()
+        avoided = avoided_nodes(self._living, avoid_nodes)
+        found = self._find(avoided)
+        self._book_lost(found)
+        ranks = self._wanted[TRAINER]
+        if not all(name in found for name in ranks):
+            self._end(found.pop(name) for name in ranks if name in found)
+        missing = [name for names in self._wanted.values() for name in names if name not in found]
+        # Visible from here on, so that `end_all` in another thread ends also those that are just made.
+        self._members = found
+        for name in missing:
+            found[name] = self._create(name, avoided)
+        self._members = found
+        return tuple(missing)
+
+    def recreate(self, role: str, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
+        """Replaces all actors of a role."""
+        names, avoided = self._wanted[role], avoided_nodes(self._living, avoid_nodes)
+        self._end([self._members[name] for name in names])
+        for name in names:
+            self._members[name] = self._create(name, avoided)
+        return tuple(names)
+
+    def end_all(self) -> None:
+        """Ends all actors; those of a head that is gone have ended with it."""
+        members, self._members = self._members, {}
+        self._end(list(members.values()))
+
+    # -- what is lost -------------------------------------------------------------------------------------------------
+
+    def lost(self, actor_id: str, reason: str) -> None:
+        """An actor died, or cannot be reached: it is replaced at the next `gather`, even if it should return."""
+        for member in list(self._members.values()):
+            if member.actor_id == actor_id and actor_id not in self._ended:
+                self._book(member, reason)
+                self._end([member])
+
+    def end_stuck(self, name: str, reason: str) -> None:
+        """Ends an actor that hangs."""
+        self.lost(self._members[name].actor_id, reason)
+
+    def _book(self, member: Member, reason: str) -> None:
+        node = self._node_names.get(member.node or _node_of(member.actor_id), "")
+        log.error("%s is lost%s: %s", member.name, f" on {node}" if node else "", reason)
+        self.failures.append(ActorFailure(member.name, node, reason))
+
+    def _book_lost(self, found: dict[str, Member]) -> None:
+        """Those that were there at the last `gather` and are gone, unless that is known already."""
+        for name, member in self._members.items():
+            same = name in found and found[name].actor_id == member.actor_id
+            if not same and member.actor_id not in self._ended:
+                self._book(member, "it died")
+
+    # -- plumbing -----------------------------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        """Learns the nodes' names. In another cluster than before there is none of the old actors, and none to blame."""
+        cluster = str(ray.get_runtime_context().get_session_name())
+        if cluster != self._cluster:
+            self._members, self._cluster, self._node_names = {}, cluster, {}
+        self._living = node_names()
+        self._node_names |= self._living
+
+    def _find(self, avoided: frozenset[str]) -> dict[str, Member]:
+        """Living actors of this generation on nodes that may be used; all others of the run are ended."""
+        wanted = {f"{name}.{self._generation}": name for names in self._wanted.values() for name in names}
+        found: dict[str, Member] = {}
+        for registered in ray.util.list_named_actors():
+            with suppress(ValueError):  # it ended by itself since it was listed
+                handle = ray.get_actor(registered)
+                member = Member(wanted.get(registered, registered), handle, _node_of(handle._actor_id.hex()))
+                if registered in wanted and member.actor_id not in self._ended and member.node not in avoided:
+                    found[member.name] = member
+                else:
+                    self._end([member])
+        return found
+
+    def _create(self, name: str, avoided: frozenset[str]) -> Member:
+        """A detached actor: it outlives the driver, is found by name, and is never restarted behind the driver's back."""
+        role, _, index = name.partition("-")
+        options: dict[str, Any] = {"max_concurrency": CONCURRENT_CALLS} if role == DISPATCHER else {}
+        remote = ray.remote(CLASSES[role]).options(
+            name=f"{name}.{self._generation}",
+            lifetime="detached",
+            max_restarts=0,
+            max_task_retries=0,
+            num_cpus=0,
+            scheduling_strategy=elsewhere(avoided),
+            **options,
+        )
+        deadline = time.monotonic() + NAME_SECONDS
+        while True:
+            try:
+                handle = remote.remote(self._spec_json, str(self._folder), int(index), self._epoch)
+            except ValueError as error:  # the name of one that was ended is not free yet
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(
+                        f"{name} cannot be made: its predecessor does not end: {error}"
+                    ) from error
+                time.sleep(0.02)
+            else:
+                return Member(name, handle)
+
+    def _end(self, members: Iterable[Member]) -> None:
+        for member in members:
+            self._ended.add(member.actor_id)
+            with suppress(ray.exceptions.RayError):
+                ray.kill(member.handle, no_restart=True)
+
+
+def _node_of(actor_id: str) -> str:
+    """Ray's id of the node that an actor is or was on; empty before it is placed."""
+    table: dict[str, Any] = ray._private.state.actors(actor_id)
+    return str(table["Address"]["NodeID"]) if table else ""
