@@ -19,13 +19,15 @@ from flows.segment import Outcome, Segment
 
 log = logging.getLogger("yatt_core.flow")
 UPDATE_SECONDS = 5.0
+AWAY = (HTTPError, PrefectException)
+"""What is raised while Prefect's server does not answer."""
 
 
 @contextmanager
 def _optional() -> Iterator[None]:
     try:
         yield
-    except (HTTPError, PrefectException) as error:
+    except AWAY as error:
         log.warning("Prefect takes no artifact: %s: %s", type(error).__name__, error)
 
 

@@ -1,13 +1,12 @@
 """A phase as a Prefect task with our own accounting: intent before dispatch, budgets charged in the ledger.
 
-Prefect's retries are 0, since its counters die with the flow run. A phase that fails within its budget raises `PhaseRetry`,
-which takes the flow back to the last commit; beyond it, the error itself ends the segment.
+Prefect's retries are 0, since its counters die with the flow run. A phase that fails raises `PhaseRetry` where the answer is
+to go back to the last commit, `Paused` where somebody has to look, and else the error itself, which ends the segment.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,19 +14,21 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from pydantic import TypeAdapter
 
+from db.phases import Attempt
+from flows.answers import answer
 from flows.segment import Segment
-from yatt_core.errors import FailureClass, FencedError, YattError
+from flows.state import Recovered
+from flows.stopping import StopNow
+from yatt_core.errors import FencedError, YattError
 from yatt_core.logs import log_context, redact
-from yatt_core.receipts import PrepareReceipt, WarmupReceipt
+from yatt_core.receipts import PrepareReceipt, RecoverReceipt, WarmupReceipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
-KEPT_RECEIPTS = (WarmupReceipt, PrepareReceipt)
-
-
-class PhaseRetry(Exception):
-    """A phase failed and its budget is not used up: recover to the last commit and go on."""
+KEPT_RECEIPTS = (WarmupReceipt, PrepareReceipt, RecoverReceipt)
+STOPPED = "stopped"
+"""The class that an attempt gets which was left because the segment had to end: charged to no budget."""
 
 
 def phase(body: Callable[Concatenate[Segment, int, P], R]) -> Callable[Concatenate[Segment, int, P], R]:
@@ -42,22 +43,24 @@ def phase(body: Callable[Concatenate[Segment, int, P], R]) -> Callable[Concatena
         segment.observer.phase_started(iteration, name)
         attempt = segment.ledger.phases.plan(segment.fence, segment.branch, iteration, name)
         segment.ledger.phases.dispatch(segment.fence, attempt)
-        started, bytes_before = time.monotonic(), segment.meter.total
-        with log_context(iteration=iteration, phase=name):
-            try:
+        started, bytes_before = segment.clock.monotonic(), segment.meter.total
+        segment.fleet.deadline = segment.deadlines.of(name)
+        segment.allow(segment.fleet.deadline, f"{name} of iteration {iteration}")
+        try:
+            with log_context(iteration=iteration, phase=name), segment.stops.phase(name):
                 result = body(segment, iteration, *args, **kwargs)
-            except FencedError:
-                raise
-            except YattError as error:
-                reason = redact(str(error))
-                log.error("%s of iteration %d failed: %s", name, iteration, reason)
-                segment.ledger.phases.fail(segment.fence, attempt, error.failure_class.value, reason)
-                if within_budget(segment, iteration, name, error.failure_class):
-                    segment.observer.warned(f"{name} of iteration {iteration} failed and is tried again: {reason}")
-                    raise PhaseRetry(reason) from error
-                raise
-        seconds = time.monotonic() - started
+        except FencedError:
+            raise
+        except StopNow:
+            segment.ledger.phases.fail(segment.fence, attempt, STOPPED, "the segment had to end")
+            raise
+        except YattError as error:
+            _fail(segment, attempt, error)
+            answer(segment, iteration, name, error)
+            raise
+        seconds = segment.clock.monotonic() - started
         segment.seconds[name] = seconds
+        segment.deadlines.took(name, seconds)
         driver_bytes = segment.meter.total - bytes_before
         segment.ledger.phases.finish(segment.fence, attempt, receipt_json(result), seconds, driver_bytes)
         return result
@@ -74,23 +77,18 @@ def phase(body: Callable[Concatenate[Segment, int, P], R]) -> Callable[Concatena
     return prefect_task  # type: ignore[no-any-return]
 
 
-def within_budget(segment: Segment, iteration: int, name: str, failure: FailureClass) -> bool:
-    """True if the phase may be tried again after one more failure of this class."""
-    budgets = segment.spec.recovery.budgets
-    allowed = {
-        FailureClass.INFRASTRUCTURE: budgets.infrastructure,
-        FailureClass.DATA: budgets.data,
-        FailureClass.NUMERIC: budgets.numeric,
-    }.get(failure, 1)
-    charged = segment.ledger.phases.charged(segment.run, segment.branch, iteration, name)
-    return charged.get(failure.value, 0) < allowed
+def _fail(segment: Segment, attempt: Attempt, error: YattError) -> None:
+    reason = redact(str(error))
+    log.error("%s of iteration %d failed: %s", attempt.phase, attempt.iteration, reason)
+    segment.ledger.phases.fail(segment.fence, attempt, error.failure_class.value, reason)
 
 
 def receipt_json(result: Any) -> dict[str, Any]:
-    """A receipt as plain JSON values; empty for what recovery does not need."""
-    if not isinstance(result, KEPT_RECEIPTS):
+    """A receipt as plain JSON values; empty for what neither recovery nor accounting needs."""
+    receipt = result.receipt if isinstance(result, Recovered) else result
+    if not isinstance(receipt, KEPT_RECEIPTS):
         return {}
-    dumped: dict[str, Any] = TypeAdapter(type(result)).dump_python(result, mode="json")
+    dumped: dict[str, Any] = TypeAdapter(type(receipt)).dump_python(receipt, mode="json")
     return dumped
 
 

@@ -15,9 +15,14 @@ def batch_task(segment: Segment, branch: int, iteration: int, name: str, referen
     return BatchTask(WorkKey(segment.run, branch, iteration, name), segment.fence.epoch, references)
 
 
-def prepared_columns(segment: Segment, branch: int, iteration: int, references: References) -> PrepareReceipt:
-    """What an earlier attempt at `prepare` left, or the same made again where it is missing or damaged."""
+def prepared_columns(
+    segment: Segment, branch: int, iteration: int, references: References, same_layout: bool = True
+) -> PrepareReceipt:
+    """What an earlier attempt at `prepare` left, or the same made again where it is missing or damaged.
+
+    same_layout: the trainer's ranks are those that made it; else it is made again, since a rank's columns are its own part.
+    """
     done = recorded_receipt(segment, branch, iteration, "prepare", PrepareReceipt)
-    if done is not None and segment.fleet.prepared_is_whole(done):
+    if done is not None and same_layout and segment.fleet.prepared_is_whole(done):
         return done
     return segment.fleet.prepare(batch_task(segment, branch, iteration, "prepare", references))

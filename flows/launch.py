@@ -16,9 +16,10 @@ from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from flows import prefect_server
+from flows.claims import ended_on_error, offered
 from flows.home import Home
 from flows.protocols import Observer, Tracker
-from flows.segment import Outcome, Segment, offered
+from flows.segment import Outcome, Segment
 from yatt_core import durable
 from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
@@ -54,13 +55,16 @@ def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
     return run, parse_spec(document, f"the spec of run {run}")
 
 
-def run_segment(home: Home, name: str, observer: Observer, tracker: Tracker | None) -> Outcome:
+def run_segment(
+    home: Home, name: str, observer: Observer, tracker: Tracker | None, accept_drift: bool = False
+) -> Outcome:
     """Drives one segment in this process; returns when it has ended.
 
-    Raises `db.errors.LeaseHeld` when somebody else drives the run, and what ended the segment.
+    accept_drift: updates are replayed even where the environment is not the recorded one. Raises `db.errors.LeaseHeld` when
+    somebody else drives the run, and what ended the segment.
     """
     run, spec = load_run(home, name)
-    segment = open_segment(home, run, spec, observer, tracker if spec.tracking.enabled else None)
+    segment = open_segment(home, run, spec, observer, tracker if spec.tracking.enabled else None, accept_drift)
     try:
         return segment.already_finished() or _drive(home, run, spec, segment)
     finally:
@@ -70,18 +74,32 @@ def run_segment(home: Home, name: str, observer: Observer, tracker: Tracker | No
 def _drive(home: Home, run: str, spec: RunSpec, segment: Segment) -> Outcome:
     """Brings up the services and runs the flow, which claims the segment and ends it."""
     try:
-        with segment.ended_on_error():
+        with ended_on_error(segment):
             start_services(home, run, spec)
-            segment.begin_start(lambda: connect(home, run))
+            segment.start.begin(lambda: connect(home, run, spec))
             segment.observer.stage("starting the Prefect server")
             prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
-            # Only now: prefect reads its settings when it is first imported.
-            from flows.train import train
         with offered(segment):
-            outcome: Outcome = train(run)
+            return _run_flow(segment)
     finally:
         disconnect_ray()
-    return outcome
+
+
+def _run_flow(segment: Segment) -> Outcome:
+    """Runs the flow to its end. A Prefect server that is away by then has nothing to say on how it ended."""
+    # Only now: prefect reads its settings when it is first imported.
+    from flows.artifacts import AWAY
+    from flows.train import train
+
+    try:
+        return train(segment.run)
+    except AWAY as error:
+        if segment.failure is not None:
+            raise segment.failure from error
+        if segment.outcome is None:
+            raise
+        segment.observer.warned(f"Prefect was not told how the segment ended: {type(error).__name__}: {error}")
+        return segment.outcome
 
 
 def _end_services(home: Home, segment: Segment) -> None:
@@ -91,7 +109,9 @@ def _end_services(home: Home, segment: Segment) -> None:
         stop_supervisor(home.run_folder(segment.run), STOP_SECONDS, segment.fence.epoch)
 
 
-def open_segment(home: Home, run: str, spec: RunSpec, observer: Observer, tracker: Tracker | None) -> Segment:
+def open_segment(
+    home: Home, run: str, spec: RunSpec, observer: Observer, tracker: Tracker | None, accept_drift: bool = False
+) -> Segment:
     """Takes the lease and books the segment; from here on it has to be ended."""
     ledger = Ledger.open(home.ledger)
     try:
@@ -104,7 +124,7 @@ def open_segment(home: Home, run: str, spec: RunSpec, observer: Observer, tracke
     ledger.runs.set_desired_state(run, "run", "a segment began")
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(run, spec))
-    segment = Segment(home, run, spec, ledger, fence, observer, tracker)
+    segment = Segment(home, run, spec, ledger, fence, observer, tracker, accept_drift)
     segment.start_threads()
     return segment
 
@@ -147,11 +167,12 @@ def start_services(home: Home, run: str, spec: RunSpec) -> None:
     ensure_supervisor(folder, services, spec.recovery.grace_seconds)
 
 
-def connect(home: Home, run: str) -> None:
-    """Connects this process to Ray, in a namespace of the run's own, once its head is up."""
+def connect(home: Home, run: str, spec: RunSpec) -> None:
+    """Connects this process to Ray, in a namespace of the run's own, once its head is up; a lost supervisor is replaced."""
     if attached():
         connect_ray(os.environ[RAY_VARIABLE], run)
     else:
+        start_services(home, run, spec)
         head = wait_ready(home.run_folder(run), [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
         connect_ray(head.address, run, home.run_folder(run))
 

@@ -37,8 +37,9 @@ def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
 
 
 def learning_metrics(prepared: PrepareReceipt, update: UpdateReceipt) -> list[Metric]:
-    """Loss, entropy, KL, clip fraction, ratios, gradient norm and log-probability gap of an update."""
-    values = {**prepared.metrics, **update.metrics}
+    """Loss, entropy, KL, clip fraction, ratios, gradient norm and log-probability gap of an update, or that it was skipped."""
+    skipped = {"update/skipped": 1.0} if "skipped" in update.fingerprint else {}
+    values = {**prepared.metrics, **update.metrics, **skipped}
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
 
 

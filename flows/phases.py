@@ -6,66 +6,38 @@ not is done with the same keys and seeds.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from db.commit import IterationCommit
 from db.metrics import RESULT, TIMING, Metric
-from db.records import DecisionRow, ShardRow
+from db.records import DecisionRow
+from flows.answers import is_skipped
 from flows.attempts import phase, recorded_receipt
 from flows.batches import batch_task, prepared_columns
+from flows.experience import Experience, gather
 from flows.metrics import (
-    add_sums,
     evaluation_metrics,
     experience_metrics,
     learning_metrics,
     timing_metrics,
 )
 from flows.protocols import IterationSummary
+from flows.retention import prune_experience
 from flows.segment import Segment
 from flows.state import ControlState
 from yatt_core.data.prepared import sweep_prepared
-from yatt_core.data.prompts import Cursor, draw
+from yatt_core.data.prompts import Cursor
 from yatt_core.data.shard_log import sweep
-from yatt_core.data.telemetry import write_telemetry
-from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import DataError
-from yatt_core.keys import WorkKey
 from yatt_core.placement.policy import Telemetry
 from yatt_core.receipts import (
     EvaluateReceipt,
     PrepareReceipt,
-    PromptRef,
-    ShardRef,
-    ShardTask,
     SyncReceipt,
     UpdateReceipt,
     WarmupReceipt,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Experience:
-    """An iteration's sealed shards in canonical order, their summed statistics, and where the prompts' cursor then stands."""
-
-    shards: tuple[ShardRow, ...]
-    cursor: Cursor
-
-    @property
-    def references(self) -> tuple[ShardRef, ...]:
-        """The shards as tasks name them."""
-        return tuple(ShardRef(row.folder, row.manifest_sha256) for row in self.shards)
-
-    @property
-    def sums(self) -> dict[str, float]:
-        """Additive statistics of all samples."""
-        return add_sums([row.sums for row in self.shards])
-
-    @property
-    def digest(self) -> str:
-        """The iteration's experience digest."""
-        return experience_digest_of_iteration(b"".join(row.group_digests for row in self.shards))
 
 
 @phase
@@ -93,7 +65,7 @@ def place(segment: Segment, iteration: int) -> DecisionRow:
     """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
     telemetry = Telemetry(
         iteration,
-        segment.devices,
+        segment.start.devices,
         segment.spec.rollout.engine.instances,
         segment.spec.trainer.engine.ranks,
         dict(segment.last_seconds),
@@ -114,46 +86,7 @@ def place(segment: Segment, iteration: int) -> DecisionRow:
 @phase
 def collect(segment: Segment, iteration: int, cursor: Cursor) -> Experience:
     """Has every logical shard's experience made and sealed; a shard that the ledger knows is not made again."""
-    spec = segment.spec
-    references, after = draw(spec.data, spec.seed, cursor, spec.data.prompts_per_iteration)
-    rows = {row.shard: row for row in segment.ledger.records.shards(segment.run, segment.branch, iteration)}
-    tasks = [
-        ShardTask(
-            WorkKey(segment.run, segment.branch, iteration, "collect", shard=shard),
-            segment.fence.epoch,
-            prompts,
-            iteration - 1,
-        )
-        for shard, prompts in enumerate(split_shards(references, spec.shards))
-        if shard not in rows
-    ]
-    telemetry = {}
-    for receipt in segment.fleet.collect(tasks):
-        row = ShardRow(
-            branch=segment.branch,
-            iteration=iteration,
-            wave=receipt.key.wave,
-            shard=receipt.key.shard,
-            epoch=receipt.epoch,
-            folder=receipt.folder,
-            manifest_sha256=receipt.manifest_sha256,
-            samples=receipt.samples,
-            tokens=receipt.tokens,
-            group_digests=receipt.group_digests,
-            sums=dict(receipt.sums),
-            adopted=receipt.adopted,
-        )
-        segment.ledger.records.shard(segment.fence, row)
-        rows[row.shard] = row
-        telemetry[f"shard-{row.shard:04d}"] = dict(receipt.timing)
-    write_telemetry(segment.folder, segment.branch, iteration, f"collect.e{segment.fence.epoch:04d}", telemetry)
-    return Experience(tuple(rows[shard] for shard in sorted(rows)), after)
-
-
-def split_shards(references: Sequence[PromptRef], shards: int) -> list[tuple[PromptRef, ...]]:
-    """Contiguous slices of the prompts, sizes differing by at most one."""
-    bounds = [len(references) * i // shards for i in range(shards + 1)]
-    return [tuple(references[bounds[i] : bounds[i + 1]]) for i in range(shards)]
+    return gather(segment, iteration, cursor)
 
 
 @phase
@@ -164,8 +97,11 @@ def prepare(segment: Segment, iteration: int, experience: Experience) -> Prepare
 
 @phase
 def learn(segment: Segment, iteration: int, experience: Experience, prepared: PrepareReceipt) -> UpdateReceipt:
-    """Has the trainer apply the iteration's optimizer steps."""
-    return segment.fleet.learn(batch_task(segment, segment.branch, iteration, "learn", experience.references), prepared)
+    """Has the trainer apply the iteration's optimizer steps, unless a recorded choice says that the update is skipped."""
+    task = batch_task(segment, segment.branch, iteration, "learn", experience.references)
+    if is_skipped(segment, segment.run, segment.branch, iteration):
+        return segment.fleet.skip(task)
+    return segment.fleet.learn(task, prepared)
 
 
 @phase
@@ -177,7 +113,7 @@ def sync(segment: Segment, iteration: int) -> list[SyncReceipt]:
 @phase
 def evaluate(segment: Segment, iteration: int) -> list[EvaluateReceipt]:
     """Answers the held-out tasks greedily."""
-    return segment.fleet.evaluate(segment.run, iteration, segment.inputs.held_out_prompts)
+    return segment.fleet.evaluate(segment.run, iteration, segment.start.inputs.held_out_prompts)
 
 
 @phase
@@ -213,7 +149,7 @@ def commit(
     evaluation: list[EvaluateReceipt] | None,
 ) -> ControlState:
     """One transaction, after which the iteration is done: results, control state, outbox, audit link."""
-    segment.snapshots.collect()
+    new_snapshot = segment.snapshots.collect()
     sums = experience.sums
     metrics = experience_metrics(sums) + learning_metrics(prepared, update)
     if evaluation is not None:
@@ -226,6 +162,8 @@ def commit(
     # What killed attempts left of this iteration; nothing of it can be asked for any more.
     sweep(segment.folder, segment.branch, iteration, [row.folder for row in experience.shards])
     sweep_prepared(segment.folder, segment.branch, iteration, [prepared.folder])
+    if new_snapshot:
+        prune_experience(segment.ledger, segment.fence, segment.folder, segment.spec)
     return committed
 
 
@@ -240,13 +178,13 @@ def _scored(state: ControlState, metrics: Sequence[Metric]) -> ControlState:
 def _commit(
     segment: Segment, state: ControlState, metrics: list[Metric], experience_digest: str | None
 ) -> ControlState:
-    after = replace(state, environment=segment.environment)
+    after = replace(state, environment=segment.start.environment)
     digest = after.fingerprint.get("weights_digest")
     row = IterationCommit(
         branch=segment.branch,
         iteration=after.iteration,
         control_state=after.to_json(),
-        logged_at_ms=int(time.time() * 1000),
+        logged_at_ms=segment.clock.time_ms(),
         experience_digest=experience_digest,
         weights_digest=None if digest is None else str(digest),
         fingerprint=after.fingerprint,

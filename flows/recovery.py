@@ -1,4 +1,4 @@
-"""Brings a segment to the state of the run's last commit: snapshot, then replay of `learn` from the sealed experience.
+"""Brings a segment to the state of the run's last commit: what the actors still hold, else a snapshot and replay of `learn`.
 
 state(k) = control state of commit k + tensors of the newest good snapshot s <= k + replay of updates s+1 .. k. Replay writes
 no metrics and runs no evaluation; each replayed update has to reproduce the fingerprint that its commit recorded.
@@ -7,35 +7,82 @@ no metrics and runs no evaluation; each replayed update has to reproduce the fin
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 
+from db.commit import CommitRow
 from db.records import SnapshotRow
+from flows.answers import CURSOR, is_skipped, obey_rollback
 from flows.attempts import phase
 from flows.batches import batch_task, prepared_columns
+from flows.experience import sealed_shards, whole_shards
 from flows.segment import Segment
-from flows.state import ControlState
-from yatt_core.errors import DataError, InfrastructureError, NumericError
-from yatt_core.receipts import ShardRef
+from flows.state import ControlState, Recovered
+from yatt_core.controllers.fleet import FleetStanding
+from yatt_core.data.prompts import Cursor
+from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
+from yatt_core.keys import WorkKey
+from yatt_core.receipts import RecoverReceipt
 
 log = logging.getLogger("yatt_core.flow")
+DRIFT = "drift"
 
 
 @phase
-def recover(segment: Segment, iteration: int) -> ControlState:
-    """The state after the last commit, with trainer and engines holding its weights."""
-    segment.ready_fleet()
+def recover(segment: Segment, iteration: int) -> Recovered:
+    """The state after the last commit, with trainer and engines holding its weights (or those of the update behind it)."""
+    started = segment.clock.monotonic()
+    state = committed_state(segment)
+    if obey_rollback(segment, state):
+        state = committed_state(segment)
+    standing = segment.start.ready()
+    start_seconds = segment.clock.monotonic() - started
+    warm = not any(name.startswith("trainer") for name in standing.created)
+    if state.iteration < 0:
+        return Recovered(state, RecoverReceipt(None, 0, warm, start_seconds, 0.0, 0.0))
+    if holds_state(segment, state, standing):
+        segment.fleet.sync(standing.trainer_version)
+        return Recovered(state, RecoverReceipt(None, 0, warm, start_seconds, 0.0, 0.0))
+    loading = segment.clock.monotonic()
+    restored = restore_newest(segment, state.iteration)
+    replaying = segment.clock.monotonic()
+    check_environment(segment, state, restored)
+    for update in range(restored + 1, state.iteration + 1):
+        segment.check()
+        segment.allow(2 * segment.fleet.deadline, f"the replay of update {update}")
+        segment.observer.stage(f"replaying update {update} of {state.iteration}")
+        replay(segment, update)
+    segment.fleet.sync(state.iteration)
+    replayed = state.iteration - restored
+    log.info("restored snapshot %d and replayed %d updates", restored, replayed)
+    ended = segment.clock.monotonic()
+    return Recovered(
+        state, RecoverReceipt(restored, replayed, warm, start_seconds, replaying - loading, ended - replaying)
+    )
+
+
+def committed_state(segment: Segment) -> ControlState:
+    """The control state of the last commit on the current line, as the branch begins where it is a branch's first."""
     commit = segment.ledger.commits.latest(segment.run)
     if commit is None:
         return ControlState.initial(segment.spec.data)
     state = ControlState.from_json(commit.state)
-    restored = restore_newest(segment, state.iteration)
-    for update in range(restored + 1, state.iteration + 1):
-        segment.check()
-        segment.observer.stage(f"replaying update {update} of {state.iteration}")
-        replay(segment, update)
-    segment.fleet.sync(state.iteration)
-    if restored < state.iteration:
-        log.info("restored snapshot %d and replayed %d updates", restored, state.iteration - restored)
+    choices = segment.ledger.records.choices(segment.run, segment.branch, state.iteration + 1)
+    if CURSOR in choices:
+        return replace(state, cursor=Cursor.from_json(choices[CURSOR].body["cursor"]))
     return state
+
+
+def holds_state(segment: Segment, state: ControlState, standing: FleetStanding) -> bool:
+    """True if the trainer is where the last commit left it, or one update further with all of its experience on disk."""
+    if standing.trainer_version == state.iteration:
+        return True
+    following = state.iteration + 1
+    if standing.trainer_version != following:
+        return False
+    key = WorkKey(segment.run, segment.branch, following, "learn")
+    rows = segment.ledger.records.shards(segment.run, segment.branch, following)
+    return standing.trainer_key == key and len(whole_shards(segment, rows)) == segment.spec.shards
 
 
 def restore_newest(segment: Segment, iteration: int) -> int:
@@ -57,17 +104,57 @@ def _restore(segment: Segment, row: SnapshotRow) -> None:
     segment.fleet.restore(row.folder, row.manifest_sha256, row.iteration)
 
 
+def check_environment(segment: Segment, state: ControlState, restored: int) -> None:
+    """Marks the lineage where the environment is another than the last commit's.
+
+    Raises `DriftError` where updates would have to be replayed in it, unless that was accepted.
+    """
+    differences = changes(state.environment, segment.start.environment)
+    if not differences:
+        return
+    replayed = state.iteration - restored
+    said = "; ".join(f"{name}: {before} -> {now}" for name, (before, now) in differences.items())
+    if replayed and segment.spec.exact and not segment.accept_drift:
+        raise DriftError(
+            f"run {segment.run}: {replayed} updates would have to be replayed, but the environment has changed ({said}). Go "
+            f"back to the recorded one, or accept other last bits: `yatt resume {segment.run} --accept-drift`"
+        )
+    segment.observer.warned(f"the environment has changed: {said}")
+    body = {"at": state.iteration, "replayed": replayed, "changes": {k: list(v) for k, v in differences.items()}}
+    segment.ledger.events.append(segment.run, DRIFT, body, segment.fence)
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Facts that differ, each as it was and as it is; empty text for one that is missing."""
+    names = sorted(before.keys() | now.keys())
+    pairs = {name: (before.get(name, ""), now.get(name, "")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
 def replay(segment: Segment, iteration: int) -> None:
-    """Applies a committed update again. Raises `NumericError` when it comes out differently."""
+    """Applies a committed update again, or skips it again. Raises `ReplayError` when it comes out differently."""
     commit = segment.ledger.commits.at(segment.run, iteration)
     if commit is None:
         raise InfrastructureError(f"run {segment.run}: iteration {iteration} is not in the ledger")
-    rows = segment.ledger.records.shards(segment.run, commit.branch, iteration)
-    references = tuple(ShardRef(row.folder, row.manifest_sha256) for row in rows)
-    prepared = prepared_columns(segment, commit.branch, iteration, references)
-    receipt = segment.fleet.learn(batch_task(segment, commit.branch, iteration, "learn", references), prepared)
-    if dict(receipt.fingerprint) != dict(commit.fingerprint):
-        raise NumericError(
-            f"replaying update {iteration} of run {segment.run} gives {dict(receipt.fingerprint)}, its commit says "
-            f"{dict(commit.fingerprint)}: code, libraries, processor or layout differ from those that made it"
-        )
+    references = sealed_shards(segment, commit.run, commit.branch, iteration)
+    task = batch_task(segment, commit.branch, iteration, "learn", references)
+    if is_skipped(segment, commit.run, commit.branch, iteration):
+        receipt = segment.fleet.skip(task)
+    else:
+        then, now = commit.state["environment"].get("layout"), segment.start.environment.get("layout")
+        prepared = prepared_columns(segment, commit.branch, iteration, references, same_layout=then == now)
+        receipt = segment.fleet.learn(task, prepared)
+    _compare(segment, commit, dict(receipt.fingerprint))
+
+
+def _compare(segment: Segment, commit: CommitRow, found: dict[str, float | str]) -> None:
+    if found == dict(commit.fingerprint):
+        return
+    said = (
+        f"replaying update {commit.iteration} of run {segment.run} gives {found}, its commit says "
+        f"{dict(commit.fingerprint)}: code, libraries, processor or layout differ from those that made it"
+    )
+    if segment.spec.exact and not segment.accept_drift:
+        raise ReplayError(said)
+    log.warning("%s", said)
+    segment.observer.warned(said)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yatt_core.data.prompts import Cursor
+from yatt_core.receipts import RecoverReceipt
 from yatt_core.spec.data import DataSpec
 
 
@@ -50,3 +51,11 @@ class ControlState:
             environment=state["environment"],
             best=(best[0], best[1]) if best else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The state that a recovery came to, and what it took."""
+
+    state: ControlState
+    receipt: RecoverReceipt

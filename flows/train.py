@@ -18,12 +18,15 @@ from __future__ import annotations
 from prefect import flow
 from prefect.runtime import flow_run
 
+from db.errors import LedgerUnavailable
 from flows import artifacts
-from flows.attempts import PhaseRetry
+from flows.answers import Paused, PhaseRetry
+from flows.claims import claimed_segment
 from flows.phases import checkpoint, collect, commit, commit_start, evaluate, learn, place, prepare, sync, warm_up
 from flows.recovery import recover
-from flows.segment import Outcome, Segment, claimed_segment
+from flows.segment import Outcome, Segment
 from flows.state import ControlState
+from flows.stopping import StopNow
 
 
 @flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
@@ -32,22 +35,35 @@ def train(run: str) -> Outcome:
     with claimed_segment(run) as segment:
         segment.book(flow_run.get_id() or "", flow_run.get_name() or "")
         with artifacts.progress(segment) as progress:
-            state = None
-            while state is None or segment.goes_on(state):
-                try:
-                    state = advance(segment, state)
-                    progress.update(state.iteration)
-                except PhaseRetry:
-                    state = None
-        outcome = segment.close(state)
+            outcome = drive(segment, progress)
         artifacts.report(segment, outcome)
     return outcome
+
+
+def drive(segment: Segment, progress: artifacts.Progress) -> Outcome:
+    """Goes on until the target, a stop request, or what only a person can answer; a failure leads back to the last commit."""
+    state: ControlState | None = None
+    while True:
+        try:
+            if state is not None and not segment.goes_on(state):
+                return segment.close(state)
+            state = advance(segment, state)
+            progress.update(state.iteration)
+        except PhaseRetry:
+            state = None
+        except LedgerUnavailable as error:
+            segment.await_ledger(error)
+            state = None
+        except StopNow:
+            assert state is not None, "a recovery is not left in the middle"
+        except Paused as paused:
+            return segment.pause(str(paused))
 
 
 def advance(segment: Segment, state: ControlState | None) -> ControlState:
     """The next state: recovered from the ledger, at the start and after a failure; else one iteration further."""
     if state is None:
-        after = recover(segment, segment.committed_iteration())
+        after = recover(segment, segment.committed_iteration()).state
     elif state.iteration < 0:
         after = begin(segment, state)
     else:

@@ -169,6 +169,20 @@ class SyncReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoverReceipt:
+    """What it took to get to the last commit's state. restored: iteration of the loaded snapshot; none where the actors still
+    held what was needed. warm: no trainer rank had to be made. Seconds: until the actors were ready, of loading, of replay.
+    """
+
+    restored: int | None
+    replayed: int
+    warm: bool
+    start_seconds: float
+    restore_seconds: float
+    replay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ActorIdentity:
     """Who an actor is, for logs and for the record of attempts."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from flows.lease import LeaseKeeper
 from yatt_core.errors import FencedError
 
 LIFE = 0.5
+WAIT = 0.3
 
 
 @pytest.fixture
@@ -25,34 +27,65 @@ def held(tmp_path: Path) -> Iterator[tuple[str, Ledger, Fence]]:
         yield address, ledger, ledger.leases.acquire(run, this_process(), LIFE)
 
 
-def test_a_kept_lease_outlives_its_own_life(held: tuple[str, Ledger, Fence]) -> None:
+def keeper_of(held: tuple[str, Ledger, Fence], wait: float = WAIT, **options: Any) -> LeaseKeeper:
     address, _, fence = held
-    keeper = LeaseKeeper(address, fence, LIFE)
+    return LeaseKeeper(address, fence, LIFE, wait, **options)
+
+
+def lost(keeper: LeaseKeeper) -> str:
+    """Waits until the keeper says that the lease is lost, and returns why."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            keeper.check()
+        except FencedError as error:
+            return str(error)
+        time.sleep(0.01)
+    raise AssertionError("the lease was never lost")
+
+
+def test_a_kept_lease_outlives_its_own_life(held: tuple[str, Ledger, Fence]) -> None:
+    beats: list[str] = []
+    keeper = keeper_of(held, on_beat=lambda ledger: beats.append(ledger.runs.find(held[2].run).state))
     keeper.start()
     time.sleep(3 * LIFE)
     keeper.check()
     keeper.stop()
+    assert beats, "whoever wants to look at the ledger is asked at every renewal"
 
 
 def test_a_takeover_is_noticed(held: tuple[str, Ledger, Fence]) -> None:
-    address, ledger, fence = held
-    keeper = LeaseKeeper(address, fence, LIFE)
+    _, ledger, fence = held
+    keeper = keeper_of(held, wait=20.0)
     ledger.leases.acquire(fence.run, this_process("another"), LIFE, holder_is_gone=lambda holder: True)
     keeper.start()
-    deadline = time.monotonic() + 10
-    with pytest.raises(FencedError):
-        while time.monotonic() < deadline:
-            keeper.check()
-            time.sleep(0.01)
+    assert "epoch" in lost(keeper)
     keeper.stop()
 
 
 def test_a_driver_that_was_stopped_and_continued_knows_by_its_own_clock(held: tuple[str, Ledger, Fence]) -> None:
-    """Nobody renews (the thread was stopped with the process); the database is not asked."""
-    address, ledger, fence = held
-    keeper = LeaseKeeper(address, fence, LIFE)
+    """Nobody renews (the thread was stopped with the process) and nobody confirms; the database is not asked."""
+    keeper = keeper_of(held)
     keeper.check()
-    ledger.close()
+    held[1].close()
     time.sleep(LIFE + 0.1)
     with pytest.raises(FencedError, match="ran out"):
         keeper.check()
+
+
+def test_a_driver_that_overslept_goes_on_once_the_ledger_confirms_its_epoch(held: tuple[str, Ledger, Fence]) -> None:
+    keeper = keeper_of(held, wait=20.0)
+    time.sleep(LIFE + 0.1)
+    keeper.start()
+    keeper.check()
+    keeper.stop()
+
+
+def test_a_main_loop_that_hangs_is_not_kept_alive(held: tuple[str, Ledger, Fence]) -> None:
+    keeper = keeper_of(held, wait=20.0)
+    keeper.allow(0.05, "learn of iteration 3")
+    keeper.start()
+    reason = lost(keeper)
+    assert "hangs in learn of iteration 3" in reason
+    assert "test_lease_keeper" in reason, "with the stack of the main thread"
+    keeper.stop()

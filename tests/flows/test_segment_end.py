@@ -10,10 +10,11 @@ import pytest
 from db.errors import Fenced, LedgerUnavailable
 from db.holder import this_process
 from db.ledger import Ledger
+from flows.claims import claimed_segment, ended_on_error, offered
 from flows.home import Home
 from flows.launch import create_run, open_segment
 from flows.protocols import SilentObserver
-from flows.segment import Segment, claimed_segment, offered
+from flows.segment import Segment
 from tests.services import ROOT
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.spec import load_spec
@@ -43,13 +44,13 @@ def recorded(segment: Segment) -> tuple[str, str, str | None]:
     ],
 )
 def test_every_error_leaves_a_recorded_state(segment: Segment, error: BaseException, state: str, reason: str) -> None:
-    with pytest.raises(type(error)), segment.ended_on_error():
+    with pytest.raises(type(error)), ended_on_error(segment):
         raise error
     assert recorded(segment) == (state, reason, None)
 
 
 def test_a_lease_that_ran_out_and_went_to_nobody_leaves_a_failed_run(segment: Segment) -> None:
-    with pytest.raises(FencedError), segment.ended_on_error():
+    with pytest.raises(FencedError), ended_on_error(segment):
         raise FencedError("the lease of epoch 1 ran out")
     assert recorded(segment) == ("failed", "the lease of epoch 1 ran out", None)
 
@@ -57,7 +58,7 @@ def test_a_lease_that_ran_out_and_went_to_nobody_leaves_a_failed_run(segment: Se
 def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(segment: Segment) -> None:
     with Ledger.open(segment.home.ledger) as ledger:
         ledger.leases.acquire(segment.run, this_process("the next"), 60, holder_is_gone=lambda _: True)
-        with pytest.raises(FencedError), segment.ended_on_error():
+        with pytest.raises(FencedError), ended_on_error(segment):
             raise Fenced("epoch 1 is over")
     state, _, holder = recorded(segment)
     assert state == "created" and holder is not None and "the next" in holder
@@ -71,7 +72,7 @@ def test_a_ledger_that_is_away_does_not_hide_what_ended_the_segment(
 
     monkeypatch.setattr(segment.ledger.runs, "set_state", away)
     monkeypatch.setattr(segment.ledger.leases, "release", away)
-    with pytest.raises(InfrastructureError, match="the cause"), segment.ended_on_error():
+    with pytest.raises(InfrastructureError, match="the cause"), ended_on_error(segment):
         raise InfrastructureError("the cause")
 
 
@@ -91,14 +92,14 @@ def test_a_flow_that_claimed_its_segment_ends_it_once(segment: Segment) -> None:
 
 def test_no_actors_are_started_behind_the_end(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(segment, "start_fleet", lambda: started.append("fleet"))
+    monkeypatch.setattr(segment.start, "make_ready", lambda: started.append("fleet"))
     connecting, connected = threading.Event(), threading.Event()
 
     def connect() -> None:
         connecting.set()
         connected.wait(10)
 
-    segment.begin_start(connect)
+    segment.start.begin(connect)
     assert connecting.wait(10)
     threading.Timer(0.2, connected.set).start()
     segment.end("interrupted")

@@ -25,16 +25,25 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """The spec in a YAML file, after its overrides."""
     layers: list[Layer] = []
     tree = _read_tree(path, (), layers)
-    for text in overrides:
-        override = Override.parse(text)
-        tree = override.apply(tree)
-        layers.append(override.layer())
-    return _validate(tree, lambda place: origin_of(layers, place, str(path)))
+    return _with_overrides(tree, overrides, layers, str(path))
+
+
+def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSpec:
+    """A spec with some of its values changed; origin names it in errors."""
+    return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin)
 
 
 def parse_spec(tree: Any, origin: str) -> RunSpec:
     """The spec in a tree of plain values; origin names it in errors."""
     return _validate(tree, lambda place: origin)
+
+
+def _with_overrides(tree: Any, overrides: Sequence[str], layers: list[Layer], origin: str) -> RunSpec:
+    for text in overrides:
+        override = Override.parse(text)
+        tree = override.apply(tree)
+        layers.append(override.layer())
+    return _validate(tree, lambda place: origin_of(layers, place, origin))
 
 
 def _validate(tree: Any, origin: Callable[[Sequence[str | int]], str]) -> RunSpec:

@@ -43,7 +43,9 @@ class RecoverySpec(SpecModel):
     non_finite_limit: PositiveInt = 3
     """Skips and rollbacks in a row, behind which the run pauses."""
     quarantine_after: PositiveInt = 3
-    """Failures of actors on a node, behind which the run uses it no more, while there are others."""
+    """Actors lost on a node within `quarantine_seconds`, behind which the run does not use it, while there are others."""
+    quarantine_seconds: PositiveFloat = 3600.0
+    """How long a lost actor counts against its node."""
     budgets: BudgetSpec = BudgetSpec()
 
 

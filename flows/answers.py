@@ -1,0 +1,120 @@
+"""What a failed phase leads to: its budget, and behind that the answer that the spec gives to its kind of failure.
+
+Consumes an error that a phase raised and what was charged in the ledger. An answer that changes what the run computes (a
+skipped update, a rollback) is a choice: it is written before it takes effect, and obeyed by whoever recovers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from db.records import ChoiceRow
+from flows.experience import has_damage
+from flows.segment import Segment
+from flows.state import ControlState
+from yatt_core.data.prompts import draw
+from yatt_core.errors import DataError, FailureClass, NumericError, ReplayError, StorageFullError, YattError
+from yatt_core.logs import redact
+
+log = logging.getLogger("yatt_core.flow")
+NON_FINITE, CURSOR = "non_finite", "cursor"
+SKIP, ROLLBACK = "skip", "rollback"
+READS_SHARDS = frozenset({"prepare", "learn"})
+
+
+class PhaseRetry(Exception):
+    """A phase failed and the answer is to recover to the last commit and go on."""
+
+
+class Paused(Exception):
+    """The run cannot go on until somebody has looked; its text says why."""
+
+
+def answer(segment: Segment, iteration: int, name: str, error: YattError) -> None:
+    """Raises `PhaseRetry` or `Paused` where that is the answer to the error; returns where the error has to end the segment."""
+    reason = redact(str(error))
+    if isinstance(error, StorageFullError):
+        raise Paused(f"{reason}; make room, then `yatt resume {segment.run}`") from error
+    if isinstance(error, ReplayError):
+        return
+    if within_budget(segment, iteration, name, error):
+        segment.observer.warned(f"{name} of iteration {iteration} failed and is tried again: {reason}")
+        raise PhaseRetry(reason) from error
+    if isinstance(error, NumericError) and name == "learn":
+        _answer_non_finite(segment, iteration, reason)
+
+
+def within_budget(segment: Segment, iteration: int, name: str, error: YattError) -> bool:
+    """True if the phase may be tried again after one more failure of the error's class."""
+    budgets = segment.spec.recovery.budgets
+    allowed = {
+        FailureClass.INFRASTRUCTURE: budgets.infrastructure,
+        FailureClass.DATA: budgets.data,
+        FailureClass.NUMERIC: budgets.numeric,
+    }.get(error.failure_class, 1)
+    if isinstance(error, DataError) and name in READS_SHARDS and has_damage(segment, segment.branch, iteration):
+        allowed = budgets.infrastructure  # the disk's failure, not the data's: the shard is made again
+    charged = segment.ledger.phases.charged(segment.run, segment.branch, iteration, name)
+    return charged.get(error.failure_class.value, 0) < allowed
+
+
+# -- updates that are not finite --------------------------------------------------------------------------------------
+
+
+def _answer_non_finite(segment: Segment, iteration: int, reason: str) -> None:
+    """Raises what `recovery.on_non_finite` asks for; returns for `stop`."""
+    wanted = segment.spec.recovery.on_non_finite
+    if wanted == "stop":
+        return
+    if wanted == "pause":
+        raise Paused(f"update {iteration} is not finite: {reason}")
+    body: dict[str, Any] = {"answer": wanted, "reason": reason}
+    if wanted == ROLLBACK:
+        body["to"] = _newest_snapshot_before(segment, iteration)
+    if _answers_in_a_row(segment, iteration, body) >= segment.spec.recovery.non_finite_limit:
+        raise Paused(f"update {iteration} is not finite, after {wanted} was the answer again and again: {reason}")
+    chosen = segment.ledger.records.choice(segment.fence, ChoiceRow(segment.branch, iteration, NON_FINITE, body))
+    log.error("update %d is not finite; the answer is %s", iteration, chosen.body)
+    segment.observer.warned(f"update {iteration} is not finite; the answer is {wanted}: {reason}")
+    raise PhaseRetry(reason)
+
+
+def _newest_snapshot_before(segment: Segment, iteration: int) -> int:
+    at = next((row.iteration for row in segment.snapshots.kept() if row.iteration < iteration), None)
+    if at is None:
+        raise Paused(f"update {iteration} is not finite, and there is no snapshot to roll back to")
+    return at
+
+
+def _answers_in_a_row(segment: Segment, iteration: int, body: dict[str, Any]) -> int:
+    """Skips right before the iteration, or rollbacks to the same snapshot."""
+    if body["answer"] == ROLLBACK:
+        branches = segment.ledger.overview.show(segment.run).branches
+        return sum(row.parent_iteration == body["to"] and row.reason.startswith(NON_FINITE) for row in branches)
+    count = 0
+    while is_skipped(segment, segment.run, segment.branch, iteration - 1 - count):
+        count += 1
+    return count
+
+
+def is_skipped(segment: Segment, run: str, branch: int, iteration: int) -> bool:
+    """True if an iteration's update is not applied, by a choice that is in force."""
+    choice = segment.ledger.records.choices(run, branch, iteration).get(NON_FINITE)
+    return choice is not None and choice.body["answer"] == SKIP
+
+
+def obey_rollback(segment: Segment, state: ControlState) -> bool:
+    """Opens the branch that a recorded choice asks for, unless it is open; True if the segment is now on another branch.
+
+    The new branch draws none of the prompts that led to the failure.
+    """
+    iteration = state.iteration + 1
+    choice = segment.ledger.records.choices(segment.run, segment.branch, iteration).get(NON_FINITE)
+    if choice is None or choice.body["answer"] != ROLLBACK:
+        return False
+    _, cursor = draw(segment.spec.data, segment.spec.seed, state.cursor, segment.spec.data.prompts_per_iteration)
+    at, reason = int(choice.body["to"]), f"{NON_FINITE}: update {iteration} of branch {segment.branch}"
+    choices = {CURSOR: {"cursor": cursor.to_json()}}
+    segment.enter_branch(segment.ledger.runs.start_branch(segment.fence, at, reason, choices=choices))
+    return True

@@ -1,0 +1,116 @@
+"""Makes a segment's actors ready: beside the start of other services, and again after a failure.
+
+What lives and fits is kept: a driver that follows a killed one attaches to its actors. Consumes a way to connect to Ray;
+produces the fleet's standing, which says what of the last commit's state the actors still hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from threading import Event
+from typing import TYPE_CHECKING
+
+from yatt_core.cluster.devices import inventory
+from yatt_core.controllers.fleet import FleetStanding
+from yatt_core.errors import InfrastructureError
+from yatt_core.receipts import InputsReceipt
+
+if TYPE_CHECKING:
+    from flows.segment import Segment
+
+log = logging.getLogger("yatt_core.flow")
+END_SECONDS = 10.0
+"""How long a start under way may take to notice that the segment ends."""
+ACTOR_LOST, QUARANTINED = "actor_lost", "quarantined"
+
+
+class FleetStart:
+    """Starts, repairs and ends the fleet of one segment."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._connect: Callable[[], None] = lambda: None
+        self._starting: Future[FleetStanding] | None = None
+        self._ending = Event()
+        self._inputs: InputsReceipt | None = None
+        self.environment: Mapping[str, str] = {}
+        self.devices = 0
+
+    @property
+    def inputs(self) -> InputsReceipt:
+        """The run's inputs, once the fleet has started."""
+        if self._inputs is None:
+            raise InfrastructureError("the fleet has not started")
+        return self._inputs
+
+    def begin(self, connect: Callable[[], None]) -> None:
+        """Connects to Ray and starts the fleet in a thread, beside what else has to come up."""
+        self._connect = connect
+        executor = ThreadPoolExecutor(1, "start")
+        self._starting = executor.submit(self._start)
+        executor.shutdown(wait=False)
+
+    def ready(self) -> FleetStanding:
+        """Waits for the fleet that is starting; without one, keeps what lives and makes what is missing."""
+        if self._starting is None:
+            return self._start()
+        try:
+            return self._starting.result()
+        finally:
+            self._starting = None
+
+    def end(self) -> None:
+        """Ends the actors, also those that a start under way still makes: losing the first ones ends its waiting."""
+        self._ending.set()
+        self._segment.fleet.stop()
+        if self._starting is not None:
+            wait([self._starting], END_SECONDS)
+            self._segment.fleet.stop()
+
+    def _start(self) -> FleetStanding:
+        """Connects to Ray, which may be a new one since the last time, and makes the fleet ready."""
+        self._connect()
+        if self._ending.is_set():
+            raise InfrastructureError("the segment ends")
+        return self.make_ready()
+
+    def make_ready(self) -> FleetStanding:
+        """Keeps, makes and loads the actors; Ray must be connected."""
+        segment = self._segment
+        segment.check()
+        segment.observer.stage("starting controllers, engines and trainer")
+        self._book_losses()
+        fleet = segment.fleet
+        fleet.avoid_nodes = self._quarantined()
+        fleet.start()
+        self._inputs = fleet.materialise()
+        standing = fleet.load(self._inputs)
+        self.environment = fleet.environment()
+        self.devices = len(inventory())
+        segment.snapshots.attach(standing.snapshot_in_flight)
+        return standing
+
+    # -- quarantine ---------------------------------------------------------------------------------------------------
+
+    def _book_losses(self) -> None:
+        """Writes down which actors were lost, and where."""
+        fleet, fence = self._segment.fleet, self._segment.fence
+        for failure in fleet.failures:
+            self._segment.ledger.events.append(fence.run, ACTOR_LOST, asdict(failure), fence)
+        fleet.failures.clear()
+
+    def _quarantined(self) -> frozenset[str]:
+        """Names of the nodes on which too many actors were lost of late."""
+        segment, recovery = self._segment, self._segment.spec.recovery
+        since = segment.clock.time_ms() - 1000 * recovery.quarantine_seconds
+        losses = [link for link in segment.ledger.events.of_kind(segment.run, ACTOR_LOST) if link.at > since]
+        lost = Counter(str(link.body["node"]) for link in losses)
+        bad = frozenset(node for node, count in lost.items() if node and count >= recovery.quarantine_after)
+        if bad - segment.fleet.avoid_nodes:
+            segment.ledger.events.append(segment.run, QUARANTINED, {"nodes": sorted(bad)}, segment.fence)
+            segment.observer.warned(f"too many actors were lost on {', '.join(sorted(bad))}: used no more if there are others")
+        return bad

@@ -1,0 +1,134 @@
+"""What a failed phase leads to: budgets by class, a pause on a full disk, and the answer to an update that is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from db.commit import IterationCommit
+from db.records import SnapshotRow
+from flows.answers import CURSOR, Paused, PhaseRetry, answer, is_skipped, obey_rollback
+from flows.home import Home
+from flows.launch import create_run, open_segment
+from flows.protocols import SilentObserver
+from flows.recovery import committed_state
+from flows.segment import Segment
+from flows.state import ControlState
+from tests.services import ROOT
+from yatt_core.errors import DataError, InfrastructureError, NumericError, ReplayError, StorageFullError, YattError
+from yatt_core.spec import load_spec
+
+Opened = Callable[..., Segment]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
+    def make(*overrides: str) -> Segment:
+        home = Home(tmp_path / "runs")
+        spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.enabled=false", *overrides])
+        segment = open_segment(home, create_run(home, spec), spec, SilentObserver(), None)
+        request.addfinalizer(lambda: segment.end("ended"))
+        return segment
+
+    return make
+
+
+def fail(segment: Segment, phase: str, iteration: int, error: YattError) -> None:
+    """Books a failed attempt as the phase itself would, and asks for the answer."""
+    attempt = segment.ledger.phases.plan(segment.fence, segment.branch, iteration, phase)
+    segment.ledger.phases.dispatch(segment.fence, attempt)
+    segment.ledger.phases.fail(segment.fence, attempt, error.failure_class.value, str(error))
+    answer(segment, iteration, phase, error)
+
+
+def commit(segment: Segment, iteration: int) -> ControlState:
+    """Commits an iteration; the cursor moves on by an iteration's prompts, as in a run."""
+    from yatt_core.data.prompts import draw
+
+    if iteration == 0:
+        state = ControlState.initial(segment.spec.data)
+    else:
+        state = committed_state(segment)
+        _, cursor = draw(segment.spec.data, segment.spec.seed, state.cursor, segment.spec.data.prompts_per_iteration)
+        state = ControlState(iteration, cursor)
+    state = ControlState(iteration, state.cursor)
+    row = IterationCommit(segment.branch, iteration, state.to_json(), logged_at_ms=0)
+    segment.ledger.commits.commit(segment.fence, row)
+    return state
+
+
+def snapshot(segment: Segment, iteration: int) -> None:
+    row = SnapshotRow(
+        segment.run, segment.branch, iteration, segment.fence.epoch, f"snapshots/{iteration}", "0", 1, "0", 0.1
+    )
+    segment.ledger.records.snapshot(segment.fence, row)
+
+
+def test_budgets_are_kept_by_class(opened: Opened) -> None:
+    segment = opened("recovery.budgets.infrastructure=2")
+    with pytest.raises(PhaseRetry):
+        fail(segment, "collect", 1, InfrastructureError("lost"))
+    fail(segment, "collect", 1, DataError("a reward raises"))
+    fail(segment, "collect", 1, InfrastructureError("lost again"))
+    with pytest.raises(PhaseRetry):
+        fail(segment, "collect", 2, InfrastructureError("another iteration has its own"))
+
+
+def test_a_full_disk_pauses(opened: Opened) -> None:
+    with pytest.raises(Paused, match=r"No space left.*make room, then `yatt resume"):
+        fail(opened(), "collect", 1, StorageFullError("/runs: No space left on device"))
+
+
+def test_a_replay_that_differs_is_never_answered_by_another_try(opened: Opened) -> None:
+    segment = opened("recovery.budgets.numeric=5")
+    fail(segment, "recover", 3, ReplayError("differs"))
+
+
+def test_skips_are_choices_and_have_an_end(opened: Opened) -> None:
+    segment = opened("recovery.non_finite_limit=2")
+    for iteration in (3, 4):
+        with pytest.raises(PhaseRetry):
+            fail(segment, "learn", iteration, NumericError("the loss is nan"))
+        assert is_skipped(segment, segment.run, 0, iteration)
+    with pytest.raises(Paused, match="again and again"):
+        fail(segment, "learn", 5, NumericError("the loss is nan"))
+    assert not is_skipped(segment, segment.run, 0, 5)
+    with pytest.raises(PhaseRetry):
+        fail(segment, "learn", 7, NumericError("one that was fine lies between"))
+
+
+@pytest.mark.parametrize(("wanted", "raised"), [("pause", Paused), ("stop", None)])
+def test_pause_and_stop(opened: Opened, wanted: str, raised: type[Exception] | None) -> None:
+    segment = opened(f"recovery.on_non_finite={wanted}")
+    if raised is None:
+        fail(segment, "learn", 3, NumericError("the loss is nan"))
+    else:
+        with pytest.raises(raised, match="update 3 is not finite"):
+            fail(segment, "learn", 3, NumericError("the loss is nan"))
+    assert not segment.ledger.records.choices(segment.run, 0, 3)
+
+
+def test_a_rollback_opens_a_branch_that_draws_other_prompts(opened: Opened) -> None:
+    segment = opened("recovery.on_non_finite=rollback", "recovery.non_finite_limit=1")
+    states = [commit(segment, iteration) for iteration in range(5)]
+    snapshot(segment, 0)
+    snapshot(segment, 3)
+    with pytest.raises(PhaseRetry):
+        fail(segment, "learn", 5, NumericError("the loss is nan"))
+    assert obey_rollback(segment, states[-1])
+    assert segment.branch == 1
+    state = committed_state(segment)
+    assert state.iteration == 3
+    assert state.cursor != states[3].cursor, "the prompts behind the snapshot are not drawn again"
+    assert CURSOR in segment.ledger.records.choices(segment.run, 1, 4)
+    assert not obey_rollback(segment, state), "once"
+    with pytest.raises(Paused, match="again and again"):
+        fail(segment, "learn", 4, NumericError("the loss is nan"))
+
+
+def test_without_a_snapshot_there_is_nothing_to_roll_back_to(opened: Opened) -> None:
+    segment = opened("recovery.on_non_finite=rollback")
+    with pytest.raises(Paused, match="no snapshot"):
+        fail(segment, "learn", 1, NumericError("the loss is nan"))

@@ -1,0 +1,78 @@
+"""Requests to stop: where they may interrupt, and what two signals mean."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from flows.deadlines import deadline
+from flows.stopping import StopNow, StopRequests, graceful_signals
+from yatt_core.spec.recovery import RecoverySpec
+
+
+def test_without_a_limit_no_phase_is_interrupted() -> None:
+    requests = StopRequests()
+    requests.ask()
+    with requests.phase("collect"):
+        requests.interrupt()
+    assert requests.asked and not requests.overdue
+
+
+def test_an_overdue_stop_leaves_what_can_be_left() -> None:
+    requests = StopRequests()
+    requests.ask(within=requests.reserve)
+    with requests.phase("learn"):
+        requests.interrupt()
+    with pytest.raises(StopNow), requests.phase("collect"):
+        raise AssertionError("the phase does not begin")
+
+
+def test_the_shorter_limit_counts() -> None:
+    requests = StopRequests()
+    requests.ask(within=3600.0)
+    assert not requests.overdue
+    requests.ask(within=0.0)
+    requests.ask(within=3600.0)
+    assert requests.overdue
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_the_first_signal_asks_and_the_second_ends(number: int) -> None:
+    requests, said = StopRequests(), []
+    with pytest.raises(KeyboardInterrupt), graceful_signals(requests, None, said.append):
+        os.kill(os.getpid(), number)
+        assert requests.asked and said
+        os.kill(os.getpid(), number)
+
+
+def test_a_phase_under_way_is_left_when_the_grace_is_over() -> None:
+    requests = StopRequests()
+    started = time.monotonic()
+    with (
+        pytest.raises(StopNow),
+        graceful_signals(requests, requests.reserve, lambda text: None),
+        requests.phase("collect"),
+    ):
+        os.kill(os.getpid(), signal.SIGTERM)
+        while time.monotonic() - started < 30:
+            time.sleep(0.05)
+
+
+def test_handlers_are_put_back() -> None:
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
+    }
+    with graceful_signals(StopRequests(), None, lambda text: None):
+        assert signal.getsignal(signal.SIGINT) != before[signal.SIGINT]
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_deadlines_follow_history_within_their_bounds() -> None:
+    spec = RecoverySpec(phase_deadline_seconds=600, deadline_factor=5, deadline_floor_seconds=60)
+    assert deadline([1.0, 2.0], spec) == 600, "two say nothing"
+    assert deadline([1.0, 2.0, 3.0], spec) == 60
+    assert deadline([1.0, 20.0, 3.0], spec) == 100
+    assert deadline([1000.0] * 20, spec) == 600
