@@ -1,0 +1,152 @@
+"""Drives a simulated run with the product's own loop, phases, recovery, accounts and ledger, driver after driver.
+
+Tasks are called without Prefect, since there is nothing to schedule; the ledger is a real one on simulated time, in memory-backed
+files where the system has them, since what the disk takes is no part of simulated time.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+from prefect import Task
+
+import flows.phases
+import flows.recovery
+import flows.train
+from benchmarks.simulation.cluster import Cluster, DriverKilled
+from benchmarks.simulation.fleet import SimulatedFleet
+from benchmarks.simulation.trace import Trace
+from db.holder import this_process
+from db.ledger import Ledger
+from flows.accounting import Accounts, accounts_of
+from flows.advice import Advice, advise
+from flows.home import Home
+from flows.launch import create_run
+from flows.protocols import SilentObserver
+from flows.segment import Segment
+from yatt_core.cluster.devices import Device
+from yatt_core.controllers.fleet import Fleet
+from yatt_core.spec import RunSpec, parse_spec
+
+DEVICES, ENGINES, RANKS, SHARDS = 64, 16, 64, 16
+MEMORY_FILES = Path("/dev/shm")
+LEASE_SECONDS = 1e6
+"""The keeper's thread has no part in simulated time: the lease outlasts the run, and a lost driver's is taken over at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """What a simulated run came to."""
+
+    wall_seconds: float
+    drivers: int
+    weights_digest: str
+    struck: int
+    accounts: Accounts
+    advice: Advice
+
+
+class Watcher(SilentObserver):
+    """Tells the cluster when an iteration begins."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def phase_started(self, iteration: int, phase: str) -> None:
+        """The first phase of an iteration sets its fault."""
+        if phase == "place":
+            self._cluster.iteration_begins(iteration)
+
+
+class NoProgress:
+    """Stands where Prefect's progress artifact does."""
+
+    def update(self, iteration: int) -> None:
+        """Nobody watches."""
+
+
+def simulated_spec(trace: Trace, every: int) -> RunSpec:
+    """One prompt a shard; budgets and limits as by default."""
+    engine = {"kind": "virtual", "clock_factor": 1e9}
+    return parse_spec(
+        {
+            "name": "simulated",
+            "iterations": trace.iterations,
+            "data": {
+                "sources": [{"kind": "reasoning_gym", "task": "spell_backward", "size": 200}],
+                "held_out": 20,
+                "probe": 20,
+                "prompts_per_iteration": SHARDS,
+                "logical_shards": SHARDS,
+            },
+            "rollout": {"engine": {**engine, "instances": ENGINES}},
+            "trainer": {"engine": {**engine, "ranks": RANKS}},
+            "rewards": {"parts": [{"name": "virtual", "function": "virtual_score"}], "correct_at": 0.5},
+            "snapshots": {"every": every},
+            "evaluation": {"every": 0},
+            "tracking": {"enabled": False},
+            "retention": {"experience": "needed"},
+            "recovery": {"lease_seconds": LEASE_SECONDS},
+        },
+        "the simulated run",
+    )
+
+
+def drive(trace: Trace, every: int) -> Driven:
+    """Drives a run to its end with a snapshot every so many iterations."""
+    where = MEMORY_FILES if os.access(MEMORY_FILES, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="yatt-simulated-", dir=where) as folder, _without_prefect_and_ray():
+        home = Home(Path(folder))
+        spec = simulated_spec(trace, every)
+        run = create_run(home, spec)
+        cluster = Cluster(home.run_folder(run), trace, SHARDS, ENGINES, every)
+        drivers = 1
+        while not _driven(home, run, spec, cluster):
+            drivers += 1
+            cluster.spend(trace.durations.reload_driver)
+        with Ledger.open(home.ledger, migrate=False) as ledger:
+            history = ledger.overview.history(run)
+            accounts = accounts_of(history)
+            advice = advise(history, accounts, every)
+        digest = cluster.trainer.state.hex()
+        return Driven(cluster.clock.seconds, drivers, digest, len(cluster.struck), accounts, advice)
+
+
+def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
+    """One driver's life; false where it was killed."""
+    ledger = Ledger.open(home.ledger, migrate=False, clock=cluster.clock.time_ms)
+    try:
+        fence = ledger.leases.acquire(run, this_process(), LEASE_SECONDS, lambda holder: True)
+        fleet = cast(Fleet, SimulatedFleet(cluster, spec, fence.epoch))
+        segment = Segment(home, run, spec, ledger, fence, Watcher(cluster), None, clock=cluster.clock, fleet=fleet)
+        segment.book("", "")
+        try:
+            flows.train.drive(segment, cast(Any, NoProgress()))
+        except DriverKilled:
+            # What its keeper's thread did up to here, every other second.
+            ledger.leases.renew(fence, LEASE_SECONDS)
+            return False
+        segment.end("ended")
+        return True
+    finally:
+        ledger.close()
+
+
+@contextmanager
+def _without_prefect_and_ray() -> Iterator[None]:
+    """The phases as plain functions, and the simulated devices as Ray's."""
+    devices = tuple(Device(i, "gpu", f"node-{i // 8}", f"node-{i // 8}:gpu{i % 8}") for i in range(DEVICES))
+    with ExitStack() as stack:
+        for module in (flows.train, flows.phases, flows.recovery):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, Task):
+                    stack.enter_context(mock.patch.object(module, name, value.fn))
+        stack.enter_context(mock.patch("flows.fleet_start.inventory", lambda: devices))
+        yield

@@ -1,0 +1,55 @@
+"""The files of a simulated cluster: sealed shards and snapshots as the product knows them, of a few bytes each."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from yatt_core import durable
+from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.data.batch import SAMPLES_FILE, SHARD_KIND
+from yatt_core.keys import shard_folder
+from yatt_core.manifests import entry_of_bytes, publish_manifest
+from yatt_core.receipts import ShardReceipt, ShardTask, SnapshotReceipt
+
+STATE_FILE = "state"
+
+
+def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
+    """Publishes one shard of one sample a prompt; its bytes follow from its key alone, whichever epoch makes it."""
+    key, prompts = task.key, len(task.prompts)
+    data = str(key).encode()
+    folder = shard_folder(key, task.epoch)
+    durable.make_folder(run_folder / folder)
+    durable.write_file(run_folder / folder / SAMPLES_FILE, data)
+    manifest_sha256 = publish_manifest(run_folder / folder, SHARD_KIND, {}, {SAMPLES_FILE: entry_of_bytes(data)})
+    names = ("correct", "truncated", "reward_errors", "zero_spread_groups", "reward", "reward_squared")
+    counts = dict.fromkeys(("prompts", "samples", "prompt_tokens", "response_tokens"), float(prompts))
+    return ShardReceipt(
+        key=key,
+        epoch=task.epoch,
+        folder=str(folder),
+        manifest_sha256=manifest_sha256,
+        prompts=prompts,
+        samples=prompts,
+        tokens=prompts,
+        group_digests=b"".join(hashlib.sha256(b"%d" % prompt.ordinal).digest() for prompt in task.prompts),
+        sums=counts | dict.fromkeys(names, 0.0),
+        timing={},
+    )
+
+
+def write_snapshot(run_folder: Path, folder: str, identity: SnapshotIdentity, state: bytes) -> SnapshotReceipt:
+    """Publishes the trainer's state."""
+
+    def write(target: Path) -> None:
+        (target / STATE_FILE).write_bytes(state)
+
+    return publish_snapshot(run_folder, folder, identity, write, len(state))
+
+
+def read_snapshot(run_folder: Path, folder: str, manifest_sha256: str) -> bytes:
+    """A published state. Raises `DataError` where it does not agree with the digest."""
+    verify_snapshot(run_folder, folder, manifest_sha256)
+    return (run_folder / folder / STATE_FILE).read_bytes()

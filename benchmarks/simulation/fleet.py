@@ -1,0 +1,172 @@
+"""A driver's view of a simulated cluster: the calls of `yatt_core.controllers.fleet.Fleet`, on simulated time.
+
+What the real fleet learns from Ray, that an actor is gone, it learns here from the cluster: at the call that needs the actor,
+also when the actor was lost long before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.simulation.cluster import Cluster, Gathering, Publication, Update
+from benchmarks.simulation.files import read_snapshot
+from benchmarks.simulation.trace import ENGINE, TRAINER
+from yatt_core.checkpoints.publish import SnapshotIdentity
+from yatt_core.controllers.fleet import FleetStanding
+from yatt_core.errors import InfrastructureError
+from yatt_core.keys import WorkKey, snapshot_folder
+from yatt_core.receipts import (
+    BatchTask,
+    EvaluateReceipt,
+    InputsReceipt,
+    PrepareReceipt,
+    ShardReceipt,
+    ShardTask,
+    SnapshotReceipt,
+    SyncReceipt,
+    UpdateReceipt,
+    WarmupReceipt,
+)
+from yatt_core.spec import RunSpec
+
+HELD_OUT = 4
+
+
+class SimulatedFleet:
+    """One epoch's hold on the cluster; the cluster stays when a driver goes."""
+
+    def __init__(self, cluster: Cluster, spec: RunSpec, epoch: int) -> None:
+        self._cluster, self._spec, self._epoch = cluster, spec, epoch
+        self._created: tuple[str, ...] = ()
+        self.deadline = 0.0
+        self.failures: list[Any] = []
+        self.avoid_nodes: frozenset[str] = frozenset()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> tuple[str, ...]:
+        """Makes what is missing, side by side; returns the names of what was made."""
+        cluster, times = self._cluster, self._cluster.trace.durations
+        lost = set(cluster.lost)
+        cluster.spend(max((times.reload(kind) for kind in lost), default=0.0))
+        cluster.lost -= lost
+        names = {TRAINER: [f"trainer-{i}" for i in range(self._spec.trainer.engine.ranks)], ENGINE: ["rollout-0"]}
+        self._created = tuple(name for kind in sorted(lost) for name in names[kind])
+        return self._created
+
+    def materialise(self) -> InputsReceipt:
+        """There is nothing to write."""
+        return InputsReceipt("inputs", "", "0" * 64, "0" * 64, 1, HELD_OUT, 1, 1, 1)
+
+    def load(self, inputs: InputsReceipt) -> FleetStanding:
+        """What the actors hold, behind what they were asked to do before."""
+        trainer = self._cluster.trainer
+        if trainer.update is not None:
+            self._cluster.spend(trainer.update.remaining, needs=(TRAINER,))
+        return FleetStanding(
+            trainer_version=trainer.version,
+            trainer_key=None if trainer.receipt is None else trainer.receipt.key,
+            engine_versions=tuple(self._cluster.engine_versions),
+            snapshot_in_flight=trainer.publication is not None or trainer.published is not None,
+            created=self._created,
+        )
+
+    def environment(self) -> Mapping[str, str]:
+        """Never changes."""
+        return {"layout": "simulated"}
+
+    def stop(self) -> None:
+        """The simulation ends with its process."""
+
+    # -- phases -------------------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> WarmupReceipt:
+        """Brings the trainer to version 0 in no time."""
+        trainer = self._cluster.trainer
+        trainer.version, trainer.state = 0, b"initial"
+        return WarmupReceipt(0, 0.0, 0.0, 0.0, trainer.state.hex())
+
+    def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
+        """Yields shards as they are sealed; goes on with a collection that an earlier driver began."""
+        cluster = self._cluster
+        waiting = [task for task in tasks if task.key not in cluster.sealed]
+        if waiting and cluster.collection is None:
+            cluster.spend(0.0, needs=(ENGINE,))
+            cluster.collection = Gathering(waiting)
+        for task in tasks:
+            while task.key not in cluster.sealed:
+                if cluster.collection is None:
+                    raise InfrastructureError("simulated: the controllers stopped, an engine was lost")
+                cluster.spend(cluster.shard_seconds - cluster.collection.worked, needs=(ENGINE,))
+            receipt = cluster.sealed[task.key]
+            yield replace(receipt, adopted=receipt.epoch != self._epoch)
+
+    def prepare(self, task: BatchTask) -> PrepareReceipt:
+        """Takes its time; an attempt that is lost begins anew."""
+        self._cluster.spend(self._cluster.trace.durations.prepare, needs=(TRAINER,))
+        return PrepareReceipt(task.key, f"prepared.e{self._epoch:04d}", {}, {}, {})
+
+    def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
+        """Files are not lost here; a rank has to be there to say so."""
+        self._cluster.spend(0.0, needs=(TRAINER,))
+        return True
+
+    def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
+        """Applies an update, or returns the receipt of the one that was applied."""
+        cluster, trainer = self._cluster, self._cluster.trainer
+        cluster.spend(0.0, needs=(TRAINER,))
+        if trainer.receipt is not None and trainer.receipt.key == task.key:
+            return trainer.receipt
+        if trainer.version != task.key.iteration - 1:
+            raise InfrastructureError(f"simulated: {task.key} was asked of a trainer at version {trainer.version}")
+        trainer.update = Update(task, cluster.trace.durations.learn)
+        cluster.spend(trainer.update.remaining, needs=(TRAINER,))
+        assert trainer.receipt is not None, "an update's time has passed"
+        return trainer.receipt
+
+    def sync(self, version: int) -> list[SyncReceipt]:
+        """Brings the weights into the engines that do not hold them."""
+        cluster = self._cluster
+        cluster.spend(0.0, needs=(TRAINER, ENGINE))
+        if any(held != version for held in cluster.engine_versions):
+            cluster.engine_versions = [-1] * cluster.engines
+            cluster.spend(cluster.trace.durations.sync, needs=(TRAINER, ENGINE))
+            cluster.engine_versions = [version] * cluster.engines
+        return [SyncReceipt(number, version, 0.0) for number in range(cluster.engines)]
+
+    def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
+        """In no time: only the first and the last iteration are evaluated."""
+        key = WorkKey(run, 0, iteration, "evaluate")
+        return [EvaluateReceipt(key, held_out, held_out, (0.0,) * held_out)]
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def begin_snapshot(self, run: str, audit_head: str) -> None:
+        """The stall, behind which the snapshot is published in the background."""
+        cluster, trainer, times = self._cluster, self._cluster.trainer, self._cluster.trace.durations
+        cluster.spend(times.stall, needs=(TRAINER,))
+        digest = trainer.state.hex()
+        identity = SnapshotIdentity(run, 0, trainer.version, self._epoch, self._spec.digest, digest, audit_head)
+        folder = str(snapshot_folder(0, trainer.version, self._epoch))
+        trainer.publication = Publication(identity, folder, trainer.state, times.publish)
+
+    def snapshot_result(self, wait_seconds: float = 0.0) -> SnapshotReceipt | None:
+        """The receipt of the snapshot in flight, once."""
+        cluster, trainer = self._cluster, self._cluster.trainer
+        cluster.spend(0.0, needs=(TRAINER,))
+        if trainer.publication is not None and wait_seconds:
+            cluster.spend(min(wait_seconds, trainer.publication.remaining), needs=(TRAINER,))
+        receipt, trainer.published = trainer.published, None
+        return receipt
+
+    def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
+        """Loads a snapshot; its time is part of the reload."""
+        cluster, trainer = self._cluster, self._cluster.trainer
+        cluster.spend(0.0, needs=(TRAINER,))
+        trainer.state, trainer.version, trainer.receipt = (
+            read_snapshot(cluster.folder, folder, manifest_sha256),
+            version,
+            None,
+        )

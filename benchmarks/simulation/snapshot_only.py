@@ -1,0 +1,30 @@
+"""The same faults met with snapshots alone: after each, everything since the last snapshot is done again, iterations whole.
+
+This is what a run does that keeps no log of its experience. It gets the same iterations, the same stalls and restarts, and its
+snapshots are durable at once.
+"""
+
+from __future__ import annotations
+
+from benchmarks.simulation.trace import Trace
+
+
+def wall_seconds(trace: Trace, every: int) -> float:
+    """Simulated wall time of the whole trace with a snapshot every so many iterations."""
+    times = trace.durations
+    clock, done, kept = times.reload_trainer, 0, 0
+    struck: set[int] = set()
+    while done < trace.iterations:
+        iteration = done + 1
+        length = times.iteration + (times.stall if iteration % every == 0 else 0.0)
+        fault = trace.faults.get(iteration)
+        if fault is not None and iteration not in struck:
+            struck.add(iteration)
+            clock += fault.share * length + times.reload(fault.kind)
+            done = kept
+            continue
+        clock += length
+        done = iteration
+        if iteration % every == 0:
+            kept = iteration
+    return clock

@@ -1,0 +1,75 @@
+"""What a simulated run is like: how long its phases take, and which faults strike it when. Seeded; printed with the results.
+
+A fault belongs to an iteration and strikes at a uniformly drawn share of that iteration's time, the first time that it is
+worked on. So every way to recover is struck by the same faults, and none by more because it takes longer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TRAINER, ENGINE, DRIVER = "trainer rank", "engine", "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Seconds. stall: how long the trainer stands still for a snapshot. publish: until it is durable, in the background.
+
+    learn and sync take 80 s together; prepare stands for all the rest. reload: until what was lost is there again, loading
+    of the snapshot included.
+    """
+
+    collect: float = 210.0
+    prepare: float = 10.0
+    learn: float = 65.0
+    sync: float = 15.0
+    stall: float = 15.0
+    publish: float = 60.0
+    reload_trainer: float = 120.0
+    reload_engine: float = 60.0
+    reload_driver: float = 15.0
+
+    @property
+    def iteration(self) -> float:
+        """An undisturbed iteration without a snapshot."""
+        return self.collect + self.prepare + self.learn + self.sync
+
+    def reload(self, kind: str) -> float:
+        """Until what a fault took away is there again."""
+        return {TRAINER: self.reload_trainer, ENGINE: self.reload_engine, DRIVER: self.reload_driver}[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """share: of its iteration's time, in [0, 1)."""
+
+    kind: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A run's iterations and the faults that strike it, by iteration."""
+
+    iterations: int
+    faults: Mapping[int, Fault]
+    durations: Durations = Durations()
+
+
+def draw_trace(faults: int, iterations_per_fault: int, seed: int, durations: Durations) -> Trace:
+    """So many faults in that many times as many iterations, each iteration as likely as any other; 40 % trainer ranks, 40 %
+    engines, 20 % drivers, in drawn order.
+    """
+    source = random.Random(seed)
+    iterations = faults * iterations_per_fault
+    kinds = [TRAINER] * (2 * faults // 5) + [ENGINE] * (2 * faults // 5)
+    kinds += [DRIVER] * (faults - len(kinds))
+    source.shuffle(kinds)
+    struck = sorted(source.sample(range(1, iterations + 1), faults))
+    return Trace(
+        iterations,
+        {iteration: Fault(kind, source.random()) for iteration, kind in zip(struck, kinds, strict=True)},
+        durations,
+    )
