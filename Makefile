@@ -1,13 +1,15 @@
 # make run    set up, then train the quickstart           make test    set up, then the tests (at most 15 minutes)
 # make check  ruff, mypy --strict, import-linter          make verify  the full matrices (at most 75 minutes)
+# make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
 # ARGS passes options on: make run ARGS="--set seed=1"
-.PHONY: run test verify check setup clean
+.PHONY: run test verify chaos sabotage check setup clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
 # Tests write below the repository alone.
 TEST_FOLDER := $(CURDIR)/.tmp
-PYTEST := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY) -m pytest -n 2 --dist loadgroup --basetemp=$(TEST_FOLDER)/pytest
+TEST_PYTHON := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY)
+PYTEST := $(TEST_PYTHON) -m pytest -n 2 --dist loadgroup --basetemp=$(TEST_FOLDER)/pytest
 
 run: setup
 	.venv/bin/yatt train configs/quickstart.yaml $(ARGS)
@@ -17,6 +19,12 @@ test: setup check
 
 verify: setup check
 	$(PYTEST) --timeout 900 $(ARGS)
+
+chaos: setup
+	@$(TEST_PYTHON) -m tests.recovery.chaos $(ARGS)
+
+sabotage: setup
+	@$(TEST_PYTHON) -m tests.sabotage.run $(ARGS)
 
 check: setup
 	$(PY) -m ruff check .

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-SHARING = ("cluster", "flows")
+SHARING = ("cluster", "flows", "recovery")
 OF_THEIR_OWN = ("test_exact",)
 """Long enough to be worth services of its own, so that two workers have equal shares."""
 

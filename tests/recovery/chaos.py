@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,11 @@ class Record:
 class Chaos:
     """Strikes a run until the schedule is done or the time is up."""
 
-    def __init__(self, struck: StruckRun, server: Server, seed: int) -> None:
+    def __init__(self, struck: StruckRun, server: Server, seed: int, prefect_seconds: float) -> None:
         self._struck, self._server, self._watch = struck, server, struck.watch
         self._choose = random.Random(f"yatt.chaos.targets:{seed}")
         self._highest = -1
+        self._prefect_seconds = prefect_seconds
         self.record = Record()
 
     def run(self, strikes: list[Strike], seconds: float) -> Record:
@@ -118,7 +119,7 @@ class Chaos:
             "pause": struck.pause,
             "cold": struck.cold,
             "raylet": struck.raylet,
-            "prefect": lambda: struck.service("prefect"),
+            "prefect": lambda: struck.prefect(self._prefect_seconds),
             "supervisor": struck.supervisor,
             "database": lambda: self._server.restart(crash) is None,
         }
@@ -254,6 +255,26 @@ def quantile(values: list[float], share: float) -> float | None:
     return statistics.quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
 
 
+def chaos(
+    folder: Path, spec: RunSpec, strikes: list[Strike], seed: int, seconds: float, prefect_seconds: float = 5.0
+) -> dict[str, Any]:
+    """Strikes a run of the spec for so long at most, ends it, drives one undisturbed to the same iteration, and compares.
+
+    folder: for all that both leave. prefect_seconds: how long a struck Prefect server stays away.
+    """
+    with bed(folder) as (home, server, environment):
+        began = time.monotonic()
+        with started(home, spec, environment) as struck:
+            record = Chaos(struck, server, seed, prefect_seconds).run(strikes, seconds)
+            minutes = (time.monotonic() - began) / 60
+            struck.stop()
+            reached, counts = struck.watch.iteration(), struck.watch.commits()
+        say(f"{len(record.faults)} faults in {minutes:.1f} min; now {reached} iterations without any")
+        quiet = undisturbed(home, spec.model_copy(update={"iterations": reached}), environment)
+        told = figures(home, struck, quiet, record, folder / "failpoints" / "published", counts)
+    return told | {"seed": seed, "minutes": round(minutes, 1)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
@@ -265,19 +286,8 @@ def main() -> int:
     arguments = parser.parse_args()
     spec = load_spec(arguments.spec, arguments.overrides)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    with ExitStack() as stack:
-        home, server, environment = stack.enter_context(bed(folder))
-        began = time.monotonic()
-        with started(home, spec, environment) as struck:
-            chaos = Chaos(struck, server, arguments.seed)
-            record = chaos.run(schedule(arguments.seed, arguments.faults), 60 * arguments.minutes)
-            minutes = (time.monotonic() - began) / 60
-            struck.stop()
-            reached, counts = struck.watch.iteration(), struck.watch.commits()
-        say(f"{len(record.faults)} faults in {minutes:.1f} min; now {reached} iterations without any")
-        quiet = undisturbed(home, spec.model_copy(update={"iterations": reached}), environment)
-        told = figures(home, struck, quiet, record, folder / "failpoints" / "published", counts)
-    told |= {"seed": arguments.seed, "minutes": round(minutes, 1)}
+    strikes = schedule(arguments.seed, arguments.faults)
+    told = chaos(folder, spec, strikes, arguments.seed, 60 * arguments.minutes)
     if told["digests_equal"] and not told["stuck"]:
         shutil.rmtree(folder)
     else:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
@@ -32,15 +33,23 @@ class Incarnation:
 
     pid: int
     output_file: Path
-    _status: Queue[int] = field(default_factory=lambda: Queue(1))
+    _status: Future[int] = field(default_factory=Future)
 
     def wait(self, seconds: float) -> int:
-        """Its exit status, negative for a signal. Raises `queue.Empty` when it does not end."""
-        return self._status.get(timeout=seconds)
+        """Its exit status, negative for a signal. Raises `TimeoutError` when it does not end."""
+        return self._status.result(seconds)
+
+    def ended(self) -> int | None:
+        """Its exit status; none while it lives."""
+        return self._status.result() if self._status.done() else None
 
     @property
     def output(self) -> str:
         return self.output_file.read_text()
+
+    def end(self, status: int) -> None:
+        """Notes how it ended."""
+        self._status.set_result(status)
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -87,7 +96,7 @@ class Nursery:
             if word == "born":
                 self._born.put(int(value))
             else:
-                self._living.pop(int(number))._status.put(int(value))
+                self._living.pop(int(number)).end(int(value))
 
 
 def main() -> int:

@@ -18,7 +18,8 @@ from tests.recovery.failpoints import PRODUCT, Failpoints, around, name_of, watc
 CONTROL = {
     "flows.launch": ("open_segment", "connect"),
     "flows.recovery": ("restore_newest", "replay"),
-    "flows.segment.Segment": ("start_threads", "begin_start", "ready_fleet", "book", "close", "end"),
+    "flows.fleet_start.FleetStart": ("begin", "ready", "make_ready", "end"),
+    "flows.segment.Segment": ("start_threads", "book", "close", "end"),
     "ops.tracking.mlflow_tracker.MlflowTracker": ("deliver", "_create_run", "_send_points"),
 }
 BELOW = ("db.engine", "contextlib")

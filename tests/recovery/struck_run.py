@@ -138,11 +138,20 @@ class StruckRun:
         raylets = [member.pid for member in members if _program(member).endswith("raylet")]
         return sum(kill(pid) for pid in raylets) > 0
 
-    def service(self, name: str) -> bool:
-        """Kills a service of the supervisor."""
+    def prefect(self, seconds: float) -> bool:
+        """Kills the Prefect server and keeps it away for so long: its supervisor sleeps meanwhile."""
         state = current_state(self.folder)
-        identity = state.service(name).identity if state else None
-        return identity is not None and send_signal(identity, signal.SIGKILL)
+        server = state.service("prefect").identity if state else None
+        if state is None or server is None:
+            return False
+        send_signal(state.identity, signal.SIGSTOP)
+        found = send_signal(server, signal.SIGKILL)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.tend()
+            time.sleep(POLL_SECONDS)
+        send_signal(state.identity, signal.SIGCONT)
+        return found
 
     def supervisor(self) -> bool:
         """Kills the supervisor alone."""

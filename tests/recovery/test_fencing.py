@@ -1,0 +1,107 @@
+"""Two drivers of one run, stopped and continued at will: one works, the other leaves, and nothing is written twice."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.flows.test_exact import check_each_point_once
+from tests.flows.tools import Driver, same_result
+from tests.recovery.conftest import Bed
+from tests.recovery.nursery import Incarnation
+from tests.recovery.test_sweep import check_the_ledger, published_twice
+from yatt_core.errors import ExitCode
+
+SECONDS = 90.0
+LEASE = 1.0
+SLOW = ("rollout.engine.base_seconds=0.03", f"recovery.lease_seconds={LEASE}", "iterations=6")
+
+
+class Drivers:
+    """The drivers of one run, of which one at most may work."""
+
+    def __init__(self, driver: Driver, bed: Bed, run: str) -> None:
+        self._driver, self._bed, self._run = driver, bed, run
+
+    def start(self) -> Incarnation:
+        return self._bed.nursery.start(self._driver.folder, self._run)
+
+    def epoch(self) -> int:
+        with self._driver.ledger() as ledger:
+            return max((segment.epoch for segment in ledger.overview.show(self._run).segments), default=0)
+
+    def await_commit_behind(self, iteration: int) -> int:
+        """Waits for a commit later than an iteration; returns the last one."""
+        return self._await(lambda: self._iteration() if self._iteration() > iteration else None)
+
+    def take_over(self) -> Incarnation:
+        """Starts drivers until one has the lease; the others have to leave with exit code 3."""
+        before = self.epoch()
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            successor = self.start()
+            while successor.ended() is None and self.epoch() == before:
+                time.sleep(0.02)
+            if successor.ended() is None:
+                return successor
+            assert successor.ended() == ExitCode.LEASE_HELD, successor.output
+        raise AssertionError(f"nobody took over:\n{successor.output}")
+
+    def _iteration(self) -> int:
+        with self._driver.ledger() as ledger:
+            return ledger.runs.find(self._run).iteration
+
+    def _await(self, value: Callable[[], int | None]) -> int:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            found = value()
+            if found is not None:
+                return int(found)
+            time.sleep(0.02)
+        raise AssertionError(f"{self._run}: no progress")
+
+
+@pytest.mark.timeout(400)
+def test_stopped_and_continued_drivers_never_work_side_by_side(driver: Driver, bed: Bed) -> None:
+    quiet, struck = driver.create("virtual.yaml", *SLOW), driver.create("virtual.yaml", *SLOW)
+    assert bed.nursery.start(driver.folder, quiet).wait(SECONDS) == 0
+    (bed.failpoints / "published").unlink(missing_ok=True)
+
+    drivers = Drivers(driver, bed, struck)
+    holder = one_of_two(drivers.start(), drivers.start())
+    reached = -1
+    for _ in range(3):
+        reached = drivers.await_commit_behind(reached)
+        holder.signal(signal.SIGSTOP)
+        successor = drivers.take_over()
+        holder.signal(signal.SIGCONT)
+        assert holder.wait(SECONDS) == ExitCode.LEASE_HELD, holder.output
+        holder = successor
+    assert holder.wait(SECONDS) == 0, holder.output
+
+    assert same_result(driver.results(struck), driver.results(quiet))
+    check_the_ledger(driver, struck)
+    check_each_point_once(driver, struck)
+    check_committed_once(driver, struck)
+    assert not published_twice(bed.failpoints / "published")
+
+
+def one_of_two(one: Incarnation, other: Incarnation) -> Incarnation:
+    """Started at the same time, one of them leaves with exit code 3; returns the one that works."""
+    deadline = time.monotonic() + SECONDS
+    while one.ended() is None and other.ended() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    gone, holder = (one, other) if one.ended() is not None else (other, one)
+    assert gone.ended() == ExitCode.LEASE_HELD, gone.output
+    assert holder.ended() is None, holder.output
+    return holder
+
+
+def check_committed_once(driver: Driver, run: str) -> None:
+    """In the audit chain too, where a row that was overwritten would still be seen."""
+    with driver.ledger() as ledger:
+        commits = [link.body["iteration"] for link in ledger.events.links(run) if link.kind == "commit"]
+    assert commits == sorted(set(commits))

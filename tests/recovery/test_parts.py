@@ -1,0 +1,148 @@
+"""Parts that go away and return: one run is struck in each of them, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.test_exact import check_each_point_once
+from tests.flows.tools import Driver
+from tests.recovery.chaos import SPEC, chaos
+from tests.recovery.conftest import Bed
+from tests.recovery.strikes import PLAN, RECOVER, Strike, schedule
+from tests.services import ROOT
+from yatt_core.cluster.runner import free_port
+from yatt_core.spec import load_spec
+
+VIRTUAL = (
+    "iterations=100000", "evaluation.every=1", "rollout.engine.base_seconds=0.05", "trainer.engine.fixed_seconds=1.0",
+    "recovery.budgets.infrastructure=1000", "recovery.quarantine_after=1000", "recovery.lease_seconds=2",
+)  # fmt: skip
+STRIKES = (
+    Strike("controller", "collect"),
+    Strike("engine", "collect"),
+    Strike("trainer", "learn"),
+    Strike("supervisor", "collect"),
+    Strike("raylet", "collect"),
+    Strike("prefect", "collect"),
+    Strike("database", "collect"),
+)
+
+
+@pytest.mark.timeout(600)
+def test_each_part_of_a_run_may_go_away(tmp_path: Path) -> None:
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", VIRTUAL)
+    told = chaos(tmp_path, spec, list(STRIKES), seed=0, seconds=400)
+    check(told, STRIKES)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(900)
+def test_the_prefect_server_may_be_gone_for_two_minutes(tmp_path: Path) -> None:
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", VIRTUAL)
+    strikes = [Strike("prefect", "collect")]
+    check(chaos(tmp_path, spec, strikes, seed=0, seconds=600, prefect_seconds=120), strikes)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(1800)
+def test_chaos_of_every_kind(tmp_path: Path) -> None:
+    """A short `make chaos`."""
+    strikes = schedule(seed=1, faults=14)
+    check(chaos(tmp_path, load_spec(SPEC, ()), strikes, seed=1, seconds=1200), strikes)
+
+
+def check(told: dict[str, Any], strikes: Sequence[Strike]) -> None:
+    assert set(told["faults_by_kind"]) >= {strike.kind for strike in strikes}, told
+    assert (told["lost_iterations"], told["duplicate_iterations"], told["regenerated_shards"]) == (0, 0, 0), told
+    assert told["digests_equal"] and told["audit_chain_sound"] and not told["stuck"], told
+
+
+def test_a_seed_gives_one_schedule_with_the_shares_of_the_plan() -> None:
+    strikes = schedule(seed=3, faults=205)
+    assert strikes == schedule(seed=3, faults=205) != schedule(seed=4, faults=205)
+    assert len(strikes) == sum(sum(phases.values()) for phases in PLAN.values()) == 205
+    for phase in ("collect", "prepare", "learn", "sync", "checkpoint", "commit"):
+        assert sum(strike.phase == phase for strike in strikes) >= 10, phase
+    usual = [strike.kind for strike in strikes if strike.phase != RECOVER]
+    least = {
+        "trainer": 30,
+        "driver": 30,
+        "pause": 10,
+        "cold": 10,
+        "raylet": 5,
+        "prefect": 5,
+        "database": 10,
+        "supervisor": 5,
+    }
+    assert all(usual.count(kind) >= count for kind, count in least.items())
+    assert usual.count("controller") + usual.count("engine") >= 80 and len(strikes) - len(usual) >= 20
+    assert {strike.kind for strike in schedule(seed=0, faults=10)} == set(PLAN)
+
+
+class MlflowServer:
+    """MLflow's own server on one port, which may end and come back."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.address = folder, f"http://127.0.0.1:{free_port()}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        store = ["--backend-store-uri", f"sqlite:///{self._folder / 'server.db'}"]
+        served = ["--artifacts-destination", str(self._folder / "served"), "--workers", "1"]
+        where = ["--host", "127.0.0.1", "--port", self.address.rpartition(":")[2]]
+        with (self._folder / "mlflow.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mlflow", "server", *store, *served, *where],
+                cwd=self._folder, stdout=log, stderr=log, start_new_session=True,
+                env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            )  # fmt: skip
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.address}/health", timeout=2):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def stop(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_the_tracking_server_may_be_away_while_the_run_goes_on(
+    tmp_path: Path, bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away from before the start to behind the end: the rows wait in the ledger, and the next resume sends them."""
+    server = MlflowServer(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
+    driver = Driver(tmp_path / "runs", bed.services)
+    run = driver.create("virtual.yaml")
+    driver.drive(run)
+    with driver.ledger() as ledger:
+        assert ledger.runs.find(run).state == "completed"
+        waiting, _ = ledger.outbox.counts(run)
+    assert waiting > 8, "nothing is delivered, nothing is lost"
+    server.start()
+    try:
+        while not server.answers():
+            pass
+        driver.drive(run)
+        check_each_point_once(driver, run)
+        with driver.ledger() as ledger:
+            assert ledger.outbox.counts(run)[0] == 0
+    finally:
+        server.stop()

@@ -1,0 +1,44 @@
+"""A sabotage: a patch that switches off one protection of the product, and the test that has to notice.
+
+A file in `patches/` begins with `Protection:` and `Test:` lines, followed by a unified diff against the repository.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "patches"
+ROOT = FOLDER.parent.parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """One patch. protection: what it switches off. test: the node id of the invariant's test."""
+
+    file: Path
+    protection: str
+    test: str
+
+    @classmethod
+    def read(cls, file: Path) -> Sabotage:
+        """From its file. Raises `ValueError` for one without its header."""
+        head = file.read_text().partition("\n--- ")[0]
+        fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
+        if not {"Protection", "Test"} <= fields.keys():
+            raise ValueError(f"{file}: begins with lines `Protection: ...` and `Test: ...`")
+        return cls(file, fields["Protection"], fields["Test"])
+
+    def apply(self, tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        """`git apply` in a tree, as if it were no repository; options: `--check`, `--reverse`."""
+        return subprocess.run(
+            ["git", "apply", *options, str(self.file)], cwd=tree, capture_output=True, text=True,
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent), "GIT_DIR": str(tree / ".no-git")},
+        )  # fmt: skip
+
+
+def all_sabotages() -> list[Sabotage]:
+    """Every patch, by name."""
+    return [Sabotage.read(file) for file in sorted(FOLDER.glob("*.patch"))]

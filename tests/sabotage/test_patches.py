@@ -1,0 +1,21 @@
+"""The sabotages keep up with the product: each patch still applies, and names a test that is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sabotage.patch import ROOT, Sabotage, all_sabotages
+
+SABOTAGES = all_sabotages()
+
+
+def test_there_are_as_many_as_protections() -> None:
+    assert len({sabotage.protection for sabotage in SABOTAGES}) == len(SABOTAGES) >= 10
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.file.stem)
+def test_it_still_applies(sabotage: Sabotage) -> None:
+    applied = sabotage.apply(ROOT, "--check")
+    assert applied.returncode == 0, applied.stderr
+    file, *names = sabotage.test.split("::")
+    assert f"def {names[-1].partition('[')[0]}(" in (ROOT / file).read_text()
