@@ -6,6 +6,7 @@ extends the lease. Iterations have no gap: k follows k-1 along the branch's line
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 
 from db.ancestry import Stretch, ancestry, stretch_of
-from db.engine import Database, Fence
+from db.engine import Database, Fence, canonical_json
 from db.errors import AlreadyCommitted, OutOfOrder
 from db.events import append, lock_run
 from db.metrics import Metric, write_points
@@ -145,7 +146,13 @@ def _event(fence: Fence, commit: IterationCommit) -> dict[str, Any]:
         "epoch": fence.epoch,
         "experience_digest": commit.experience_digest,
         "weights_digest": commit.weights_digest,
+        "state_digest": state_digest(commit.control_state, commit.fingerprint),
     }
+
+
+def state_digest(control_state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
+    """What a commit's link in the chain says of its control state and fingerprint: sha256 of their canonical JSON."""
+    return hashlib.sha256(canonical_json([control_state, fingerprint]).encode()).hexdigest()
 
 
 def _find(connection: Connection, stretches: list[Stretch], iteration: int) -> CommitRow | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from db.audit import Audits
 from db.commit import Commits
 from db.engine import Clock, Database, DatabaseTime, database_url, open_engine
 from db.errors import LedgerUnavailable
@@ -40,6 +41,7 @@ class Ledger:
         self.records = Records(database)
         self.commits = Commits(database)
         self.lines = Lines(database)
+        self.audit = Audits(database)
         self.metrics = Metrics(database)
         self.outbox = Deliveries(database)
         self.events = Events(database)

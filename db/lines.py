@@ -1,6 +1,6 @@
 """Lines of iterations and the points that branches stand on: what may still be gone back to, and so what must stay.
 
-Consumes rows of branches and iterations. Produces the stretches of a line, and the base points of a run: iterations behind
+Consumes branch rows. Produces the stretches of a line, and the base points of a run: iterations behind
 which a rollback or a fork began.
 """
 
@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from db.ancestry import Stretch, ancestry
 from db.engine import Database
-from db.models import Branch, Iteration
+from db.models import Branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,6 @@ class Lines:
         with self._database.read() as connection:
             return tuple(ancestry(connection, run))
 
-    def committed(self, run: str, branch: int) -> frozenset[int]:
-        """The iterations that a branch of the run itself has committed, superseded or not."""
-        query = select(Iteration.iteration).where(Iteration.run == run, Iteration.branch == branch)
-        with self._database.read() as connection:
-            return frozenset(connection.execute(query).scalars())
-
     def base_points(self, run: str) -> list[BasePoint]:
         """Where branches of this run begin, in order, each once.
 
@@ -48,13 +42,15 @@ class Lines:
         """
         query = (
             select(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration)
-            .where(Branch.run == run, Branch.parent_run.is_not(None))
+            .where(Branch.run == run)
             .distinct()
             .order_by(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration)
         )
         points = []
         with self._database.read() as connection:
             for parent, branch, iteration in connection.execute(query).all():
+                if parent is None or branch is None or iteration is None:
+                    continue  # the run's first branch begins with nothing
                 stretches = [part for part in ancestry(connection, parent, branch) if part.first <= iteration]
                 ends = [Stretch(s.run, s.branch, s.first, min(s.last, iteration)) for s in stretches]
                 points.append(BasePoint(branch, iteration, tuple(ends)))

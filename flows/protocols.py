@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,4 +78,21 @@ class Tracker(Protocol):
 
         Raises `InfrastructureError` when the tracking system cannot be reached; none of the rows then counts as sent.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TrackedPoint:
+    """A point as the tracking system has it. at_ms: milliseconds since 1970, as it was sent."""
+
+    step: int
+    at_ms: int
+    value: float
+
+
+class MetricsReader(Protocol):
+    """Reads back what a tracker delivered, for audits."""
+
+    def points(self, tracking_run: str, key: str) -> Sequence[TrackedPoint]:
+        """All points of a metric; empty where it is unknown. Raises `InfrastructureError` when it cannot be reached."""
         ...

@@ -83,9 +83,11 @@ def prune_experience(ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSp
         return []
     needed = _needed(ledger, fence.run, spec.snapshots.keep)
     pruned = []
+    run = ledger.runs.find(fence.run)
     for branch, iterations in _on_disk(run_folder):
-        committed = ledger.lines.committed(fence.run, branch)
-        gone = [i for i in iterations if i in committed and not needed.replays(fence.run, branch, i)]
+        # Behind the last commit somebody is at work.
+        done = [i for i in iterations if branch != run.current_branch or i <= run.iteration]
+        gone = [i for i in done if not needed.replays(fence.run, branch, i)]
         for first, last in _ranges(gone):
             ledger.events.append(
                 fence.run, PRUNED_EVENT, {"branch": branch, "first": first, "last": last, "epoch": fence.epoch}, fence

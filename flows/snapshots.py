@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from db.ancestry import own_places
 from db.engine import Fence
 from db.ledger import Ledger
 from db.records import SnapshotRow
@@ -111,7 +112,7 @@ class SnapshotKeeper:
         commit = self._ledger.commits.at(self._fence.run, identity.iteration)
         if identity.run != self._fence.run:
             return f"it is of run {identity.run}"
-        if commit is None or (commit.run, commit.branch) != (identity.run, identity.branch):
+        if commit is None or not self._on_line(identity.branch, identity.iteration):
             return "its iteration is not committed on the current line"
         if identity.epoch > self._fence.epoch:
             return f"epoch {identity.epoch} is newer than this one, {self._fence.epoch}"
@@ -122,6 +123,10 @@ class SnapshotKeeper:
         if commit.weights_digest not in (None, identity.weights_digest):
             return "its weights are not those of the commit"
         return None
+
+    def _on_line(self, branch: int, iteration: int) -> bool:
+        places = own_places(self._ledger.lines.current(self._fence.run), self._fence.run)
+        return any(place.branch == branch and place.first <= iteration <= place.last for place in places)
 
     def _spec_is_known(self, digest: str) -> bool:
         newest = self._ledger.runs.revision(self._fence.run).revision

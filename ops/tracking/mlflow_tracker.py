@@ -65,6 +65,12 @@ class MlflowTracker:
                         self._send(item)
         return made
 
+    @contextmanager
+    def client(self) -> Iterator[Any]:
+        """MLflow's client; what it raises within is an `InfrastructureError`."""
+        with self._translated():
+            yield self._client
+
     @cached_property
     def _client(self) -> Any:
         for name, value in ENVIRONMENT.items():

@@ -1,0 +1,263 @@
+"""Whether a run is what its ledger says: recomputes every digest, link and count, and names the first that does not agree.
+
+Consumes the ledger, the run's folder and, where metrics are tracked, a reader of the tracker. Produces a report: what was
+checked, how often, and the first disagreement with its place, what was expected and what was found. Changes nothing.
+
+    events       every link of the audit chain
+    spec         digest of every revision, against the chain
+    inputs       every file that the run started from
+    commits      iterations and control states, against the chain
+    experience   group digests of every shard from its file; of a pruned one from its row alone
+    snapshots    every file of those kept; the audit head in the manifest, against the chain
+    metrics      every delivered point once in the tracker; pending ones are counted
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from db.audit import ToldIteration
+from db.commit import CommitRow, state_digest
+from db.events import EventRow
+from db.ledger import Ledger
+from db.records import ShardRow
+from flows.outbox import tracking_run
+from flows.protocols import MetricsReader, TrackedPoint
+from flows.retention import PRUNED_EVENT
+from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.data.batch import SAMPLES_FILE, load_table
+from yatt_core.data.experience import group_digests
+from yatt_core.data.inputs import INPUTS, read_manifest
+from yatt_core.digests import experience_digest_of_iteration, file_sha256, json_digest
+from yatt_core.errors import DataError
+from yatt_core.manifests import MANIFEST
+from yatt_core.receipts import ShardRef
+from yatt_core.spec import RunSpec
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the check, how many of its things are done, and how many there are."""
+DIGESTS = ("epoch", "experience_digest", "weights_digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """The first thing that does not agree. place: the file, or the row of the ledger or the tracker."""
+
+    check: str
+    place: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit came to. checked: how many things of each kind agree. pending: iterations not delivered yet."""
+
+    run: str
+    checked: Mapping[str, int]
+    pending: tuple[int, ...]
+    disagreement: Disagreement | None
+
+    @property
+    def sound(self) -> bool:
+        """True if everything agrees."""
+        return self.disagreement is None
+
+
+class _Disagrees(Exception):
+    """Ends an audit at its first finding."""
+
+    def __init__(self, place: str, expected: object, found: object) -> None:
+        super().__init__(place)
+        self.place, self.expected, self.found = place, str(expected), str(found)
+
+
+@dataclass
+class _Audit:
+    """What the checks share."""
+
+    ledger: Ledger
+    run: str
+    folder: Path
+    reader: MetricsReader | None
+    links: list[EventRow] = field(default_factory=list)
+    commits: list[CommitRow] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[EventRow]:
+        """The chain's links of one kind."""
+        return [link for link in self.links if link.kind == kind]
+
+
+def verify_run(
+    ledger: Ledger,
+    run: str,
+    folder: Path,
+    reader: MetricsReader | None,
+    progress: Progress = lambda *_: None,
+) -> AuditReport:
+    """Audits a run, by its id, whose files lie in a folder. reader: none for a run that is not tracked.
+
+    Raises `RunNotFound`, and `InfrastructureError` when the tracker cannot be reached.
+    """
+    audit = _Audit(ledger, run, folder, reader)
+    checked: dict[str, int] = {}
+    finding = None
+    for name, check in CHECKS.items():
+        things = check(audit)
+        checked[name] = 0
+        try:
+            for total in things:
+                checked[name] += 1
+                progress(name, checked[name], total)
+        except _Disagrees as error:
+            finding = Disagreement(name, error.place, error.expected, error.found)
+        except DataError as error:
+            finding = Disagreement(name, str(error).partition(": ")[0], "what its digest says", str(error))
+        if finding is not None:
+            break
+    return AuditReport(run, checked, tuple(audit.pending), finding)
+
+
+def _agree(place: str, expected: object, found: object) -> None:
+    if expected != found:
+        raise _Disagrees(place, expected, found)
+
+
+def _events(audit: _Audit) -> Iterator[int]:
+    broken = audit.ledger.events.verify(audit.run)
+    if broken is not None:
+        place = f"row (run {audit.run}, seq {broken}) of table event"
+        raise _Disagrees(place, "a link whose hash covers it and the link before", "missing, changed or added")
+    audit.links = audit.ledger.events.links(audit.run)
+    for _ in audit.links:
+        yield len(audit.links)
+
+
+def _spec(audit: _Audit) -> Iterator[int]:
+    recorded = {link.body["revision"]: link.body["digest"] for link in audit.of_kind("spec_revision")}
+    newest = audit.ledger.runs.revision(audit.run).revision
+    for number in range(1, newest + 1):
+        revision = audit.ledger.runs.revision(audit.run, number)
+        place = f"row (run {audit.run}, revision {number}) of table spec_revision"
+        _agree(place, recorded.get(number), revision.digest)
+        _agree(place, revision.digest, json_digest(revision.spec))
+        yield newest
+    _agree(f"rows (run {audit.run}) of table spec_revision", sorted(recorded), list(range(1, newest + 1)))
+
+
+def _inputs(audit: _Audit) -> Iterator[int]:
+    folder = audit.folder / INPUTS
+    recorded = audit.ledger.records.choices(audit.run, 0, 0).get(INPUTS)
+    if recorded is None and not folder.exists():
+        return  # it was never started
+    if recorded is not None:
+        _agree(str(folder / MANIFEST), recorded.body["manifest_sha256"], _sha256(folder / MANIFEST))
+    spec = RunSpec.model_validate(audit.ledger.runs.revision(audit.run, 1).spec)
+    files: Mapping[str, str] = read_manifest(folder, spec)["files"]
+    for name, sha256 in sorted(files.items()):
+        _agree(str(folder / name), sha256, _sha256(folder / name))
+        yield len(files)
+
+
+def _commits(audit: _Audit) -> Iterator[int]:
+    rows = {(row.branch, row.iteration): row for row in audit.ledger.audit.commits(audit.run)}
+    links = {(link.body["branch"], link.body["iteration"]): link.body for link in audit.of_kind("commit")}
+    for branch, iteration in sorted(rows.keys() | links.keys()):
+        place = f"row (run {audit.run}, branch {branch}, iteration {iteration}) of table"
+        row, link = rows.get((branch, iteration)), links.get((branch, iteration))
+        if row is None or link is None:
+            raise _Disagrees(f"{place} iteration", _standing(link, "a row"), _standing(row, "a row"))
+        for name in DIGESTS:
+            _agree(f"{place} iteration, column {name}", link[name], getattr(row, name))
+        _agree(f"{place} control_state", link.get("state_digest"), state_digest(row.state, row.fingerprint))
+        audit.commits.append(row)
+        yield len(rows)
+
+
+def _experience(audit: _Audit) -> Iterator[int]:
+    pruned = [(e.body["branch"], e.body["first"], e.body["last"]) for e in audit.of_kind(PRUNED_EVENT)]
+    commits = [commit for commit in audit.commits if commit.experience_digest is not None]
+    for commit in commits:
+        shards = audit.ledger.records.shards(audit.run, commit.branch, commit.iteration)
+        place = f"rows (run {audit.run}, branch {commit.branch}, iteration {commit.iteration}) of table shard"
+        digest = experience_digest_of_iteration(b"".join(row.group_digests for row in shards))
+        _agree(place, commit.experience_digest, digest)
+        if not any(b == commit.branch and first <= commit.iteration <= last for b, first, last in pruned):
+            for row in shards:
+                _shard_file(audit.folder, row)
+        yield len(commits)
+
+
+def _shard_file(folder: Path, row: ShardRow) -> None:
+    table = load_table(folder, [ShardRef(row.folder, row.manifest_sha256)])
+    _agree(str(folder / row.folder / SAMPLES_FILE), row.group_digests.hex(), group_digests(table).hex())
+
+
+def _snapshots(audit: _Audit) -> Iterator[int]:
+    heads = {link.hash for link in audit.links}
+    rows = [row for row in audit.ledger.records.own_snapshots(audit.run) if row.state == "kept"]
+    for row in rows:
+        fields = verify_snapshot(audit.folder, row.folder, row.manifest_sha256).fields
+        place = f"row (run {audit.run}, branch {row.branch}, iteration {row.iteration}, epoch {row.epoch}) of table snapshot"
+        _agree(place, fields["weights_digest"], row.weights_digest)
+        head = fields["audit_head"]
+        if (
+            fields["run"] == audit.run and head and head not in heads
+        ):  # a fork's copies name a link of its parent's chain
+            raise _Disagrees(str(audit.folder / row.folder / MANIFEST), "an audit head that is in the chain", head)
+        yield len(rows)
+
+
+def _metrics(audit: _Audit) -> Iterator[int]:
+    told = audit.ledger.audit.told(audit.run)
+    audit.pending = [row.iteration for row in told if not row.delivered]
+    if audit.reader is None:
+        return
+    runs: dict[str, list[ToldIteration]] = {}
+    for row in told:
+        if (name := tracking_run(audit.ledger, audit.run, row.branch)) is not None:
+            runs.setdefault(name, []).append(row)
+    keys = {name: sorted({key for row in rows for key in row.metrics}) for name, rows in runs.items()}
+    for name, rows in runs.items():
+        for key in keys[name]:
+            _compare_points(f"metric {key!r} of tracking run {name}", key, rows, audit.reader.points(name, key))
+            yield sum(map(len, keys.values()))
+
+
+def _compare_points(place: str, key: str, rows: Sequence[ToldIteration], found: Sequence[TrackedPoint]) -> None:
+    """Each delivered point stands there once; one that was sent and not booked may; nothing else does."""
+    points = Counter(found)
+    for row in rows:
+        if key in row.metrics:
+            point = TrackedPoint(row.iteration, row.at_ms, row.metrics[key])
+            count = points.pop(point, 0)
+            if count > 1 or (count == 0 and row.delivered) or (count and not row.sent):
+                expected = f"{int(row.delivered)} time(s) step {point.step} at {point.at_ms}: {point.value}"
+                others = [f"step {p.step} at {p.at_ms}: {p.value}" for p in found if p.step == point.step]
+                raise _Disagrees(place, expected, f"{count} time(s); of this step there are {others}")
+    if points:
+        point = min(points)
+        raise _Disagrees(place, "only what the outbox told", f"step {point.step} at {point.at_ms}: {point.value}")
+
+
+def _sha256(path: Path) -> str:
+    return file_sha256(path) if path.is_file() else "no such file"
+
+
+def _standing(thing: object, what: str) -> str:
+    return "none" if thing is None else what
+
+
+CHECKS: Mapping[str, Callable[[_Audit], Iterator[int]]] = {
+    "events": _events,
+    "spec": _spec,
+    "inputs": _inputs,
+    "commits": _commits,
+    "experience": _experience,
+    "snapshots": _snapshots,
+    "metrics": _metrics,
+}

@@ -1,0 +1,105 @@
+"""A small run in which everything agrees, with real inputs, shards, snapshots and MLflow points; tests then change one thing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from db.commit import IterationCommit
+from db.engine import Fence
+from db.holder import this_process
+from db.ledger import Ledger
+from db.metrics import RESULT, Metric
+from db.outbox import OutboxEntry
+from db.records import ChoiceRow, SnapshotRow
+from flows.home import Home
+from flows.outbox import deliver_pending
+from ops.tracking.mlflow_tracker import MlflowTracker
+from tests.ops.seeding import seal_iteration, toy_spec
+from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.data.inputs import materialise
+from yatt_core.digests import experience_digest_of_iteration
+from yatt_core.keys import snapshot_folder
+
+COMMITTED = 3
+
+
+def make_sound_run(home: Home) -> str:
+    """Iterations 0..3, a snapshot of iterations 0 and 2, all told to MLflow but the last."""
+    spec = toy_spec()
+    home.folder.mkdir(parents=True)
+    with Ledger.open(home.ledger) as ledger:
+        run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
+        home.run_folder(run).mkdir()
+        fence = ledger.leases.acquire(run, this_process("test"), 600)
+        inputs = materialise(spec, home.run_folder(run))
+        ledger.records.choice(fence, ChoiceRow(branch=0, iteration=0, name="inputs", body=asdict(inputs)))
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {"experiment": "audit", "name": run}, 5)])
+        for iteration in range(COMMITTED + 1):
+            if iteration:
+                seal_iteration(home, ledger, fence, iteration)
+            if iteration == COMMITTED:
+                deliver(home, ledger, fence)
+            ledger.commits.commit(fence, _commit(ledger, run, iteration))
+            if iteration in (0, 2):
+                record_snapshot(home.run_folder(run), ledger, fence, iteration, spec.digest)
+        ledger.leases.release(fence)
+    return run
+
+
+def deliver(home: Home, ledger: Ledger, fence: Fence) -> None:
+    """All that waits in the outbox."""
+    while deliver_pending(ledger, fence, MlflowTracker(home.tracking_uri, home.artifacts)):
+        pass
+
+
+def _commit(ledger: Ledger, run: str, iteration: int) -> IterationCommit:
+    shards = ledger.records.shards(run, 0, iteration)
+    digest = experience_digest_of_iteration(b"".join(row.group_digests for row in shards)) if iteration else None
+    return IterationCommit(
+        branch=0,
+        iteration=iteration,
+        control_state={"iteration": iteration, "cursor": iteration},
+        logged_at_ms=1000 + iteration,
+        experience_digest=digest,
+        weights_digest=weights(iteration),
+        fingerprint={"loss": iteration / 10},
+        metrics=[Metric("reward/mean", iteration / 10, RESULT), Metric("entropy", 2.0, RESULT)],
+    )
+
+
+def weights(iteration: int) -> str:
+    """The digest that stands in for an iteration's weights."""
+    return f"{iteration:064d}"
+
+
+def publish(
+    folder: Path, ledger: Ledger, run: str, iteration: int, spec_digest: str, epoch: int = 1, branch: int = 0
+) -> SnapshotRow:
+    """A published snapshot, and the row that it would get."""
+
+    def write(target: Path) -> None:
+        save_file({"weight": np.full(8, iteration, dtype=np.float32)}, target / "weights.safetensors")
+
+    head = ledger.events.head(run).hash
+    identity = SnapshotIdentity(run, branch, iteration, epoch, spec_digest, weights(iteration), head)
+    receipt = publish_snapshot(folder, str(snapshot_folder(branch, iteration, epoch)), identity, write, 1000)
+    return SnapshotRow(
+        run,
+        branch,
+        iteration,
+        epoch,
+        receipt.folder,
+        receipt.manifest_sha256,
+        receipt.bytes,
+        receipt.weights_digest,
+        0.1,
+    )
+
+
+def record_snapshot(folder: Path, ledger: Ledger, fence: Fence, iteration: int, spec_digest: str) -> None:
+    """Publishes a snapshot and writes its row."""
+    ledger.records.snapshot(fence, publish(folder, ledger, fence.run, iteration, spec_digest, fence.epoch))

@@ -1,0 +1,156 @@
+"""`yatt audit verify`: a sound run is sound; whatever is tampered with, exactly that is named."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from db.ledger import Ledger
+from flows.home import Home
+from tests.ops.audited import make_sound_run
+from tests.ops.conftest import Yatt
+
+RUN = "toy-1"
+Tamper = Callable[[Home], None]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound run, made once and copied by each test."""
+    home = Home(tmp_path_factory.mktemp("sound") / "runs")
+    assert make_sound_run(home) == RUN
+    return home.folder
+
+
+@pytest.fixture
+def sound(template: Path, home: Home) -> Home:
+    shutil.copytree(template, home.folder)
+    return home
+
+
+def sql(database: str, statement: str) -> Tamper:
+    def tamper(home: Home) -> None:
+        with sqlite3.connect(home.folder / database) as connection:
+            assert connection.execute(statement).rowcount == 1
+
+    return tamper
+
+
+def flip(name: str) -> Tamper:
+    def tamper(home: Home) -> None:
+        path = home.run_folder(RUN) / name
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    return tamper
+
+
+def remove(name: str) -> Tamper:
+    return lambda home: (home.run_folder(RUN) / name).unlink()
+
+
+def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
+    answer = yatt("audit", "verify", RUN, "-o", "json")
+    assert answer.code == 0, answer.err
+    document = answer.document
+    assert document["sound"] and document["disagreement"] is None
+    assert document["pending"] == [3]
+    with Ledger.open(sound.ledger) as ledger:
+        events = ledger.events.head(RUN).seq
+    assert document["checked"] == {
+        "events": events,
+        "spec": 1,
+        "inputs": 3,
+        "commits": 4,
+        "experience": 3,
+        "snapshots": 2,
+        "metrics": 2,
+    }
+    text = yatt("audit", "verify", "latest").out
+    assert "toy-1 is sound" in text
+    assert "not told yet of 1 iterations, the first is 3" in text
+
+
+SHARD = "experience/b000/i000002/w00-s0001.e0001"
+SNAPSHOT = "snapshots/b000-i000002.e0001"
+TAMPERED: dict[str, tuple[Tamper, str, str]] = {
+    "event body": (sql("ledger.db", "UPDATE event SET body = '{}' WHERE seq = 4"), "events", "seq 4"),
+    "event deleted": (sql("ledger.db", "DELETE FROM event WHERE seq = 6"), "events", "seq 6"),
+    "spec": (sql("ledger.db", "UPDATE spec_revision SET spec = json_set(spec, '$.seed', 9)"), "spec", "revision 1"),
+    "spec digest": (sql("ledger.db", "UPDATE spec_revision SET digest = 'x'"), "spec", "revision 1"),
+    "inputs": (flip("inputs/train.parquet"), "inputs", "train.parquet"),
+    "inputs gone": (remove("inputs/probe.parquet"), "inputs", "probe.parquet"),
+    "inputs manifest": (flip("inputs/manifest.json"), "inputs", "inputs/manifest.json"),
+    "iteration": (
+        sql("ledger.db", "UPDATE iteration SET weights_digest = 'x' WHERE iteration = 2"),
+        "commits",
+        "iteration 2) of table iteration, column weights_digest",
+    ),
+    "control state": (
+        sql("ledger.db", "UPDATE control_state SET state = json_set(state, '$.cursor', 9) WHERE iteration = 1"),
+        "commits",
+        "iteration 1) of table control_state",
+    ),
+    "shard row": (
+        sql("ledger.db", "UPDATE shard SET group_digests = x'00' WHERE iteration = 1 AND shard = 0"),
+        "experience",
+        "iteration 1) of table shard",
+    ),
+    "shard file": (flip(f"{SHARD}/samples.parquet"), "experience", f"{SHARD}/samples.parquet"),
+    "shard manifest": (flip(f"{SHARD}/manifest.json"), "experience", f"{SHARD}/manifest.json"),
+    "shard gone": (remove(f"{SHARD}/samples.parquet"), "experience", f"{SHARD}/samples.parquet"),
+    "snapshot file": (flip(f"{SNAPSHOT}/weights.safetensors"), "snapshots", f"{SNAPSHOT}/weights.safetensors"),
+    "snapshot row": (
+        sql("ledger.db", "UPDATE snapshot SET weights_digest = 'x' WHERE iteration = 2"),
+        "snapshots",
+        "iteration 2, epoch 1) of table snapshot",
+    ),
+    "point changed": (
+        sql("mlflow.db", "UPDATE metrics SET value = 7 WHERE key = 'reward/mean' AND step = 1"),
+        "metrics",
+        "metric 'reward/mean'",
+    ),
+    "point lost": (
+        sql("mlflow.db", "DELETE FROM metrics WHERE key = 'entropy' AND step = 2"),
+        "metrics",
+        "metric 'entropy'",
+    ),
+    "point doubled": (
+        sql(
+            "mlflow.db",
+            "INSERT INTO metrics SELECT key, value, timestamp + 1, run_uuid, step, is_nan FROM metrics "
+            "WHERE key = 'entropy' AND step = 2",
+        ),
+        "metrics",
+        "metric 'entropy'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_what_was_tampered_with_is_named(sound: Home, yatt: Yatt, name: str) -> None:
+    tamper, check, place = TAMPERED[name]
+    tamper(sound)
+    answer = yatt("audit", "verify", RUN, "-o", "json")
+    assert answer.code == 1, answer.err
+    found = answer.document["disagreement"]
+    assert (found["check"], place in found["place"]) == (check, True), found
+    assert found["expected"] != found["found"]
+    assert answer.document["sound"] is False
+
+
+def test_a_person_reads_what_and_where(sound: Home, yatt: Yatt) -> None:
+    flip("inputs/train.parquet")(sound)
+    answer = yatt("audit", "verify", RUN)
+    assert answer.code == 1
+    assert "toy-1 is not sound: inputs" in answer.out
+    assert "train.parquet" in answer.out
+
+
+def test_the_help_has_examples(yatt: Yatt) -> None:
+    assert "yatt audit verify quickstart-1 -o json" in yatt("audit", "verify", "--help").out

@@ -1,0 +1,279 @@
+"""A disk that lies: at a crash it drops what was not synced, as a real one may when the power goes.
+
+SIGKILL never shows a missing fsync, because the kernel still has everything. Here a scenario runs against a real folder while
+each durable step (fsync, rename, mkdir, unlink) is watched, and behind every step the crash is imagined: `Crash.write`
+makes, in another folder, a state that the disk may legally be in. The worst one has nothing but what was synced; a seeded
+one lets each unsynced change reach the disk or not.
+
+    a file's bytes        durable from the fsync of the file
+    a name in a folder    (created, renamed, deleted) durable from the fsync of that folder
+
+Which test catches which missing fsync (`tests.storage.missing` drops one by its place in the product, and
+`tests/test_storage.py` proves for every place that there is a test which notices):
+
+    durable.write_file, the file          a chunk, manifest or Parquet file is torn behind a crash: what was told is gone
+    durable.sync_folder in write_file     the file's name is gone, though it was acknowledged
+    durable.sync_folder in make_folder    a new folder is gone, with all that was acknowledged inside
+    durable.sync_folder in move_folder    a published snapshot has lost its name
+    durable.sync_folder in remove_file    a deleted file is back
+    durable.sync_file                     a snapshot's object is torn behind its publication
+    durable.sync_folder in publish._seal  files below a snapshot's folder are gone
+    durable.sync_folder in ShardLog, _adopt_epoch, _published, find_unrecorded
+                                          what a killed writer left is built upon, and then gone
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+Choose = Callable[[], bool]
+Step = Callable[[str], None]
+WATCHED = ("rename", "mkdir", "unlink")
+
+
+@dataclass
+class Inode:
+    """A file or folder. durable: a file's bytes at its last fsync, none before; a folder's names at its last fsync."""
+
+    is_folder: bool
+    durable: bytes | None = None
+    visible: bytes = b""
+    durable_names: dict[str, int] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+    unsynced: list[tuple[str | None, str | None, int]] = field(default_factory=list)
+    """Changes of names since the last fsync, in order: (old name, new name, inode)."""
+
+    def copy(self) -> Inode:
+        """As it stands now."""
+        return Inode(
+            self.is_folder,
+            self.durable,
+            self.visible,
+            dict(self.durable_names),
+            dict(self.names),
+            list(self.unsynced),
+        )
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The disk behind one step: what of it is durable, and what was acknowledged by then."""
+
+    step: str
+    acknowledged: tuple[str, ...]
+    inodes: dict[int, Inode]
+    root: int
+
+    def worst(self, folder: Path) -> Path:
+        """Makes the state in which nothing has survived that was not synced."""
+        return self._make(folder, lambda: False)
+
+    def seeded(self, folder: Path, seed: int) -> Path:
+        """Makes a state in which each unsynced change has survived or not."""
+        chance = random.Random(seed)
+        return self._make(folder, lambda: chance.random() < 0.5)
+
+    def killed(self, folder: Path) -> tuple[Path, Crash]:
+        """Makes the state behind a kill alone (the kernel still has everything); a later watch goes on from this one."""
+        return self._make(folder, lambda: True), self
+
+    def _make(self, folder: Path, survives: Choose) -> Path:
+        folder.mkdir()
+        self._fill(folder, self.inodes[self.root], survives)
+        return folder
+
+    def _fill(self, folder: Path, inode: Inode, survives: Choose) -> None:
+        for name, number in sorted(_names(inode, survives).items()):
+            child = self.inodes[number]
+            if child.is_folder:
+                (folder / name).mkdir()
+                self._fill(folder / name, child, survives)
+            else:
+                (folder / name).write_bytes(_bytes(child, survives))
+
+
+def _names(folder: Inode, survives: Choose) -> dict[str, int]:
+    """The folder's names when some of the unsynced changes have reached the disk."""
+    names = dict(folder.durable_names)
+    for old, new, number in folder.unsynced:
+        if survives():
+            if old is not None:
+                names.pop(old, None)
+            if new is not None:
+                names[new] = number
+    return names
+
+
+def _bytes(file: Inode, survives: Choose) -> bytes:
+    """The file's bytes: as synced, or as written, or, of a file never synced, a torn part of them."""
+    if file.durable == file.visible or survives():
+        return file.visible
+    if file.durable is not None:
+        return file.durable
+    return file.visible[: len(file.visible) // 2] if survives() else b""
+
+
+class LyingDisk:
+    """Watches a folder and keeps a `Crash` behind each durable step. One at a time, in one thread."""
+
+    def __init__(self, folder: Path, before: Crash | None = None, ignored: Callable[[], bool] = lambda: False) -> None:
+        self._folder, self._ignored = folder, ignored
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._open: list[int] = []
+        self._inodes: dict[int, Inode] = {}
+        self._acknowledged: list[str] = list(before.acknowledged) if before else []
+        self.crashes: list[Crash] = []
+        self.root = self._begin(folder, before, before.root if before else 0)
+
+    def acknowledge(self, word: str) -> None:
+        """The scenario was told that something is done."""
+        self._acknowledged.append(word)
+        self._keep(f"told {word}")
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Every durable step within is seen."""
+        patches = [mock.patch.object(os, "fsync", self._fsync(os.fsync))]
+        patches += [mock.patch.object(Path, name, self._stepping(name, getattr(Path, name))) for name in WATCHED]
+        for patch in patches:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in patches:
+                patch.stop()
+            for descriptor in self._open:
+                os.close(descriptor)
+            self._open.clear()
+
+    def _fsync(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def fsync(descriptor: int) -> None:
+            real(descriptor)
+            place = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if place != self._folder and not place.is_relative_to(self._folder):
+                return
+            self._look(self._folder, self._inodes[self.root])
+            if not self._ignored():
+                self._sync(descriptor)
+            self._keep(f"sync {place.name}")
+
+        return fsync
+
+    def _stepping(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def stepping(path: Path, *arguments: Any, **keywords: Any) -> Any:
+            result = real(path, *arguments, **keywords)
+            if path.is_relative_to(self._folder):
+                self._look(self._folder, self._inodes[self.root])
+                self._keep(f"{name} {path.name}")
+            return result
+
+        return stepping
+
+    def _sync(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        inode = self._inodes[self._numbers[status.st_dev, status.st_ino]]
+        if inode.is_folder:
+            inode.durable_names = dict(inode.names)
+            inode.unsynced.clear()
+        else:
+            inode.durable = inode.visible
+
+    def _keep(self, step: str) -> None:
+        inodes = {number: inode.copy() for number, inode in self._inodes.items()}
+        self.crashes.append(Crash(step, tuple(self._acknowledged), inodes, self.root))
+
+    def _begin(self, path: Path, before: Crash | None, number: int) -> int:
+        """Takes over what stands there: as `before` knows it, or all of it durable."""
+        own = self._number(path)
+        inode = self._inodes[own]
+        old = before.inodes[number] if before else None
+        if path.is_dir():
+            inode.names = {
+                child.name: self._begin(child, before, old.names[child.name] if old else 0)
+                for child in sorted(path.iterdir())
+            }
+            if old is None:
+                inode.durable_names = dict(inode.names)
+            else:
+                self._take_over_names(inode, old, before)
+        else:
+            inode.visible = path.read_bytes()
+            inode.durable = old.durable if old else inode.visible
+        return own
+
+    def _take_over_names(self, inode: Inode, old: Inode, before: Crash | None) -> None:
+        """The unsynced changes of an earlier watch, with this one's numbers for the same files; lost ones get new numbers."""
+        assert before is not None
+        here = {old.names[name]: number for name, number in inode.names.items()}
+
+        def renumbered(number: int) -> int:
+            if number not in here:
+                here[number] = -1 - len(self._inodes)
+                self._inodes[here[number]] = self._lost(before, number, renumbered)
+            return here[number]
+
+        inode.durable_names = {name: renumbered(number) for name, number in old.durable_names.items()}
+        inode.unsynced = [(a, b, renumbered(number)) for a, b, number in old.unsynced]
+
+    def _lost(self, before: Crash, number: int, renumbered: Callable[[int], int]) -> Inode:
+        inode = before.inodes[number].copy()
+        inode.durable_names = {name: renumbered(child) for name, child in inode.durable_names.items()}
+        inode.unsynced = [(a, b, renumbered(child)) for a, b, child in inode.unsynced]
+        inode.names = {}
+        return inode
+
+    def _number(self, path: Path) -> int:
+        """Our number of what stands at a path. It is held open, so that the system gives its own number to nothing else."""
+        status = path.stat(follow_symlinks=False)
+        key = (status.st_dev, status.st_ino)
+        if key not in self._numbers:
+            self._open.append(os.open(path, os.O_RDONLY))
+            self._numbers[key] = len(self._numbers)
+            self._inodes[self._numbers[key]] = Inode(is_folder=path.is_dir())
+        return self._numbers[key]
+
+    def _look(self, path: Path, inode: Inode) -> None:
+        """Finds what has changed since the last look: names by folder, bytes of files."""
+        found = {child.name: self._number(child) for child in sorted(path.iterdir())}
+        gone = {name: number for name, number in inode.names.items() if found.get(name) != number}
+        new = {name: number for name, number in found.items() if inode.names.get(name) != number}
+        for name, number in new.items():
+            old = next((was for was, same in gone.items() if same == number), None)
+            inode.unsynced.append((old, name, number))
+            if old is not None:
+                del gone[old]
+        inode.unsynced += [(name, None, number) for name, number in gone.items() if name not in found]
+        inode.names = found
+        for name, number in found.items():
+            child = self._inodes[number]
+            if child.is_folder:
+                self._look(path / name, child)
+            else:
+                child.visible = (path / name).read_bytes()
+
+
+def place_of_sync() -> str:
+    """Which line of the product asks for the fsync under way: functions from the innermost, up to the first outside `durable`."""
+    frame = sys._getframe()
+    names = []
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("yatt_core"):
+            names.append(f"{module.removeprefix('yatt_core.')}.{frame.f_code.co_name}:{frame.f_lineno}")
+            if frame.f_code.co_name != "sync_folder":
+                return " in ".join(names)
+        frame = frame.f_back  # type: ignore[assignment]
+    return "outside the product"
+
+
+def missing(place: str) -> Callable[[], bool]:
+    """For `LyingDisk(ignored=...)`: the fsync of one place does nothing."""
+    return lambda: place_of_sync() == place

@@ -1,0 +1,163 @@
+"""What writers do to a disk that may lose power, and what must hold behind it: for `tests/test_storage.py`.
+
+A scenario tells each thing that is done; `check` gets the disk as the crash left it, with what had been told, and goes on from
+there. It raises when something told is gone, or something half-made is taken for whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, write
+from tests.data.scenarios import BATCHES, KEY, SAMPLES, make_shard, prepare, prepared_ranks, sealed_folders
+from yatt_core import durable
+from yatt_core.checkpoints.publish import publish_snapshot
+from yatt_core.checkpoints.retention import delete_snapshot, sweep_snapshots
+from yatt_core.checkpoints.unrecorded import find_unrecorded
+from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.data.experience import group_digests
+from yatt_core.data.prepared import PREPARED_KIND, prepared_folder, read_prepared, write_prepared
+from yatt_core.data.shard_log import ShardLog, sweep, verify_shard
+from yatt_core.manifests import MANIFEST, load_manifest
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """run: what is done on a fresh disk. again: what the next process does behind a kill. check: what must hold."""
+
+    name: str
+    run: Callable[[Path, Tell], None]
+    again: Callable[[Path, Tell], None]
+    check: Callable[[Path, tuple[str, ...]], None]
+
+
+def _files(folder: Path, tell: Tell) -> None:
+    durable.make_folder(folder / "a" / "b")
+    tell("folder")
+    durable.write_file(folder / "a" / "b" / "file", b"first")
+    tell("first")
+    durable.write_file(folder / "a" / "b" / "file", b"second")
+    tell("second")
+    durable.remove_file(folder / "a" / "b" / "file")
+    tell("removed")
+
+
+def _check_files(folder: Path, told: tuple[str, ...]) -> None:
+    """What was told last is there, or else what was being done next, also by the process that began anew."""
+    path = folder / "a" / "b" / "file"
+    last = next((word for word in reversed(told) if word != "folder"), "removed")
+    allowed = {"first": {b"first", b"second"}, "second": {b"second", None, b"first"}, "removed": {None, b"first"}}
+    assert "folder" not in told or path.parent.is_dir()
+    assert (path.read_bytes() if path.exists() else None) in allowed[last]
+    durable.make_folder(path.parent)
+    durable.write_file(path, b"on")
+
+
+def _shard(epoch: int) -> Callable[[Path, Tell], None]:
+    """One holder's work; what it finds and builds upon counts as told, since its scores are worth nothing without it."""
+
+    def make(folder: Path, tell: Tell) -> None:
+        if not sealed_folders(folder):
+            log = ShardLog(folder, KEY, epoch)
+            for number in range(BATCHES):
+                if log.responses(number) is not None:
+                    tell(f"responses-{number}")
+        if make_shard(folder, epoch, tell).adopted:
+            tell("sealed")
+
+    return make
+
+
+def _check_shard(folder: Path, told: tuple[str, ...]) -> None:
+    redone: list[str] = []
+    receipt = make_shard(folder, 9, redone.append)
+    assert not set(redone) & set(told), f"{redone} was done again, though {told} had been told"
+    assert redone == [] or "sealed" not in told
+    assert receipt.group_digests == group_digests(SAMPLES)
+    verify_shard(folder, receipt.folder, receipt.manifest_sha256)
+    sweep(folder, KEY.branch, KEY.iteration, [receipt.folder])
+    left = {path.name for path in (folder / receipt.folder).rglob("*")}
+    assert left == {"manifest.json", "samples.parquet"}
+
+
+def _publish_again(folder: Path, tell: Tell) -> None:
+    """A driver that takes over: adopts what is whole, else has it published again."""
+    if not find_unrecorded(folder, []):
+        publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    tell("published")
+
+
+def _republish(folder: Path, tell: Tell) -> None:
+    """A trainer that is asked for the same snapshot again."""
+    publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    tell("published")
+
+
+def _check_snapshot(folder: Path, told: tuple[str, ...]) -> None:
+    found = find_unrecorded(folder, [])
+    for _, receipt in found:
+        verify_snapshot(folder, receipt.folder, receipt.manifest_sha256)
+    assert found or "published" not in told
+    receipt = publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    verify_snapshot(folder, FOLDER, receipt.manifest_sha256)
+    sweep_snapshots(folder, [FOLDER])
+    assert [path.name for path in (folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
+
+
+def _delete(folder: Path, tell: Tell) -> None:
+    publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    tell("published")
+    tell("deleting")
+    delete_snapshot(folder, FOLDER)
+    tell("deleted")
+
+
+def _check_deletion(folder: Path, told: tuple[str, ...]) -> None:
+    visible = (folder / FOLDER).exists()
+    assert not (visible and "deleted" in told)
+    if visible:
+        verify_snapshot(folder, FOLDER, load_manifest(folder / FOLDER, "snapshot").sha256)
+    else:
+        assert "published" not in told or "deleting" in told
+    sweep_snapshots(folder, [])
+    assert not (folder / FOLDER).exists()
+
+
+def _delete_again(folder: Path, tell: Tell) -> None:
+    tell("deleting")
+    delete_snapshot(folder, FOLDER)
+    if (folder / FOLDER).parent.exists():
+        durable.sync_folder((folder / FOLDER).parent)
+    tell("deleted")
+
+
+def _prepare_again(folder: Path, tell: Tell) -> None:
+    write_prepared(folder, KEY, 1, prepared_ranks())
+    tell("prepared")
+
+
+def _check_prepared(folder: Path, told: tuple[str, ...]) -> None:
+    place = prepared_folder(KEY.branch, KEY.iteration, 1)
+    assert (folder / place / MANIFEST).exists() or "prepared" not in told
+    if "prepared" in told:
+        manifest = load_manifest(folder / place, PREPARED_KIND)
+        files = {name: entry.sha256 for name, entry in manifest.files.items()}
+        assert np.array_equal(read_prepared(folder, place, files).advantages, [0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert len(read_prepared(folder, *write_prepared(folder, KEY, 2, prepared_ranks())).ordinals) == 6
+
+
+SCENARIOS = (
+    Scenario("files", _files, _files, _check_files),
+    Scenario("shard", _shard(1), _shard(2), _check_shard),
+    Scenario("shard resumed in its epoch", _shard(1), _shard(1), _check_shard),
+    Scenario("snapshot adopted", publish, _publish_again, _check_snapshot),
+    Scenario("snapshot published again", publish, _republish, _check_snapshot),
+    Scenario("deletion", _delete, _delete_again, _check_deletion),
+    Scenario("prepared", prepare, _prepare_again, _check_prepared),
+)
