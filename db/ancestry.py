@@ -45,7 +45,7 @@ def ancestry(connection: Connection, run: str, branch: int | None = None) -> lis
     return stretches[::-1]
 
 
-def stretch_of(stretches: list[Stretch], iteration: int) -> Stretch | None:
+def stretch_of(stretches: Sequence[Stretch], iteration: int) -> Stretch | None:
     """The stretch that holds an iteration."""
     return next((stretch for stretch in stretches if stretch.first <= iteration <= stretch.last), None)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from db.ancestry import ancestry, stretch_of
+from db.ancestry import Stretch, ancestry, stretch_of
 from db.engine import Database, Fence
 from db.errors import LedgerError, OutOfOrder, RunNotFound
 from db.events import GENESIS, append, lock_run
@@ -235,6 +235,20 @@ class Runs:
             append(connection, run, "branch", body | {"choices": dict(choices or {})})
             enqueue(connection, fence.run, tell(number))
         return number
+
+    def line(self, run: str, branch: int | None = None) -> tuple[Stretch, ...]:
+        """The stretches of a branch's line, oldest first, the last cut at its newest commit; the current branch's by default.
+
+        Raises `RunNotFound`, also for a branch that there is not.
+        """
+        with self._database.read() as connection:
+            stretches = ancestry(connection, run, branch)
+            own = stretches[-1]
+            committed = select(func.max(Iteration.iteration)).where(
+                Iteration.run == run, Iteration.branch == own.branch
+            )
+            last = connection.execute(committed).scalar_one()
+        return (*stretches[:-1], replace(own, last=own.first - 1 if last is None else last))
 
     def _record_fork(self, connection: Connection, run: str, parent: Parent) -> None:
         """The fork's first link binds it to its parent's chain as it stands."""

@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from db.records import ChoiceRow
+from flows.branches import open_branch
 from flows.experience import has_damage
 from flows.segment import Segment
 from flows.state import ControlState
@@ -116,5 +117,5 @@ def obey_rollback(segment: Segment, state: ControlState) -> bool:
     _, cursor = draw(segment.spec.data, segment.spec.seed, state.cursor, segment.spec.data.prompts_per_iteration)
     at, reason = int(choice.body["to"]), f"{NON_FINITE}: update {iteration} of branch {segment.branch}"
     choices = {CURSOR: {"cursor": cursor.to_json()}}
-    segment.enter_branch(segment.ledger.runs.start_branch(segment.fence, at, reason, choices=choices))
+    segment.enter_branch(open_branch(segment.ledger, segment.fence, segment.spec, at, reason, choices))
     return True

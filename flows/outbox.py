@@ -31,6 +31,11 @@ def row_id(run: str, branch: int, name: str) -> str:
     return f"{run}/b{branch}/{name}"
 
 
+def row_ids(run: str, branch: int, name: str) -> list[str]:
+    """The ids of rows that tell of a branch in the run's own tracking run, and in the branch's where that is another."""
+    return [f"{run}/{name}"] if branch == 0 else [f"{run}/{name}", row_id(run, branch, name)]
+
+
 def creation_id(run: str, branch: int) -> str:
     """The id of the row that creates a branch's tracking run; branch 0's is the run's own."""
     return f"{run}/run" if branch == 0 else row_id(run, branch, "run")

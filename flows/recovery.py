@@ -136,7 +136,8 @@ def replay(segment: Segment, iteration: int) -> None:
     commit = segment.ledger.commits.at(segment.run, iteration)
     if commit is None:
         raise InfrastructureError(f"run {segment.run}: iteration {iteration} is not in the ledger")
-    references = sealed_shards(segment, commit.run, commit.branch, iteration)
+    # Of a parent's iterations a fork has copies of its own.
+    references = sealed_shards(segment, segment.run, commit.branch, iteration)
     task = batch_task(segment, commit.branch, iteration, "learn", references)
     if is_skipped(segment, commit.run, commit.branch, iteration):
         receipt = segment.fleet.skip(task)

@@ -23,7 +23,7 @@ from flows.deadlines import PhaseDeadlines
 from flows.fleet_start import FleetStart
 from flows.home import Home
 from flows.lease import LeaseKeeper
-from flows.outbox import OutboxPump
+from flows.outbox import OutboxPump, row_ids
 from flows.protocols import Observer, Tracker
 from flows.results import SEGMENT_ENDED, run_results
 from flows.snapshots import SnapshotKeeper
@@ -187,10 +187,10 @@ class Segment:
         self._tell("digests", "tags", tags | {"yatt.audit_head": self.ledger.events.head(self.run).hash})
 
     def _tell(self, name: str, kind: str, body: Mapping[str, str]) -> None:
-        """Adds a row to the outbox, once in a segment by this name."""
+        """Adds a row to the outbox, once in a segment by this name; a later branch is told of in its own tracking run too."""
         if self.spec.tracking.enabled:
-            key = f"{self.run}/e{self.fence.epoch}/{name}"
-            self.ledger.outbox.enqueue(self.fence, [OutboxEntry(key, kind, body, self.clock.time_ms())])
+            keys, now = row_ids(self.run, self.branch, f"e{self.fence.epoch}/{name}"), self.clock.time_ms()
+            self.ledger.outbox.enqueue(self.fence, [OutboxEntry(key, kind, body, now) for key in keys])
 
     def end_early(self, outcome: str, state: str, reason: str) -> None:
         """Ends the segment; a ledger that refuses to hear of it must not hide what ended it."""

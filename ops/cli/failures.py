@@ -22,7 +22,9 @@ def exit_code(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong, without credentials; an error that nobody foresaw says how to see more."""
+    """What went wrong, without credentials, and what to do; an error that nobody foresaw says how to see more."""
+    if isinstance(error, LeaseHeld):
+        return redact(f"{error}\nto have it end first: yatt stop {error.run} --wait")
     if isinstance(error, YattError | LedgerError):
         return redact(str(error))
     name = type(error).__name__

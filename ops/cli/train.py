@@ -42,8 +42,9 @@ def register(app: typer.Typer) -> None:
         "yatt train configs/quickstart.yaml -o json > result.json",
     )
     app.command(epilog=examples(*lines))(train)
-    app.command(epilog=examples("yatt resume latest", "yatt resume quickstart-3 -o json"))(resume)
-    app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait"))(stop)
+    resumes = ("yatt resume latest", "yatt resume quickstart-3 --set iterations=200 -o json")
+    app.command(epilog=examples(*resumes))(resume)
+    app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))(stop)
 
 
 def train(
@@ -64,20 +65,40 @@ def train(
     check_before_start(place.folder, checked)
     from flows.launch import create_run
 
-    _drive(place, create_run(place, checked), output)
+    drive(place, create_run(place, checked), output)
 
 
-def resume(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Go on with a run behind its last commit, whether it was stopped, failed or killed."""
+def resume(
+    run: RunArgument,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec, from the next iteration on."),
+    ] = None,
+    accept_drift: Annotated[
+        bool, typer.Option("--accept-drift", help="Replay updates even in another environment than they were made in.")
+    ] = False,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Go on with a run behind its last commit, whether it was stopped, failed or killed.
+
+    A change of the spec is a new revision, kept in the audit chain. What an update reads can be changed at a snapshot only,
+    which every stop leaves. Another number of trainer ranks is such a change: equal within tolerance, and marked.
+    """
+    from flows.branches import finish_fork, revise
     from flows.home import Home
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    _drive(place, name, output)
+        finish_fork(place, ledger, name)
+    if overrides:
+        number = revise(place, name, overrides)
+        message(f"{name}: revision {number} of its spec is in force")
+    drive(place, name, output, accept_drift)
 
 
-def _drive(home: Home, run: str, output: Output) -> None:
+def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
     """One segment in this process, watched; then what it came to."""
     from flows.launch import run_segment
     from ops.cli.failures import exit_code
@@ -90,7 +111,8 @@ def _drive(home: Home, run: str, output: Output) -> None:
     message(f"run {run} in {home.run_folder(run)}")
     try:
         with watching(run) as observer:
-            outcome = run_segment(home, run, observer, MlflowTracker(home.tracking_uri, home.artifacts))
+            tracker = MlflowTracker(home.tracking_uri, home.artifacts)
+            outcome = run_segment(home, run, observer, tracker, accept_drift)
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
             message(f"the run keeps all that it committed; `yatt logs {run}` says more, `yatt resume {run}` goes on")
@@ -119,17 +141,23 @@ def _results_now(ledger: Ledger, run: str) -> RunResults:
 def stop(
     run: RunArgument,
     wait: Annotated[bool, typer.Option("--wait", help="Return only when nobody drives the run any more.")] = False,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0.0, help="End in so many seconds, if need be in the middle of an iteration."
+        ),
+    ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Ask a run's driver to end behind its current iteration; nothing is lost."""
+    """Ask a run's driver to end behind its current iteration, or within a limit; nothing is lost, a snapshot is left."""
     from flows.home import Home
 
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
         driven = _is_driven(ledger.overview.show(name).line)
         if driven:
-            ledger.runs.set_desired_state(name, "stop", "yatt stop")
+            ledger.runs.set_desired_state(name, "stop", "yatt stop", within)
         if driven and wait:
             message(f"{name}: waiting for its driver to end")
             _await_end(ledger, name)
@@ -139,7 +167,8 @@ def stop(
     elif not driven:
         write(f"{name} is {state} and nobody drives it: nothing to stop")
     else:
-        write(f"{name} is {state}" if wait else f"{name} is asked to stop behind its current iteration")
+        limit = "behind its current iteration" if within is None else f"within {within:g} s"
+        write(f"{name} is {state}" if wait else f"{name} is asked to stop {limit}")
 
 
 def _is_driven(line: RunLine) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from db.ancestry import Stretch
 from db.engine import Fence
 from db.errors import LedgerError, RunNotFound
 from db.ledger import Ledger
-from tests.db.tools import SimulatedClock, commit_of
+from tests.db.tools import SimulatedClock, commit_of, commit_through
 
 
 def test_runs_of_a_spec_are_numbered(ledger: Ledger) -> None:
@@ -100,3 +101,15 @@ def test_the_overview_tells_where_a_run_stands(ledger: Ledger, run: str, fence: 
     assert (lines[0].holder, lines[0].last_commit_age) == (None, None)
     with pytest.raises(RunNotFound):
         ledger.overview.show("toy-9")
+
+
+def test_a_line_ends_at_its_newest_commit(ledger: Ledger, run: str, fence: Fence) -> None:
+    assert ledger.runs.line(run) == (Stretch(run, 0, 0, -1),)
+    commit_through(ledger, fence, range(4))
+    ledger.runs.start_branch(fence, 1, "back")
+    assert ledger.runs.line(run) == (Stretch(run, 0, 0, 1), Stretch(run, 1, 2, 1))
+    ledger.commits.commit(fence, commit_of(2, branch=1))
+    assert ledger.runs.line(run)[-1] == Stretch(run, 1, 2, 2)
+    assert ledger.runs.line(run, 0) == (Stretch(run, 0, 0, 3),)
+    with pytest.raises(RunNotFound, match="no branch 7"):
+        ledger.runs.line(run, 7)
