@@ -37,3 +37,14 @@ def test_who_is_let_through(start, epochs):
 def test_being_fenced_is_a_class_of_its_own():
     assert FencedError.failure_class is FailureClass.FENCED
     assert FencedError.exit_code == ExitCode.LEASE_HELD
+
+
+def test_who_drives_the_run_can_be_looked_up():
+    announced = [2]
+    fence = EpochFence(3, lambda: announced[0])
+    assert not fence.renew() and fence.epoch == 3
+    announced[0] = 4
+    assert fence.renew() and fence.epoch == 4
+    assert not fence.renew()
+    with pytest.raises(FencedError):
+        fence.check(3)

@@ -151,3 +151,37 @@ def test_timing_adds_up_also_when_it_fails(monkeypatch):
     with pytest.raises(KeyError), timed(timing, "reward"):
         raise KeyError
     assert timing == {"reward": 3.0}
+
+
+def test_a_long_log_goes_on_in_parts_and_the_newest_are_kept(tmp_path):
+    (tmp_path / "logs").mkdir()
+    handler = logs.PartsHandler(tmp_path, "driver", 3, part_bytes=200)
+    for number in range(40):
+        handler.emit(record("record %d", number))
+    handler.close()
+    files = sorted((tmp_path / "logs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert len(files) == logs.PARTS
+    assert all(path.stat().st_size < 400 for path in files)
+    kept = [json.loads(line)["message"] for path in files for line in path.read_text().splitlines()]
+    assert kept == [f"record {number}" for number in range(40 - len(kept), 40)]
+
+    again = logs.PartsHandler(tmp_path, "driver", 3, part_bytes=200)
+    again.emit(record("the next process"))
+    again.close()
+    newest = max((tmp_path / "logs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert "the next process" in newest.read_text()
+
+
+def test_a_process_that_drives_a_second_run_logs_there_and_no_longer_in_the_first(tmp_path):
+    root, before = logging.getLogger(), list(logging.getLogger().handlers)
+    try:
+        actor_logs(tmp_path / "one", "driver", 1)
+        actor_logs(tmp_path / "two", "driver", 1)
+        logging.getLogger("yatt_core").warning("only here")
+        assert len([handler for handler in root.handlers if handler not in before]) == 1
+    finally:
+        for handler in [handler for handler in root.handlers if handler not in before]:
+            root.removeHandler(handler)
+            handler.close()
+    assert "only here" in log_file(tmp_path / "two", "driver", 1).read_text()
+    assert "only here" not in log_file(tmp_path / "one", "driver", 1).read_text()

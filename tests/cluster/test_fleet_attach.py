@@ -27,6 +27,7 @@ from yatt_core.data.shard_log import find_sealed
 from yatt_core.errors import FencedError, InfrastructureError
 
 NAMESPACE = "fleets"
+VERIFY = pytest.mark.verify
 SLOW = "rollout.engine.base_seconds=0.02"
 
 
@@ -56,20 +57,25 @@ def pid_of(name: str) -> int:
     return next(pid for registered, pid in pids().items() if registered.startswith(name))
 
 
-@pytest.mark.parametrize("moment", ["start", "load", "warm_up", "collect", "learn"])
+@pytest.mark.parametrize(
+    "moment", [*(pytest.param(m, marks=VERIFY) for m in ("start", "load", "warm_up", "learn")), "collect"]
+)
 def test_the_next_driver_attaches_to_what_a_killed_one_left(
     attached: Head, fleets: list[Fleet], tmp_path: Path, moment: str
 ) -> None:
     spec = fleet_spec(SLOW)
     driver_killed_at(moment, attached, NAMESPACE, tmp_path, SLOW)
     before = {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()}
-    assert len(before) == 7
+    # Ray gives up an actor whose process was not up yet when the job that asked for it ended.
+    assert len(before) == 7 or moment == "start"
     with Heartbeat(tmp_path, 2):
         fleets.append(fleet := fleet_of(spec, tmp_path, 2))
-        assert fleet.start() == ()
+        created = fleet.start()
+        assert len(created) == 7 - len(before)
         standing = fleet.load(fleet.materialise())
-        assert standing.created == ()
-        assert {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()} == before
+        assert standing.created == created
+        after = {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()}
+        assert {name: after[name] for name in before} == before
         version = {"start": -1, "load": -1, "warm_up": 0, "collect": 0, "learn": 1}[moment]
         assert standing.trainer_version == version
         assert (standing.trainer_key is not None) == (moment == "learn")
@@ -86,7 +92,7 @@ def test_the_next_driver_attaches_to_what_a_killed_one_left(
             tasks = shard_tasks(spec, 2)
             receipts = list(fleet.collect(tasks))
             assert {receipt.epoch for receipt in receipts} == ({1} if moment == "collect" else {2})
-            assert all(len(find_sealed(tmp_path, task.key)) == 1 for task in tasks)
+            assert [len(find_sealed(tmp_path, task.key)) for task in tasks] == [1] * len(tasks)
 
 
 def test_calls_of_a_replaced_driver_are_refused(fleets: list[Fleet], tmp_path: Path) -> None:
@@ -104,6 +110,7 @@ def test_calls_of_a_replaced_driver_are_refused(fleets: list[Fleet], tmp_path: P
             old.warm_up()
 
 
+@VERIFY
 def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(fleets: list[Fleet], tmp_path: Path) -> None:
     spec = fleet_spec(SLOW)
     fleets.append(fleet := fleet_of(spec, tmp_path, 1))
@@ -116,7 +123,9 @@ def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(fleets: lis
         assert len([first, *receipts]) == spec.data.prompts_per_iteration
 
 
-@pytest.mark.parametrize("lost", ["rollout-1", "controller-0", "dispatcher-0", "trainer-1"])
+@pytest.mark.parametrize(
+    "lost", ["rollout-1", *(pytest.param(m, marks=VERIFY) for m in ("controller-0", "dispatcher-0", "trainer-1"))]
+)
 def test_what_is_lost_is_made_anew_and_the_rest_is_kept(fleets: list[Fleet], tmp_path: Path, lost: str) -> None:
     spec = fleet_spec(SLOW)
     fleets.append(fleet := fleet_of(spec, tmp_path, 1))
@@ -145,6 +154,7 @@ def lost_name(registered: dict[str, int], name: str) -> str:
     return next(full for full in registered if full.startswith(name))
 
 
+@VERIFY
 def test_another_spec_or_branch_gets_actors_of_its_own(fleets: list[Fleet], tmp_path: Path) -> None:
     fleets.append(fleet := fleet_of(fleet_spec(), tmp_path, 1))
     fleet.start()
@@ -154,6 +164,7 @@ def test_another_spec_or_branch_gets_actors_of_its_own(fleets: list[Fleet], tmp_
     wait_until(lambda: not names & set(ray.util.list_named_actors()))
 
 
+@VERIFY
 def test_a_skipped_update_is_applied_once(fleets: list[Fleet], tmp_path: Path) -> None:
     spec = fleet_spec("trainer.engine.non_finite_at=[1]")
     fleets.append(fleet := fleet_of(spec, tmp_path, 1))

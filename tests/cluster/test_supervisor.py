@@ -16,7 +16,15 @@ from dataclasses import replace
 import pytest
 
 from tests.cluster.conftest import script_service, supervised, wait_until
-from yatt_core.cluster.client import Heartbeat, current_state, ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.cluster import client
+from yatt_core.cluster.client import (
+    Heartbeat,
+    current_state,
+    ensure_alive,
+    ensure_supervisor,
+    stop_supervisor,
+    wait_ready,
+)
 from yatt_core.cluster.process import ProcessIdentity, is_alive
 from yatt_core.cluster.runner import ServiceRunner
 from yatt_core.cluster.services import RestartPolicy, ServiceState
@@ -191,6 +199,49 @@ def test_leftovers_of_a_killed_supervisor_are_ended_first(run_folder):
     assert not any(map(is_alive, old))
     wait_ready(run_folder, ["echo"], 20)
     assert len(supervised(run_folder)) == 3
+
+
+def test_a_driver_that_lives_on_starts_a_killed_supervisor_again_at_the_same_ports(run_folder):
+    server = script_service(run_folder, SERVER, ready="http://127.0.0.1:{port}/health")
+    assert not ensure_alive(run_folder), "none was ever started"
+    first = ensure_supervisor(run_folder, [server], grace=60)
+    before = wait_ready(run_folder, ["echo"], 20)
+    assert not ensure_alive(run_folder), "it lives"
+    old = supervised(run_folder)
+    os.kill(first.identity.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(first.identity))
+    assert ensure_alive(run_folder)
+    after = wait_ready(run_folder, ["echo"], 20)
+    assert after.identity != first.identity
+    assert after.service("echo").address == before.service("echo").address != ""
+    assert not any(map(is_alive, old)), "what it left was ended first"
+    stop_supervisor(run_folder)
+    assert not ensure_alive(run_folder), "it ended on purpose"
+
+
+def test_a_port_that_was_taken_meanwhile_is_not_asked_for_again(run_folder):
+    server = script_service(run_folder, SERVER, ready="http://127.0.0.1:{port}/health")
+    first = ensure_supervisor(run_folder, [server], grace=60)
+    port = wait_ready(run_folder, ["echo"], 20).service("echo").ports["port"]
+    for process in (first.identity, leader(run_folder, "echo")):
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda process=process: not is_alive(process))
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        assert ensure_alive(run_folder)
+        assert wait_ready(run_folder, ["echo"], 20).service("echo").ports["port"] != port
+
+
+def test_a_driver_of_other_code_starts_a_cluster_of_its_own(run_folder, monkeypatch):
+    services = [script_service(run_folder, "")]
+    first = ensure_supervisor(run_folder, services, grace=60)
+    assert ensure_supervisor(run_folder, services, grace=60).identity == first.identity
+    monkeypatch.setattr(client, "code_revision", lambda: "another")
+    second = ensure_supervisor(run_folder, services, grace=60)
+    assert second.identity != first.identity
+    assert not is_alive(first.identity)
 
 
 def test_leftovers_of_a_killed_supervisor_are_ended_by_stop(run_folder):

@@ -157,3 +157,46 @@ def test_a_ticket_is_metadata_only():
     assert set(Ticket.__slots__) == {"number", "owner", "size"}
     with pytest.raises(AttributeError):
         ticket.size = 3
+
+
+def test_a_dead_engine_gets_no_more_and_its_batches_are_dropped():
+    queue = DispatchQueue(engines=2, slots=1)
+    first, second = queue.submit("a", 1), queue.submit("b", 1)
+    assert numbers(queue.grant()) == [(first.number, 0), (second.number, 1)]
+    third, fourth = queue.submit("a", 1), queue.submit("b", 1)
+    queue.lose(first.number)
+    assert queue.grant() == []
+    queue.release(second.number)
+    assert numbers(queue.grant()) == [(third.number, 1)]
+    queue.renew(0)
+    assert numbers(queue.grant()) == [(fourth.number, 0)]
+
+
+def test_what_is_told_of_a_replaced_engine_does_not_harm_its_successor():
+    queue = DispatchQueue(engines=1, slots=2)
+    first, second = queue.submit("a", 1), queue.submit("a", 1)
+    queue.grant()
+    queue.lose(first.number)
+    queue.renew(0)
+    queue.lose(second.number)
+    third = queue.submit("a", 1)
+    assert numbers(queue.grant()) == [(third.number, 0)]
+
+
+def test_only_without_any_engine_is_a_batch_stranded():
+    queue = DispatchQueue(engines=2, slots=1)
+    first, second, third = (queue.submit("a", 1) for _ in range(3))
+    queue.grant()
+    queue.lose(first.number)
+    assert queue.stranded() == []
+    queue.lose(second.number)
+    assert queue.stranded() == [third] and queue.waiting == 0
+
+
+def test_who_forgets_an_owner_learns_what_it_waited_for():
+    queue = DispatchQueue(engines=1, slots=1)
+    queue.submit("a", 1)
+    queue.grant()
+    waiting, other = queue.submit("a", 1), queue.submit("b", 1)
+    assert queue.forget("a") == [waiting]
+    assert numbers(queue.grant()) == [(other.number, 0)]

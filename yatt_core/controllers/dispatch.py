@@ -83,6 +83,10 @@ class DispatchQueue:
             if number in engine.outstanding:
                 engine.outstanding, engine.lost = {}, True
 
+    def is_lost(self, index: int) -> bool:
+        """True from the report of an engine's death until it is replaced."""
+        return self._engines[index].lost
+
     def renew(self, index: int) -> None:
         """A new engine stands in the place of an old one, whose batches are dropped."""
         self._engines[index].outstanding, self._engines[index].lost = {}, False

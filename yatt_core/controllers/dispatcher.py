@@ -36,8 +36,10 @@ class Dispatcher:
         """Takes the pool's living engines, in order; what a replaced one held is dropped."""
         self._presence.fence.check(epoch)
         for index, engine in enumerate(engines):
-            self._engines[index] = engine
-            self._queue.renew(index)
+            known = self._engines[index]
+            if known is None or known._actor_id != engine._actor_id or self._queue.is_lost(index):
+                self._engines[index] = engine
+                self._queue.renew(index)
         self._advance()
 
     async def acquire(self, epoch: int, owner: str, size: int) -> tuple[int, int, Any]:

@@ -75,6 +75,8 @@ class Fleet:
     ) -> None:
         self._folder, self._epoch, self._branch, self._meter = run_folder, epoch, branch, meter
         self._crew = Crew(spec, run_folder, epoch, branch)
+        # For what may be queued behind the work of an earlier driver, or behind the imports of a new process.
+        self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
         self._created: tuple[str, ...] = ()
         self.deadline = spec.recovery.phase_deadline_seconds
         self.avoid_nodes = avoid_nodes
@@ -273,11 +275,6 @@ class Fleet:
     @property
     def _ranks(self) -> list[Any]:
         return self._crew.of(TRAINER)
-
-    @property
-    def _start_seconds(self) -> float:
-        """For what may be queued behind the work of an earlier driver, or behind the imports of a new process."""
-        return max(START_SECONDS, self.deadline)
 
     def _members(self, *roles: str) -> list[str]:
         return [name for name in self._crew.names if name.rpartition("-")[0] in roles]

@@ -1,0 +1,162 @@
+"""The thread in every actor: it hears of drivers, notices their absence, and tells what the actor is doing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import wait_until
+from yatt_core.cluster.client import Heartbeat
+from yatt_core.cluster.presence import GONE_EXIT_CODE, Presence, StackReport
+from yatt_core.controllers.watchdog import describe, find_stuck, gather_stacks
+from yatt_core.errors import FencedError
+
+PATIENCE = 30.0
+
+
+def working(actor: str, waits: bool = False) -> StackReport:
+    return StackReport(actor, "generate", 3.0, "engine.py:7 decode", waits, ("stack",))
+
+
+def idle(actor: str) -> StackReport:
+    return StackReport(actor, "", 0.0, "", False, ("stack",))
+
+
+def reports(*given: StackReport) -> dict[str, StackReport]:
+    return {report.actor: report for report in given}
+
+
+def test_a_newer_driver_is_heard_of_while_work_goes_on(tmp_path: Path) -> None:
+    presence = Presence(tmp_path, "rollout-0", 1, 600)
+    with presence.serving("generate", 1), Heartbeat(tmp_path, 2):
+        wait_until(lambda: presence.fence.epoch == 2)
+        assert presence.report().method == "generate"
+        with pytest.raises(FencedError), presence.serving("generate", 1):
+            pass
+
+
+def test_the_fence_can_look_a_driver_up_at_once(tmp_path: Path) -> None:
+    presence = Presence(tmp_path, "rollout-0", 1, 600)
+    assert not presence.fence.renew()
+    with Heartbeat(tmp_path, 5):
+        presence.fence.renew()
+        assert presence.fence.epoch == 5
+        assert not presence.fence.renew()
+
+
+ACTOR = """
+import sys, time
+from pathlib import Path
+from yatt_core.cluster.presence import Presence
+from yatt_core.logs import actor_logs
+folder, grace = Path(sys.argv[1]), float(sys.argv[2])
+actor_logs(folder, "rollout-0", 1)
+presence = Presence(folder, "rollout-0", 1, grace)
+with presence.serving("generate", 1):
+    print("works", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_an_actor_without_a_driver_says_so_and_ends(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", ACTOR, str(tmp_path), "0.3"], timeout=60, check=False, stdout=subprocess.PIPE
+    )
+    assert process.returncode == GONE_EXIT_CODE
+    (log,) = (tmp_path / "logs").glob("*.jsonl")
+    assert "no sign of a driver for 0.3 s: rollout-0 ends" in log.read_text()
+
+
+def test_an_actor_lives_as_long_as_its_driver_does(tmp_path: Path) -> None:
+    with Heartbeat(tmp_path, 1, interval=0.1):
+        process = subprocess.Popen([sys.executable, "-c", ACTOR, str(tmp_path), "5"], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "works\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(6)
+    assert process.wait(60) == GONE_EXIT_CODE
+    process.communicate()
+
+
+def test_actors_answer_while_they_work_and_the_silent_one_is_noticed(tmp_path: Path) -> None:
+    Presence(tmp_path, "controller-0", 1, 600)
+    process = subprocess.Popen([sys.executable, "-c", ACTOR, str(tmp_path), "600"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "works\n"
+        found = gather_stacks(tmp_path, ["controller-0", "rollout-0"], PATIENCE)
+        assert found["controller-0"].method == ""
+        assert found["rollout-0"].method == "generate" and found["rollout-0"].seconds >= 0
+        assert "<string>" in found["rollout-0"].place and "time.sleep(600)" not in found["rollout-0"].place
+        assert "thread MainThread" in found["rollout-0"].stacks[0]
+    finally:
+        process.kill()
+        process.communicate()
+    found = gather_stacks(tmp_path, ["controller-0", "rollout-0"], timeout=2.0)
+    assert "rollout-0" not in found
+
+
+def test_old_answers_go(tmp_path: Path) -> None:
+    Presence(tmp_path, "controller-0", 1, 600)
+    for _ in range(13):
+        assert gather_stacks(tmp_path, ["controller-0"], PATIENCE)
+    assert len(list((tmp_path / "logs" / "stacks").iterdir())) == 10
+    newest = max((tmp_path / "logs" / "stacks").iterdir())
+    assert json.loads((newest / "controller-0.json").read_text())["actor"] == "controller-0"
+
+
+def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
+    """As a rank waits for the others in a collective."""
+    from yatt_core.engines.train.collective import Collective
+
+    presence, entered, release = Presence(tmp_path, "trainer-0", 1, 600), threading.Event(), threading.Event()
+
+    class Group:
+        def allreduce(self, *_: object) -> Group:
+            return self
+
+        def wait(self) -> None:
+            entered.set()
+            release.wait(PATIENCE)
+
+    def learn() -> None:
+        collective = Collective()
+        collective._group = Group()
+        with presence.serving("learn", 1):
+            collective.barrier()
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    assert entered.wait(PATIENCE)
+    report = presence.report()
+    release.set()
+    thread.join()
+    assert report.method == "learn" and report.waits
+
+
+ACTORS = ("controller-0", "rollout-0", "rollout-1")
+
+
+def test_who_works_without_waiting_is_stuck() -> None:
+    answers = reports(working("controller-0", waits=True), working("rollout-0"), idle("rollout-1"))
+    assert find_stuck(ACTORS, answers, ["controller-0"]) == ["rollout-0"]
+
+
+def test_who_does_not_answer_is_stuck() -> None:
+    answers = reports(working("controller-0", waits=True), idle("rollout-1"))
+    assert find_stuck(ACTORS, answers, ["controller-0"]) == ["rollout-0"]
+    assert "holds the interpreter, is stopped, or is gone" in describe("rollout-0", None)
+
+
+def test_where_all_wait_the_busy_ones_are_stuck() -> None:
+    answers = reports(working("controller-0", waits=True), idle("rollout-0"), idle("rollout-1"))
+    assert find_stuck(ACTORS, answers, ["rollout-1"]) == ["controller-0"]
+
+
+def test_where_all_are_idle_those_that_were_waited_for_are_stuck() -> None:
+    answers = reports(*map(idle, ACTORS))
+    assert find_stuck(ACTORS, answers, ["rollout-1"]) == ["rollout-1"]
+    assert describe("rollout-1", answers["rollout-1"]) == "rollout-1 is idle"

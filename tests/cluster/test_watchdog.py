@@ -1,0 +1,111 @@
+"""A rollout that hangs for ever is named with its stack, ended and replaced; bad nodes are avoided."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from tests.cluster.conftest import Head
+from tests.cluster.fleets import begin, fleet_of, fleet_spec, shard_tasks
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.nodes import avoided_nodes, node_name, node_names
+from yatt_core.errors import InfrastructureError, StuckError
+
+NAMESPACE = "watchdog"
+
+
+@pytest.fixture(scope="module")
+def attached(head: Head) -> Iterator[Head]:
+    connect_ray(head.address, NAMESPACE, head.run_folder)
+    yield head
+    disconnect_ray()
+
+
+def test_a_rollout_that_hangs_for_ever_is_named_and_replaced(
+    attached: Head, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hang = tmp_path / "hang"
+    spec = fleet_spec(f"rollout.engine.hang_file={hang}", "recovery.phase_deadline_seconds=60")
+    fleet = fleet_of(spec, tmp_path, 1)
+    try:
+        begin(fleet)
+        hang.write_text("0")
+        fleet.deadline = 3.0
+        tasks = shard_tasks(spec, 1)
+        with caplog.at_level(logging.ERROR), pytest.raises(StuckError) as caught:
+            list(fleet.collect(tasks))
+        assert "no shard within 3 s" in str(caught.value)
+        (failure,) = fleet.failures
+        assert failure.actor.startswith("rollout-") and "in generate for" in failure.reason
+        assert f"{failure.actor} in generate for" in str(caught.value)
+        assert "rollout.py:" in str(caught.value) and "_hang" in str(caught.value)
+        stack = next(record.getMessage() for record in caplog.records if "thread MainThread" in record.getMessage())
+        assert "self._ready().generate(request)" in stack
+        fleet.deadline = 60.0
+        assert fleet.start() == (failure.actor,)
+        fleet.load(fleet.materialise())
+        fleet.sync(0)
+        assert len(list(fleet.collect(tasks))) == len(tasks)
+    finally:
+        fleet.stop()
+
+
+def node(name: str, address: str = "10.0.0.1", given: str = "", alive: bool = True) -> dict[str, object]:
+    return {
+        "NodeID": f"id-{name}",
+        "NodeName": given or address,
+        "NodeManagerAddress": address,
+        "NodeManagerHostname": name,
+        "Alive": alive,
+    }
+
+
+def test_a_node_has_the_name_it_was_given_else_its_hosts() -> None:
+    assert node_name(node("host")) == "host"
+    assert node_name(node("host", given="rack-3")) == "rack-3"
+    assert node_names([node("a"), node("b", alive=False)]) == {"id-a": "a"}
+
+
+def test_quarantined_nodes_are_avoided_while_there_are_others() -> None:
+    two = {"id-a": "a", "id-b": "b"}
+    assert avoided_nodes(two, frozenset({"b"})) == {"id-b"}
+    assert avoided_nodes(two, frozenset({"c"})) == frozenset()
+    assert avoided_nodes({"id-a": "a"}, frozenset({"a"})) == frozenset(), "the only node is used all the same"
+    with pytest.raises(InfrastructureError, match=r"no node is left .* all of a, b are quarantined"):
+        avoided_nodes(two, frozenset({"a", "b"}))
+
+
+@pytest.mark.verify
+def test_actors_leave_a_quarantined_node(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_name": "good"})
+    try:
+        bad = cluster.add_node(num_cpus=2, node_name="bad")
+        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
+        cluster.wait_for_nodes()
+        assert sorted(node_names().values()) == ["bad", "good"]
+        fleet = fleet_of(fleet_spec(), tmp_path, 1)
+        fleet.avoid_nodes = frozenset({"good"})
+        begin(fleet)
+        assert used_nodes() == {bad.node_id}
+        fleet.avoid_nodes = frozenset({"bad"})
+        assert len(fleet.start()) == 7
+        fleet.load(fleet.materialise())
+        assert used_nodes() == {name for name, given in node_names().items() if given == "good"}
+        fleet.avoid_nodes = frozenset({"good", "bad"})
+        with pytest.raises(InfrastructureError, match="no node is left"):
+            fleet.start()
+        fleet.stop()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def used_nodes() -> set[str]:
+    handles = [ray.get_actor(name) for name in ray.util.list_named_actors()]
+    return {ray._private.state.actors(handle._actor_id.hex())["Address"]["NodeID"] for handle in handles}
