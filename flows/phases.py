@@ -119,7 +119,9 @@ def evaluate(segment: Segment, iteration: int) -> list[EvaluateReceipt]:
 @phase
 def checkpoint(segment: Segment, iteration: int) -> None:
     """Copies the tensors; they are published in the background and the ledger's row may trail the commits."""
-    segment.snapshots.begin(iteration)
+    segment.snapshots.wait()
+    if segment.snapshots.at(iteration) is None:
+        segment.snapshots.begin(iteration)
 
 
 @phase

@@ -13,7 +13,7 @@ from dataclasses import replace
 from db.commit import CommitRow
 from db.records import SnapshotRow
 from flows.answers import CURSOR, is_skipped, obey_rollback
-from flows.attempts import phase
+from flows.attempts import phase, recorded_receipt
 from flows.batches import batch_task, prepared_columns
 from flows.experience import sealed_shards, whole_shards
 from flows.segment import Segment
@@ -22,7 +22,7 @@ from yatt_core.controllers.fleet import FleetStanding
 from yatt_core.data.prompts import Cursor
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import RecoverReceipt
+from yatt_core.receipts import PrepareReceipt, RecoverReceipt
 
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
@@ -80,14 +80,20 @@ def holds_state(segment: Segment, state: ControlState, standing: FleetStanding) 
     following = state.iteration + 1
     if standing.trainer_version != following:
         return False
-    key = WorkKey(segment.run, segment.branch, following, "learn")
+    if standing.trainer_key != WorkKey(segment.run, segment.branch, following, "learn"):
+        return False
     rows = segment.ledger.records.shards(segment.run, segment.branch, following)
-    return standing.trainer_key == key and len(whole_shards(segment, rows)) == segment.spec.shards
+    prepared = recorded_receipt(segment, segment.branch, following, "prepare", PrepareReceipt)
+    return (
+        len(whole_shards(segment, rows)) == segment.spec.shards
+        and prepared is not None
+        and segment.fleet.prepared_is_whole(prepared)
+    )
 
 
 def restore_newest(segment: Segment, iteration: int) -> int:
     """Loads the newest snapshot at or before an iteration whose files agree with their digests; returns its iteration."""
-    rows = [row for row in segment.snapshots.kept() if row.iteration <= iteration]
+    rows = [row for row in segment.snapshots.kept() if row.iteration <= iteration and is_committed(segment, row)]
     for row in rows:
         try:
             _restore(segment, row)
@@ -97,6 +103,19 @@ def restore_newest(segment: Segment, iteration: int) -> int:
         else:
             return row.iteration
     raise InfrastructureError(f"run {segment.run}: none of its {len(rows)} snapshots can be loaded; see `yatt logs`")
+
+
+def is_committed(segment: Segment, row: SnapshotRow) -> bool:
+    """True if a snapshot holds what its iteration's commit says, and not what an attempt before it came to.
+
+    The two differ only in a run that is not exact, which was killed between a snapshot and its iteration's commit.
+    """
+    commit = segment.ledger.commits.at(segment.run, row.iteration)
+    if commit is None:
+        return False
+    if commit.weights_digest is None:
+        return row.epoch >= commit.epoch
+    return commit.weights_digest == row.weights_digest
 
 
 def _restore(segment: Segment, row: SnapshotRow) -> None:
