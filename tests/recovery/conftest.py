@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.flows.tools import Driver
+from tests.postgresql import Server, start_server
 from tests.recovery.failpoints import ROOT, VARIABLE
 from tests.recovery.nursery import Nursery
 from tests.services import start_shared_services
@@ -42,3 +43,12 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @pytest.fixture
 def driver(tmp_path: Path, bed: Bed) -> Driver:
     return Driver(tmp_path / "runs", bed.services)
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = start_server(tmp_path_factory.mktemp("postgresql") / "data")
+    try:
+        yield server
+    finally:
+        server.close()

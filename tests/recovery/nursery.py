@@ -1,8 +1,8 @@
 """A warm process that forks drivers: each costs its work alone, not the import of prefect, ray and mlflow.
 
 `python -m tests.recovery.nursery` consumes one JSON job a line on standard input: home, run, output (the file that gets what
-the driver says), failpoints (their folder, or none). Produces a line with the driver's pid at once, and one with its exit
-status (negative: the signal) when it has ended. It has connected to nothing and started no thread when it forks.
+the driver says), failpoints (their folder, or none), environment. Produces a line with the driver's pid at once, and one
+with its exit status (negative: the signal) when it has ended. It has connected to nothing and started no thread when it forks.
 """
 
 from __future__ import annotations
@@ -69,12 +69,20 @@ class Nursery:
         self._count = 0
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def start(self, home: Path, run: str, failpoints: Path | None = None) -> Incarnation:
-        """Forks a driver that drives one segment of a run."""
+    def start(
+        self, home: Path, run: str, failpoints: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> Incarnation:
+        """Forks a driver that drives one segment of a run. environment: what it has besides the services'."""
         self._count += 1
         output = self._folder / f"driver-{self._count:03d}.txt"
         output.touch()
-        job = {"home": str(home), "run": run, "output": str(output), "failpoints": str(failpoints or "")}
+        job = {
+            "home": str(home),
+            "run": run,
+            "output": str(output),
+            "failpoints": str(failpoints or ""),
+            "environment": dict(environment or {}),
+        }
         assert self._process.stdin
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
@@ -147,12 +155,13 @@ def _import_all(folder: Path) -> None:
     del mlflow, ray, flows, ops, tests
 
 
-def _be_driver(job: Mapping[str, str]) -> None:
+def _be_driver(job: Mapping[str, Any]) -> None:
     """Drives one segment in this forked process, which ends with it."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.environ.update(job["environment"])
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         output = os.open(job["output"], os.O_WRONLY | os.O_APPEND)
         os.dup2(output, 1)
