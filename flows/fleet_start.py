@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from yatt_core.cluster.devices import inventory
 from yatt_core.controllers.fleet import FleetStanding
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.receipts import InputsReceipt
 
 if TYPE_CHECKING:
@@ -64,8 +64,15 @@ class FleetStart:
             self._starting = None
 
     def end(self) -> None:
-        """Ends the actors, also those that a start under way still makes: losing the first ones ends its waiting."""
+        """Ends the actors, also those that a start under way still makes: losing the first ones ends its waiting.
+
+        A driver that was replaced leaves them alone: its successor has attached to them.
+        """
         self._ending.set()
+        try:
+            self._segment.check()
+        except FencedError:
+            return
         self._segment.fleet.stop()
         if self._starting is not None:
             wait([self._starting], END_SECONDS)
@@ -112,5 +119,7 @@ class FleetStart:
         bad = frozenset(node for node, count in lost.items() if node and count >= recovery.quarantine_after)
         if bad - segment.fleet.avoid_nodes:
             segment.ledger.events.append(segment.run, QUARANTINED, {"nodes": sorted(bad)}, segment.fence)
-            segment.observer.warned(f"too many actors were lost on {', '.join(sorted(bad))}: used no more if there are others")
+            segment.observer.warned(
+                f"too many actors were lost on {', '.join(sorted(bad))}: used no more if there are others"
+            )
         return bad
