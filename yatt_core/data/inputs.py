@@ -25,7 +25,7 @@ from yatt_core.data.prompts import Prompt, apportion, epoch_order, locate
 from yatt_core.data.sources import Collection, collect_prompts
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.digests import canonical_json, chain_digest, file_sha256, json_digest
-from yatt_core.durable import make_folder, sync_file, sync_folder, write_json
+from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.receipts import InputsReceipt, PromptRef
 from yatt_core.spec.model import ModelFolder
@@ -54,7 +54,8 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     """
     folder = run_folder / INPUTS
     if not folder.exists():
-        _make(spec, run_folder, folder)
+        with refusals(f"{folder}: cannot be made"):
+            _make(spec, run_folder, folder)
     sync_folder(run_folder)  # also for a folder that is there: who renamed it may have died before this
     manifest = read_manifest(folder, spec)
     for name, sha256 in manifest["files"].items():

@@ -1,0 +1,252 @@
+"""The keeper of a segment's snapshots, and retention: what a lost driver left is adopted or goes, what somebody needs stays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.commit import IterationCommit
+from db.engine import Fence
+from db.holder import Holder
+from db.ledger import Ledger
+from db.records import SnapshotRow
+from flows.home import Home
+from flows.retention import PRUNED_EVENT, prune_experience
+from flows.snapshots import SnapshotKeeper
+from tests.ops.audited import publish, weights
+from tests.ops.seeding import seal_iteration, toy_spec
+from yatt_core.errors import InfrastructureError, StorageFullError
+from yatt_core.keys import iteration_folder
+from yatt_core.receipts import SnapshotReceipt
+from yatt_core.spec import RunSpec
+
+SPEC = toy_spec(100)
+
+
+class Trainer:
+    """Publishes nothing by itself: hands out the receipt, or the failure, that a test gives it."""
+
+    def __init__(self) -> None:
+        self.result: SnapshotReceipt | InfrastructureError | None = None
+
+    def snapshot_result(self, _: float = 0.0) -> SnapshotReceipt | None:
+        if isinstance(self.result, InfrastructureError):
+            raise self.result
+        return self.result
+
+
+class Bench:
+    """A run with a driver, whose iterations and snapshots a test makes one by one."""
+
+    def __init__(self, home: Home, spec: RunSpec = SPEC) -> None:
+        home.folder.mkdir(parents=True, exist_ok=True)
+        self.home, self.spec = home, spec
+        self.ledger = Ledger.open(home.ledger)
+        self.run = self.ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, 100).id
+        self.folder = home.run_folder(self.run)
+        self.folder.mkdir()
+        self.trainer = Trainer()
+        self.branch, self.fence = 0, self.take_over()
+
+    def take_over(self) -> Fence:
+        """The next driver."""
+        holder = Holder("here", "boot", 1, 1, "driver")
+        self.fence = self.ledger.leases.acquire(self.run, holder, 600, holder_is_gone=lambda _: True)
+        return self.fence
+
+    def keeper(self) -> SnapshotKeeper:
+        return SnapshotKeeper(self.ledger, self.fence, self.trainer, self.folder, self.spec)  # type: ignore[arg-type]
+
+    def commit(self, *iterations: int, sealed: bool = False) -> None:
+        for iteration in iterations:
+            if sealed and iteration:
+                seal_iteration(self.home, self.ledger, self.fence, iteration)
+            digest = "x" if iteration else None
+            row = IterationCommit(self.branch, iteration, {}, 1, digest, weights(iteration), tracked=False)
+            self.ledger.commits.commit(self.fence, row)
+
+    def publish(self, iteration: int, **changes: Any) -> SnapshotRow:
+        epoch = changes.pop("epoch", self.fence.epoch)
+        digest = changes.pop("spec_digest", self.spec.digest)
+        return publish(self.folder, self.ledger, self.run, iteration, digest, epoch, self.branch)
+
+    def snapshot(self, iteration: int) -> None:
+        """One that is published, handed out and recorded, behind which the keeper prunes."""
+        keeper = self.keeper()
+        keeper.attach(in_flight=True)
+        row = self.publish(iteration)
+        self.trainer.result = SnapshotReceipt(
+            row.branch, iteration, row.epoch, row.folder, row.manifest_sha256, row.bytes, row.weights_digest, 0.1
+        )
+        assert keeper.collect()
+
+    def roll_back(self, iteration: int) -> None:
+        self.branch = self.ledger.runs.start_branch(self.fence, iteration, "a test")
+
+    def folders(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "snapshots").iterdir())
+
+    def kept(self) -> list[int]:
+        return sorted(row.iteration for row in self.keeper().kept())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(Home(tmp_path / "runs"))
+    yield made
+    made.ledger.close()
+
+
+def test_a_snapshot_whose_driver_died_before_the_row_is_adopted(bench: Bench) -> None:
+    bench.commit(0, 1)
+    row = bench.publish(1)
+    bench.take_over()
+    assert bench.keeper().attach(in_flight=False)[0].folder == row.folder
+    assert bench.keeper().at(1) is not None
+    assert bench.keeper().at(1).manifest_sha256 == row.manifest_sha256  # type: ignore[union-attr]
+    assert bench.keeper().attach(in_flight=False) == []
+
+
+@pytest.mark.parametrize(
+    "flaw", ["not committed", "another spec", "a newer epoch", "other weights", "damaged", "half", "superseded"]
+)
+def test_one_that_cannot_be_used_goes(bench: Bench, flaw: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench.commit(0, 1, 2)
+    if flaw == "another spec":
+        bench.publish(1, spec_digest="0" * 64)
+    elif flaw == "a newer epoch":
+        bench.publish(1, epoch=7)
+    elif flaw == "superseded":
+        bench.publish(2)
+        bench.roll_back(1)
+    elif flaw == "half":
+        (bench.folder / "snapshots/.b000-i000001.e0001.partial").mkdir(parents=True)
+    elif flaw == "not committed":
+        bench.publish(3)
+    elif flaw == "damaged":
+        (bench.folder / bench.publish(1).folder / "weights.safetensors").write_bytes(b"x")
+    else:
+        bench.ledger.commits.commit(bench.fence, IterationCommit(0, 3, {}, 1, "x", weights(9), tracked=False))
+        bench.publish(3)
+    bench.take_over()
+    assert bench.keeper().attach(in_flight=False) == []
+    assert bench.folders() == []
+
+
+def test_one_in_flight_is_not_touched_and_half_ones_of_the_dead_go_behind_it(bench: Bench) -> None:
+    bench.commit(0, 1)
+    (bench.folder / "snapshots/.b000-i000001.e0001.partial").mkdir(parents=True)
+    row = bench.publish(2)  # its iteration is not committed yet, its trainer lives and holds the receipt
+    bench.take_over()
+    keeper = bench.keeper()
+    assert keeper.attach(in_flight=True) == []
+    assert bench.folders() == [".b000-i000001.e0001.partial", "b000-i000002.e0001"]
+    bench.trainer.result = SnapshotReceipt(0, 2, 1, row.folder, row.manifest_sha256, 1, row.weights_digest, 0.1)
+    assert keeper.collect()
+    assert bench.folders() == ["b000-i000002.e0001"]
+    assert bench.kept() == [2]
+
+
+def test_a_full_disk_is_passed_on_and_nothing_is_in_flight_then(bench: Bench) -> None:
+    keeper = bench.keeper()
+    keeper.attach(in_flight=True)
+    bench.trainer.result = StorageFullError("full")
+    with pytest.raises(StorageFullError):
+        keeper.collect()
+    assert keeper.collect() is False
+
+
+def test_the_newest_and_the_first_stay(bench: Bench) -> None:
+    for iteration in range(6):
+        bench.commit(iteration)
+        bench.snapshot(iteration)
+    assert bench.kept() == [0, 4, 5]
+    assert bench.folders() == [f"b000-i{i:06d}.e0001" for i in (0, 4, 5)]
+    states = {row.iteration: row.state for row in bench.ledger.records.own_snapshots(bench.run)}
+    assert states == {0: "kept", 1: "pruned", 2: "pruned", 3: "pruned", 4: "kept", 5: "kept"}
+
+
+def test_one_behind_the_last_commit_pushes_none_out(bench: Bench) -> None:
+    for iteration in range(4):
+        bench.commit(iteration)
+        bench.snapshot(iteration)
+    bench.snapshot(4)
+    assert bench.kept() == [0, 2, 3, 4]
+    bench.commit(4)
+    bench.commit(5)
+    bench.snapshot(5)
+    assert bench.kept() == [0, 4, 5]
+
+
+def test_the_base_of_a_rollback_stays_and_what_it_left_goes(bench: Bench) -> None:
+    for iteration in range(6):
+        bench.commit(iteration)
+        if iteration in (0, 3, 5):
+            bench.snapshot(iteration)
+    bench.roll_back(4)
+    for iteration in range(5, 9):
+        bench.commit(iteration)
+        bench.snapshot(iteration)
+    assert bench.kept() == [0, 3, 7, 8]
+    assert [row.iteration for row in bench.ledger.records.own_snapshots(bench.run) if row.state == "kept"] == [
+        8,
+        7,
+        3,
+        0,
+    ]
+
+
+def needed_spec() -> RunSpec:
+    tree = SPEC.retention.model_copy(update={"experience": "needed"})
+    return SPEC.model_copy(update={"retention": tree})
+
+
+def iterations_on_disk(bench: Bench, branch: int = 0) -> list[int]:
+    root = bench.folder / iteration_folder(branch, 0).parent
+    return sorted({int(path.parent.name[1:]) for path in root.glob("i*/w*")})
+
+
+def test_experience_that_no_snapshot_needs_goes_and_leaves_rows_and_telemetry(tmp_path: Path) -> None:
+    bench = Bench(Home(tmp_path / "runs"), needed_spec())
+    bench.commit(*range(9), sealed=True)
+    for iteration in (0, 4, 6):
+        bench.snapshot(iteration)
+    telemetry = bench.folder / iteration_folder(0, 2) / "telemetry.collect.json"
+    telemetry.write_text("{}")
+    (bench.folder / iteration_folder(0, 9) / "w00-s0000.e0001").mkdir(parents=True)  # somebody is at work
+    assert prune_experience(bench.ledger, bench.fence, bench.folder, bench.spec) == [1, 2, 3, 4]
+    assert iterations_on_disk(bench) == [5, 6, 7, 8, 9]
+    assert telemetry.exists()
+    assert len(bench.ledger.records.shards(bench.run, 0, 2)) == 2
+    events = bench.ledger.events.of_kind(bench.run, PRUNED_EVENT)
+    assert [(e.body["branch"], e.body["first"], e.body["last"]) for e in events] == [(0, 1, 4)]
+    assert prune_experience(bench.ledger, bench.fence, bench.folder, bench.spec) == []
+    bench.ledger.close()
+
+
+def test_what_a_rollback_stands_on_can_still_be_replayed(tmp_path: Path) -> None:
+    bench = Bench(Home(tmp_path / "runs"), needed_spec())
+    for iteration in range(6):
+        bench.commit(iteration, sealed=True)
+        if iteration in (0, 2):
+            bench.snapshot(iteration)
+    bench.roll_back(4)
+    for iteration in range(5, 9):
+        bench.commit(iteration)
+        bench.snapshot(iteration)
+    assert prune_experience(bench.ledger, bench.fence, bench.folder, bench.spec) == [1, 2, 5]
+    assert iterations_on_disk(bench) == [3, 4]
+    bench.ledger.close()
+
+
+def test_all_experience_stays_unless_the_spec_says_otherwise(bench: Bench) -> None:
+    bench.commit(*range(6), sealed=True)
+    for iteration in (0, 4, 5):
+        bench.snapshot(iteration)
+    assert prune_experience(bench.ledger, bench.fence, bench.folder, bench.spec) == []
+    assert iterations_on_disk(bench) == [1, 2, 3, 4, 5]
