@@ -61,7 +61,7 @@ def everything(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
         }
 
 
-def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1") -> None:
+def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1", outbox: int | None = None) -> None:
     """Gapless, each once, and every fact about an iteration there or absent together."""
     with ledger._database.read() as connection:
         rows = connection.execute(
@@ -84,6 +84,6 @@ def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1") -> No
     assert [row.iteration for row in rows] == list(range(iterations)) == list(states)
     assert [row.epoch for row in rows] == sorted(row.epoch for row in rows)
     assert ledger.runs.find(run).iteration == iterations - 1
-    assert sum(ledger.outbox.counts(run)) == iterations
+    assert sum(ledger.outbox.counts(run)) == (iterations if outbox is None else outbox)
     assert ledger.metrics.count(run) == 2 * iterations
     assert ledger.events.verify(run) is None

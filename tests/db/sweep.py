@@ -1,0 +1,168 @@
+"""A run walked through by processes that die at each of the ledger's steps; imports only `db`.
+
+sweep.py ADDRESS FOLDER   walk run toy-1 undisturbed, then run toy-2 with a death at every step that the first one took
+
+A step is the moment before a statement, before a COMMIT or behind it. The process that comes next knows the ledger alone; it
+goes on and dies at the next step. Prints the steps, and at which of them a process died.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+
+from db.engine import Fence
+from db.holder import this_process
+from db.ledger import Ledger
+from db.outbox import OutboxEntry
+from db.records import ChoiceRow, ShardRow, SnapshotRow
+from tests.db.tools import commit_of
+
+TARGET = 1
+SHARDS = 2
+
+
+class Steps:
+    """Names every step after what the walk is doing, and calls `reached` with the name."""
+
+    def __init__(self, ledger: Ledger, reached: Callable[[str], None]) -> None:
+        self._reached = reached
+        self._doing, self._count = "", 0
+        self._engine = ledger._database.engine
+        event.listen(self._engine, "before_cursor_execute", self._before_statement)
+        dialect: Any = self._engine.dialect
+        self._do_commit = type(dialect).do_commit.__get__(dialect)
+        dialect.do_commit = self._commit
+
+    @contextmanager
+    def doing(self, name: str) -> Iterator[None]:
+        self._doing, self._count = name, 0
+        yield
+        self._doing = ""
+
+    def _before_statement(self, *_: object) -> None:
+        self._step("statement")
+
+    def _commit(self, connection: Any) -> None:
+        self._step("COMMIT")
+        self._do_commit(connection)
+        self._step("committed")
+
+    def _step(self, kind: str) -> None:
+        if self._doing:
+            self._count += 1
+            self._reached(f"{self._doing} {self._count} {kind}")
+
+
+class Walk:
+    """Does what is left of a run, by what the ledger says."""
+
+    def __init__(self, ledger: Ledger, run: str, tracker: Path, steps: Steps) -> None:
+        self.ledger, self.run, self.tracker, self.steps = ledger, run, tracker, steps
+
+    def walk(self) -> None:
+        with self.steps.doing("acquire"):
+            fence = self.ledger.leases.acquire(self.run, this_process("walker"), ttl_seconds=600)
+        for iteration in range(TARGET + 1):
+            latest = self.ledger.commits.latest(self.run)
+            if latest is None or latest.iteration < iteration:
+                self._iterate(fence, iteration)
+            self._snapshot(fence, iteration)
+        self._deliver(fence)
+        with self.steps.doing("release"):
+            self.ledger.leases.release(fence)
+
+    def _iterate(self, fence: Fence, iteration: int) -> None:
+        if iteration > 0:
+            self._phase(fence, iteration, "collect", lambda: self._collect(fence, iteration))
+            self._phase(fence, iteration, "learn", lambda: None)
+        with self.steps.doing(f"commit of {iteration}"):
+            self.ledger.commits.commit(fence, commit_of(iteration))
+
+    def _phase(self, fence: Fence, iteration: int, name: str, body: Callable[[], None]) -> None:
+        if self.ledger.phases.done(self.run, 0, iteration, name) is not None:
+            return
+        with self.steps.doing(f"plan of {name}"):
+            attempt = self.ledger.phases.plan(fence, 0, iteration, name)
+        with self.steps.doing(f"dispatch of {name}"):
+            self.ledger.phases.dispatch(fence, attempt)
+        body()
+        with self.steps.doing(f"finish of {name}"):
+            self.ledger.phases.finish(fence, attempt, {"iteration": iteration}, 1.0)
+
+    def _collect(self, fence: Fence, iteration: int) -> None:
+        recorded = {row.shard for row in self.ledger.records.shards(self.run, 0, iteration)}
+        for shard in set(range(SHARDS)) - recorded:
+            row = ShardRow(
+                0, iteration, 0, shard, fence.epoch, f"s{shard}", f"sha {shard}", 4, 9, b"d" * 32, {"r": 1.0}
+            )
+            with self.steps.doing(f"shard {shard}"):
+                self.ledger.records.shard(fence, row)
+        if "skip" not in self.ledger.records.choices(self.run, 0, iteration):
+            with self.steps.doing("choice"):
+                self.ledger.records.choice(fence, ChoiceRow(0, iteration, "skip", {"shards": [1]}))
+
+    def _snapshot(self, fence: Fence, iteration: int) -> None:
+        if not any(row.iteration == iteration for row in self.ledger.records.snapshots(self.run)):
+            row = SnapshotRow(self.run, 0, iteration, fence.epoch, f"s{iteration}", "sha", 10, "weights", 0.1)
+            with self.steps.doing(f"snapshot {iteration}"):
+                self.ledger.records.snapshot(fence, row)
+        entry = OutboxEntry(f"{self.run}/snapshot-{iteration}", "tags", {"iteration": iteration}, 7)
+        with self.steps.doing(f"outbox of snapshot {iteration}"):
+            self.ledger.outbox.enqueue(fence, [entry])
+
+    def _deliver(self, fence: Fence) -> None:
+        with self.steps.doing("claim"):
+            rows = self.ledger.outbox.claim(fence)
+        for row in rows:
+            with self.tracker.open("a") as file:
+                file.write(json.dumps([row.id.removeprefix(self.run), row.logged_at_ms]) + "\n")
+            with self.steps.doing(f"delivery of {row.id.removeprefix(self.run)}"):
+                self.ledger.outbox.delivered(fence, [row.id])
+
+
+def die_at(ledger: Ledger, label: str, tracker: Path) -> bool:
+    """Walks in a child that dies at the step; whether it did, or came to the end. Raises `RuntimeError` for other ends."""
+    ledger._database.engine.dispose()
+    child = os.fork()
+    if child == 0:
+
+        def reached(name: str) -> None:
+            if name == label:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            Walk(ledger, "toy-2", tracker, Steps(ledger, reached)).walk()
+        finally:
+            sys.stdout.flush()
+            os._exit(sys.exc_info()[0] is not None)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status) == signal.SIGKILL
+    if os.WEXITSTATUS(status) != 0:
+        raise RuntimeError(f"the process that was to die at {label!r} failed")
+    return False
+
+
+def main(address: str, folder: str) -> None:
+    labels: list[str] = []
+    with Ledger.open(address) as ledger:
+        for _ in range(2):
+            ledger.runs.create("toy", {}, "d", TARGET)
+        Walk(ledger, "toy-1", Path(folder) / "undisturbed", Steps(ledger, labels.append)).walk()
+        recorded = list(labels)
+        died = [label for label in recorded if die_at(ledger, label, Path(folder) / "swept")]
+        die_at(ledger, "nowhere", Path(folder) / "swept")
+    sys.stdout.write(json.dumps({"steps": recorded, "died": died}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
