@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from db.lease import DRIVER_LOST
 from tests.flows.test_exact import check_each_point_once
 from tests.flows.tools import Driver, same_result
 from tests.recovery.conftest import Bed
@@ -86,6 +87,7 @@ def test_stopped_and_continued_drivers_never_work_side_by_side(driver: Driver, b
     check_the_ledger(driver, struck)
     check_each_point_once(driver, struck)
     check_committed_once(driver, struck)
+    check_nobody_was_harmed(driver, struck)
     assert not published_twice(bed.failpoints / "published")
 
 
@@ -105,3 +107,15 @@ def check_committed_once(driver: Driver, run: str) -> None:
     with driver.ledger() as ledger:
         commits = [link.body["iteration"] for link in ledger.events.links(run) if link.kind == "commit"]
     assert commits == sorted(set(commits))
+
+
+def check_nobody_was_harmed(driver: Driver, run: str) -> None:
+    """Who leaves takes no actor along: the successor has attached to them."""
+    with driver.ledger() as ledger:
+        failed = {
+            attempt.reason
+            for iteration in range(ledger.runs.find(run).iteration + 1)
+            for attempt in ledger.phases.attempts(run, 0, iteration)
+            if attempt.state == "FAILED"
+        }
+    assert failed <= {DRIVER_LOST}, failed
