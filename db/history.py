@@ -72,7 +72,6 @@ class SealedTimes:
 
     branch: int
     iteration: int
-    epoch: int
     recorded_at: int
 
 

@@ -161,7 +161,9 @@ def stretches_of(history: RunHistory) -> list[Stretch]:
 
 
 def _signs_of_life(history: RunHistory) -> Iterator[tuple[int, int]]:
-    """(epoch, time) of all that a driver wrote. The end of an attempt that its successor closed is none."""
+    """(epoch, time) of what a driver wrote. The end of an attempt that its successor closed is none, nor is the row of a shard,
+    which names the epoch that made it: its successor may have written it.
+    """
     for lease in history.leases:
         if lease.renewed_at is not None:
             yield lease.epoch, lease.renewed_at
@@ -171,8 +173,6 @@ def _signs_of_life(history: RunHistory) -> Iterator[tuple[int, int]]:
         yield attempt.epoch, attempt.dispatched_at or attempt.planned_at
         if attempt.ended_at is not None and attempt.reason != DRIVER_LOST:
             yield attempt.epoch, attempt.ended_at
-    for shard in history.sealed:
-        yield shard.epoch, shard.recorded_at
 
 
 # -- the buckets ----------------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def histories(draw: st.DrawFn) -> RunHistory:
         if draw(st.booleans())
     )
     attempts = [draw(attempts_of(number, list(epochs))) for number in range(draw(st.integers(0, 8)))]
-    sealed = tuple(SealedTimes(0, draw(st.integers(0, 1)), 1, at) for at in draw(st.lists(TIMES, max_size=3)))
+    sealed = tuple(SealedTimes(0, draw(st.integers(0, 1)), at) for at in draw(st.lists(TIMES, max_size=3)))
     ordered = tuple(sorted(attempts, key=lambda attempt: attempt.planned_at))
     return RunHistory("run", (), segments, leases, ordered, sealed)
 

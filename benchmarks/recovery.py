@@ -1,0 +1,145 @@
+"""How much of its time does a run spend on training while parts of it die again and again, and what does its safety cost?
+
+Consumes nothing, or a report of `make chaos`. Drives runs through the product's own loop, ledger and recovery on simulated time,
+beside the same faults met with snapshots alone, each way at its own best snapshot interval; and measures commits and the stall
+of snapshots for real.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks import commit, snapshot_stall
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.simulation import snapshot_only
+from benchmarks.simulation.drive import DEVICES, ENGINES, RANKS, SHARDS, Driven, drive
+from benchmarks.simulation.trace import Durations, Trace, draw_trace
+
+RUNS, FAULTS_A_RUN, ITERATIONS_A_FAULT = 4, 125, 10
+INTERVALS, INTERVALS_SNAPSHOT_ONLY = (2, 3, 4, 5), tuple(range(1, 11))
+PARTS = ("simulation", "commit", "stall")
+CHAOS_FIGURES = ("recover_warm_p50_s", "recover_warm_p95_s", "recover_cold_max_s")
+
+
+def ettr(traces: Sequence[Trace], walls: Sequence[float]) -> float:
+    """Effective training time over several runs: what their iterations take undisturbed, over what they took."""
+    return sum(trace.iterations * trace.durations.iteration for trace in traces) / sum(walls)
+
+
+def best_snapshot_only(traces: Sequence[Trace]) -> tuple[int, dict[int, float]]:
+    """The best interval of snapshots alone over all runs, and the ETTR of every one tried."""
+    tried = {
+        every: ettr(traces, [snapshot_only.wall_seconds(trace, every) for trace in traces])
+        for every in INTERVALS_SNAPSHOT_ONLY
+    }
+    return max(tried, key=tried.__getitem__), tried
+
+
+def simulate(traces: Sequence[Trace], workers: int) -> tuple[list[Driven], int, dict[int, float]]:
+    """All runs at the interval that is best for the first of them, that interval, and the ETTR of every one tried on it."""
+    # Processes of their own: each runs one driver after another, and a driver's patches and clock are its process's.
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_quiet) as pool:
+        candidates = dict(zip(INTERVALS, pool.map(partial(drive, traces[0]), INTERVALS), strict=True))
+        tried = {every: ettr(traces[:1], [driven.wall_seconds]) for every, driven in candidates.items()}
+        best = max(tried, key=tried.__getitem__)
+        progress(f"best interval {best}: {tried}")
+        others = list(pool.map(partial(drive, every=best), traces[1:]))
+    return [candidates[best], *others], best, tried
+
+
+def _quiet() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tuple[dict[str, float], dict[str, Any]]:
+    """The figures, and what they were computed from."""
+    traces = [draw_trace(faults, ITERATIONS_A_FAULT, seed + number, Durations()) for number in range(runs)]
+    progress(f"{runs} simulated runs of {traces[0].iterations} iterations, {faults} faults each")
+    driven, best, tried = simulate(traces, workers)
+    best_alone, tried_alone = best_snapshot_only(traces)
+    unharmed = [undisturbed_digest(trace) for trace in traces[:1]]
+    own, alone = ettr(traces, [run.wall_seconds for run in driven]), tried_alone[best_alone]
+    figures = {
+        "ettr": own,
+        "ettr_snapshot_only": alone,
+        "ettr_gain": own - alone,
+        "faults_simulated": float(sum(run.struck for run in driven)),
+        "snapshot_interval": float(best),
+        "snapshot_interval_snapshot_only": float(best_alone),
+    }
+    details = {
+        "inputs": {
+            "durations": asdict(traces[0].durations),
+            "iterations": sum(trace.iterations for trace in traces),
+            "devices": DEVICES,
+            "engines": ENGINES,
+            "trainer_ranks": RANKS,
+            "logical_shards": SHARDS,
+        },
+        "ettr_by_interval": tried,
+        "ettr_snapshot_only_by_interval": tried_alone,
+        "drivers": [run.drivers for run in driven],
+        "digest_as_undisturbed": [driven[0].weights_digest] == unharmed,
+        "ettr_by_accounts": [run.accounts.ettr for run in driven],
+        "buckets": [run.accounts.buckets for run in driven],
+        "advice": [asdict(run.advice) for run in driven],
+    }
+    return figures, details
+
+
+def undisturbed_digest(trace: Trace) -> str:
+    """The weights that the same iterations come to without a fault."""
+    return drive(replace(trace, faults={}), trace.iterations).weights_digest
+
+
+def chaos_figures(path: Path) -> Mapping[str, Any]:
+    """Restart times that `make chaos` measured, from its report."""
+    report = json.loads(path.read_text(encoding="utf-8"))
+    figures = report.get("figures", report)
+    return {name: figures[name] for name in CHAOS_FIGURES if name in figures}
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argument_parser(__doc__)
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: everything)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run's faults")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"simulated runs (default: {RUNS})")
+    parser.add_argument("--faults", type=int, default=FAULTS_A_RUN, help=f"faults a run (default: {FAULTS_A_RUN})")
+    parser.add_argument("--chaos", type=Path, help="a report of `make chaos`, whose restart times are printed beside")
+    arguments = parser.parse_args()
+    load = [load_average()]
+    figures: dict[str, float] = {}
+    details: dict[str, Any] = {}
+    if "simulation" in arguments.parts:
+        workers = len(os.sched_getaffinity(0))
+        found = figures_of_simulation(arguments.seed, arguments.runs, arguments.faults, workers)
+        figures, details = {**figures, **found[0]}, {**details, **found[1]}
+    if "commit" in arguments.parts:
+        progress("commits of the ledger")
+        measured = commit.measure()
+        names = ("commit_ratio", "commit_ratio_after_10000", "database_mb_after_10000")
+        figures |= {name: measured[name] for name in names}
+    if "stall" in arguments.parts:
+        progress("the stall of snapshots")
+        measured_stall = snapshot_stall.measure()
+        figures["snapshot_stall_share"] = measured_stall.figures["snapshot_stall_share"]
+        details["stall"] = measured_stall.details
+    baselines = {} if arguments.chaos is None else {"chaos": chaos_figures(arguments.chaos)}
+    seeds = [arguments.seed + number for number in range(arguments.runs)]
+    print_report(Report("recovery", figures, seeds, [*load, load_average()], baselines, details), arguments.json)
+
+
+if __name__ == "__main__":
+    main()

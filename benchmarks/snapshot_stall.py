@@ -1,0 +1,119 @@
+"""What does a snapshot cost the iteration that it begins in? A real run of a 20M-parameter model tells.
+
+Consumes nothing. Drives a segment with every real part, a snapshot every five iterations, and compares the iterations that a
+snapshot begins in with the others; the first two and the last one, which is evaluated, do not count.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from db.ledger import Ledger
+from flows.home import Home
+from flows.launch import create_run, run_segment
+from flows.protocols import IterationSummary, SilentObserver
+from yatt_core.spec import RunSpec, load_spec
+
+SPEC = Path(__file__).parent.parent / "configs" / "quickstart.yaml"
+EVERY, ITERATIONS, UNCOUNTED = 5, 43, 2
+PARAMETERS = (
+    "model.hidden_size=512",
+    "model.layers=6",
+    "model.heads=8",
+    "model.key_value_heads=8",
+    "model.intermediate_size=1536",
+)
+"""20.5 million of them."""
+LAYOUT = (
+    "warmup=null",
+    "evaluation.every=0",
+    "tracking.enabled=false",
+    "data.held_out=8",
+    "data.prompts_per_iteration=32",
+    "rollout.engine.instances=1",
+    "trainer.engine.ranks=1",
+    "controllers.count=1",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Median seconds of iterations: that a snapshot begins in, the ones right behind those, all others."""
+
+    with_snapshot: float
+    behind: float
+    without: float
+
+    @property
+    def share(self) -> float:
+        """Of an iteration."""
+        return (self.with_snapshot - self.without) / self.without
+
+
+class Watcher(SilentObserver):
+    """Tells how far the run is."""
+
+    def committed(self, summary: IterationSummary) -> None:
+        """An iteration is durable."""
+        progress(f"iteration {summary.iteration} of {summary.target}: {summary.seconds:.2f} s")
+
+
+def stall_of(seconds: Sequence[tuple[int, float]], every: int) -> Stall:
+    """From the seconds of each iteration; the first ones and the last do not count."""
+    counted = [(iteration, value) for iteration, value in seconds[:-1] if iteration > UNCOUNTED]
+    return Stall(
+        with_snapshot=median(value for iteration, value in counted if iteration % every == 0),
+        behind=median(value for iteration, value in counted if iteration % every == 1),
+        without=median(value for iteration, value in counted if iteration % every != 0),
+    )
+
+
+def stall_spec(iterations: int, overrides: Sequence[str] = ()) -> RunSpec:
+    """The quickstart's tasks with a larger model on one trainer rank and one engine."""
+    counts = (f"iterations={iterations}", f"snapshots.every={EVERY}", "name=stall")
+    return load_spec(SPEC, [*PARAMETERS, *LAYOUT, *counts, *overrides])
+
+
+def measure(iterations: int = ITERATIONS, overrides: Sequence[str] = ()) -> Report:
+    """Drives the run and compares its iterations."""
+    load = [load_average()]
+    spec = stall_spec(iterations, overrides)
+    # A short path: Ray's sockets lie below it.
+    with tempfile.TemporaryDirectory(prefix="yatt") as folder:
+        home = Home(Path(folder))
+        run = create_run(home, spec)
+        run_segment(home, run, Watcher(), None)
+        with Ledger.open(home.ledger) as ledger:
+            seconds = ledger.metrics.history(run, "seconds/iteration")
+            checkpoints = [value for _, value in ledger.metrics.history(run, "seconds/checkpoint")]
+            snapshots = [row.seconds for row in ledger.records.snapshots(run, state=None) if row.iteration]
+    stall = stall_of(seconds, EVERY)
+    figures = {
+        "snapshot_stall_share": stall.share,
+        "iteration_seconds": stall.without,
+        "iteration_seconds_with_snapshot": stall.with_snapshot,
+        "iteration_seconds_behind_snapshot": stall.behind,
+        "checkpoint_seconds": median(checkpoints),
+        "publish_seconds": median(snapshots),
+    }
+    details: dict[str, Any] = {"seconds": dict(seconds), "every": EVERY, "overrides": [*PARAMETERS, *LAYOUT]}
+    return Report("snapshot_stall", figures, [spec.seed], [*load, load_average()], details=details)
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"of the run (default: {ITERATIONS})")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], help="KEY=VALUE of the spec")
+    arguments = parser.parse_args()
+    print_report(measure(arguments.iterations, arguments.overrides), arguments.json)
+
+
+if __name__ == "__main__":
+    main()
