@@ -108,6 +108,15 @@ def test_calls_of_a_replaced_driver_are_refused(fleets: list[Fleet], tmp_path: P
             old.sync(0)
         with pytest.raises(FencedError):
             old.warm_up()
+        before = pids()
+        old.deadline = 0.0
+        with pytest.raises(FencedError):
+            list(old.collect(shard_tasks(spec, 1)))
+        with pytest.raises(FencedError):
+            old.start()
+        old.stop()
+        assert len(list(new.collect(shard_tasks(spec, 2)))) == spec.data.prompts_per_iteration
+        assert pids() == before, "a replaced driver ends no actor of its successor's"
 
 
 @VERIFY

@@ -18,12 +18,13 @@ from typing import Any
 import ray
 
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names
+from yatt_core.cluster.state import SupervisorFiles, driver_epoch
 from yatt_core.controllers.controller import Controller
 from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.engines.rollout.actor import RolloutActor
 from yatt_core.engines.train.actor import TrainerActor
 from yatt_core.environment import code_revision
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger(__name__)
@@ -105,8 +106,9 @@ class Crew:
         """Keeps what lives and fits, creates what is missing, without waiting for any of them; returns who is new.
 
         The trainer's ranks are kept or created as a whole group. Raises `InfrastructureError` when no node is left, or the
-        name of an actor that was ended stays taken.
+        name of an actor that was ended stays taken, `FencedError` in a driver that was replaced.
         """
+        self.require_current()
         self._look_around()
         avoided = avoided_nodes(self._living, avoid_nodes)
         found = self._find(avoided)
@@ -131,9 +133,10 @@ class Crew:
         return tuple(names)
 
     def end_all(self) -> None:
-        """Ends all actors; those of a head that is gone have ended with it."""
+        """Ends all actors; those of a head that is gone have ended with it. A replaced driver leaves them to the next one."""
         members, self._members = self._members, {}
-        self._end(list(members.values()))
+        with suppress(FencedError):
+            self._end(list(members.values()))
 
     # -- what is lost -------------------------------------------------------------------------------------------------
 
@@ -210,7 +213,13 @@ class Crew:
             else:
                 return Member(name, handle)
 
+    def require_current(self) -> None:
+        """Raises `FencedError` when a newer driver has shown its epoch: it may have attached to these actors."""
+        if (newest := driver_epoch(SupervisorFiles.of(self._folder))) > self._epoch:
+            raise FencedError(f"epoch {self._epoch} was replaced by {newest}")
+
     def _end(self, members: Iterable[Member]) -> None:
+        self.require_current()
         for member in members:
             self._ended.add(member.actor_id)
             with suppress(ray.exceptions.RayError):

@@ -311,7 +311,11 @@ class Fleet:
             self._crew.lost(error.actor_id, " ".join(str(error).split()))
 
     def _stuck(self, missed: str, awaited: list[str]) -> StuckError:
-        """Names, logs and ends whoever holds up the others; returns the error that says so."""
+        """Names, logs and ends whoever holds up the others; returns the error that says so.
+
+        Raises `FencedError` in a driver that was stopped, replaced and continued: its deadline is nobody's fault.
+        """
+        self._crew.require_current()
         reports = gather_stacks(self._folder, self._crew.names)
         stuck = find_stuck(self._crew.names, reports, awaited)
         for actor in stuck:
