@@ -89,39 +89,43 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
     branch: of the run, the current one by default; a superseded one may be named. `yatt resume` drives the fork.
     """
     with Ledger.open(home.ledger) as ledger:
+        _require_whole(ledger, run)
         parent = _parent(ledger, run, branch, at)
         past = PastSpecs(ledger)
         before = past.spec(parent.run, parent.branch, at)
         after = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
         _refuse_change(before, after, at)
-        base = Reach(ledger, home.run_folder(parent.run), parent.run, parent.branch).base(at, after, past)
-        reason = " ".join([f"fork of {parent.run} at {at}", *(f"--set {text}" for text in overrides)])
+        source = Reach(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
+        base = source.base(at, after, past)
+        reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
         document = after.model_dump(mode="json")
         made = ledger.runs.create(after.name, document, after.digest, after.iterations, reason, parent).id
-        finish_fork(home, ledger, made)
+        finish_fork(home, ledger, made, source)
     return Forked(made, parent.run, parent.branch, at, base.iteration, at - base.iteration)
 
 
-def finish_fork(home: Home, ledger: Ledger, run: str) -> None:
+def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = None) -> None:
     """Gives a fork its copies, where it has not got them yet; does nothing to any other run.
 
-    Raises `ConfigurationError` where the parent has pruned them meanwhile.
+    source: who has what it needs; by default the run that made the iteration. Raises `ConfigurationError` where
+    that has pruned it.
     """
     if is_whole(ledger, run):
         return
     first = ledger.overview.show(run).branches[0]
     parent, branch, at = str(first.parent_run), int(first.parent_branch or 0), int(first.parent_iteration or 0)
     spec = current_spec(ledger, run)
+    source = source or Reach(ledger, home.run_folder(parent), parent, branch)
     folder = home.run_folder(run)
     with operator_lease(ledger, run, f"yatt fork of {parent}") as fence:
-        base = Reach(ledger, home.run_folder(parent), parent, branch).base(at, spec, PastSpecs(ledger))
+        base = source.base(at, spec, PastSpecs(ledger))
         durable.make_folder(folder)
         _write_spec(home, run, spec)
         if spec.tracking.enabled:
             tags = {"yatt.parent_run": parent, "yatt.parent_branch": str(branch), "yatt.parent_iteration": str(at)}
             told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
             ledger.outbox.enqueue(fence, [*first_entries(run, spec), told])
-        inherit(home, ledger, fence, parent, branch, at, base)
+        inherit(home, ledger, fence, source.run, source.branch, at, base)
 
 
 def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
