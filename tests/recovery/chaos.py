@@ -36,8 +36,8 @@ from tests.recovery.struck_run import StruckRun, own_services
 from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parent / "chaos.yaml"
-PHASE_SECONDS = 120.0
-EFFECT_SECONDS = 60.0
+PHASE_SECONDS = 240.0
+EFFECT_SECONDS = 120.0
 PROGRESS_SECONDS = 180.0
 POLL_SECONDS = 0.002
 TRIES = 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import Select, func, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from db.engine import database_url, open_engine
 from db.models import Event, Lease, PhaseAttempt, Run
@@ -105,7 +105,7 @@ def _patiently(ask: Callable[[], list[tuple[T, ...]]]) -> list[tuple[T, ...]]:
     while True:
         try:
             return ask()
-        except OperationalError:
+        except DBAPIError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_SECONDS)

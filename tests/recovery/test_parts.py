@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from tests.services import ROOT
 from yatt_core.cluster.runner import free_port
 from yatt_core.spec import load_spec
 
+START_SECONDS = 120.0
 VIRTUAL = (
     "iterations=100000", "evaluation.every=1", "rollout.engine.base_seconds=0.05", "trainer.engine.fixed_seconds=1.0",
     "recovery.budgets.infrastructure=1000", "recovery.quarantine_after=1000", "recovery.lease_seconds=2",
@@ -107,12 +109,15 @@ class MlflowServer:
                 env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             )  # fmt: skip
 
-    def answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.address}/health", timeout=2):
-                return True
-        except (urllib.error.URLError, OSError):
-            return False
+    def await_answer(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.address}/health", timeout=2):
+                    return
+            except (urllib.error.URLError, OSError):
+                assert time.monotonic() < deadline, (self._folder / "mlflow.log").read_text()
+                time.sleep(0.2)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -138,8 +143,7 @@ def test_the_tracking_server_may_be_away_while_the_run_goes_on(
     assert waiting > 8, "nothing is delivered, nothing is lost"
     server.start()
     try:
-        while not server.answers():
-            pass
+        server.await_answer()
         driver.drive(run)
         check_each_point_once(driver, run)
         with driver.ledger() as ledger:
