@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from db.records import ChoiceRow, DecisionRow, ShardRow, SnapshotRow, WaveRow
 from tests.db.tools import SimulatedClock, commit_of, everything, holder
 
 SHARD = ShardRow(0, 1, 0, 0, 1, "folder", "sha", 4, 9, b"d" * 32, {"reward": 1.0})
+OLD_SHARD = replace(SHARD, shard=1)
 SNAPSHOT = SnapshotRow("toy-1", 0, 1, 1, "folder", "sha", 10, "weights", 0.1)
 OLD_SNAPSHOT = SnapshotRow("toy-1", 0, 0, 1, "folder", "sha", 10, "weights", 0.1)
 PLANNED, DISPATCHED = (Attempt("toy-1", 0, 1, phase, 0, 1) for phase in ("collect", "learn"))
@@ -37,6 +39,9 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "phases.forgive": lambda ledger, fence: ledger.phases.forgive(fence, 0, 1, "prepare", "why"),
     "records.choice": lambda ledger, fence: ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {"why": "NaN"})),
     "records.shard": lambda ledger, fence: ledger.records.shard(fence, SHARD),
+    "records.replace_shard": lambda ledger, fence: ledger.records.replace_shard(
+        fence, replace(OLD_SHARD, folder="new")
+    ),
     "records.wave": lambda ledger, fence: ledger.records.wave(fence, WaveRow(0, 1, 1, {"prompts": 8})),
     "records.settle_wave": lambda ledger, fence: ledger.records.settle_wave(fence, 0, 1, 0, {"groups": 3}),
     "records.decision": lambda ledger, fence: ledger.records.decision(fence, DecisionRow(0, 1, 1, {}, {}, {}, "why")),
@@ -48,6 +53,7 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "outbox.claim": lambda ledger, fence: ledger.outbox.claim(fence),
     "outbox.give_back": lambda ledger, fence: ledger.outbox.give_back(fence, ["toy-1/params"]),
     "outbox.delivered": lambda ledger, fence: ledger.outbox.delivered(fence, ["toy-1/params"]),
+    "events.checkpoint": lambda ledger, fence: ledger.events.checkpoint(fence, 2, {}),
     "events.append": lambda ledger, fence: ledger.events.append(fence.run, "note", {"a": 1}, fence),
 }
 
@@ -63,6 +69,7 @@ def prepared(ledger: Ledger, fence: Fence) -> Fence:
     ledger.phases.fail(fence, failed, "data", "why")
     ledger.records.wave(fence, WaveRow(0, 1, 0, {"prompts": 8}))
     ledger.records.decision(fence, DecisionRow(0, 1, 0, {}, {}, {}, "why"))
+    ledger.records.shard(fence, OLD_SHARD)
     ledger.records.snapshot(fence, OLD_SNAPSHOT)
     ledger.outbox.enqueue(fence, [OutboxEntry("toy-1/params", "params", {"seed": 0}, 1)])
     return fence
