@@ -154,9 +154,15 @@ class StruckRun:
         return found
 
     def supervisor(self) -> bool:
-        """Kills the supervisor alone."""
+        """Kills the supervisor alone. The run goes on without one; the next driver brings another, so the driver dies then."""
         state = current_state(self.folder)
-        return state is not None and send_signal(state.identity, signal.SIGKILL)
+        if state is None or not send_signal(state.identity, signal.SIGKILL):
+            return False
+        killed, deadline = int(time.time() * 1000), time.monotonic() + END_SECONDS
+        while not self.watch.done_since(killed) and time.monotonic() < deadline:
+            self.tend()
+            time.sleep(POLL_SECONDS)
+        return self.kill_driver()
 
     def service_pid(self, name: str) -> int | None:
         """The pid of a service, or of the `supervisor`; none while it does not run."""

@@ -56,7 +56,7 @@ NEVER_MISSING = (
 )
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_killed_once_at_every_failpoint_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
     sweep(driver, bed, "virtual.yaml", VIRTUAL)
 
