@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -44,16 +44,31 @@ def best_snapshot_only(traces: Sequence[Trace]) -> tuple[int, dict[int, float]]:
     return max(tried, key=tried.__getitem__), tried
 
 
-def simulate(traces: Sequence[Trace], workers: int) -> tuple[list[Driven], int, dict[int, float]]:
-    """All runs at the interval that is best for the first of them, that interval, and the ETTR of every one tried on it."""
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """All runs at the interval that is best for the first of them, and the ETTR of every one tried on it.
+
+    same_digest: the first run's weights are those that its iterations come to without a fault.
+    """
+
+    runs: tuple[Driven, ...]
+    interval: int
+    tried: Mapping[int, float]
+    same_digest: bool
+
+
+def simulate(traces: Sequence[Trace], workers: int) -> Simulated:
+    """Drives the runs, side by side."""
     # Processes of their own: each runs one driver after another, and a driver's patches and clock are its process's.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_quiet) as pool:
+        undisturbed = pool.submit(drive, replace(traces[0], faults={}), traces[0].iterations)
         candidates = dict(zip(INTERVALS, pool.map(partial(drive, traces[0]), INTERVALS), strict=True))
         tried = {every: ettr(traces[:1], [driven.wall_seconds]) for every, driven in candidates.items()}
         best = max(tried, key=tried.__getitem__)
         progress(f"best interval {best}: {tried}")
         others = list(pool.map(partial(drive, every=best), traces[1:]))
-    return [candidates[best], *others], best, tried
+        digest = undisturbed.result().weights_digest
+    return Simulated((candidates[best], *others), best, tried, candidates[best].weights_digest == digest)
 
 
 def _quiet() -> None:
@@ -64,16 +79,15 @@ def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tu
     """The figures, and what they were computed from."""
     traces = [draw_trace(faults, ITERATIONS_A_FAULT, seed + number, Durations()) for number in range(runs)]
     progress(f"{runs} simulated runs of {traces[0].iterations} iterations, {faults} faults each")
-    driven, best, tried = simulate(traces, workers)
+    simulated = simulate(traces, workers)
     best_alone, tried_alone = best_snapshot_only(traces)
-    unharmed = [undisturbed_digest(trace) for trace in traces[:1]]
-    own, alone = ettr(traces, [run.wall_seconds for run in driven]), tried_alone[best_alone]
+    own, alone = ettr(traces, [run.wall_seconds for run in simulated.runs]), tried_alone[best_alone]
     figures = {
         "ettr": own,
         "ettr_snapshot_only": alone,
         "ettr_gain": own - alone,
-        "faults_simulated": float(sum(run.struck for run in driven)),
-        "snapshot_interval": float(best),
+        "faults_simulated": float(sum(run.struck for run in simulated.runs)),
+        "snapshot_interval": float(simulated.interval),
         "snapshot_interval_snapshot_only": float(best_alone),
     }
     details = {
@@ -85,20 +99,15 @@ def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tu
             "trainer_ranks": RANKS,
             "logical_shards": SHARDS,
         },
-        "ettr_by_interval": tried,
+        "ettr_by_interval": simulated.tried,
         "ettr_snapshot_only_by_interval": tried_alone,
-        "drivers": [run.drivers for run in driven],
-        "digest_as_undisturbed": [driven[0].weights_digest] == unharmed,
-        "ettr_by_accounts": [run.accounts.ettr for run in driven],
-        "buckets": [run.accounts.buckets for run in driven],
-        "advice": [asdict(run.advice) for run in driven],
+        "drivers": [run.drivers for run in simulated.runs],
+        "digest_as_undisturbed": simulated.same_digest,
+        "ettr_by_accounts": [run.accounts.ettr for run in simulated.runs],
+        "buckets": [run.accounts.buckets for run in simulated.runs],
+        "advice": [asdict(run.advice) for run in simulated.runs],
     }
     return figures, details
-
-
-def undisturbed_digest(trace: Trace) -> str:
-    """The weights that the same iterations come to without a fault."""
-    return drive(replace(trace, faults={}), trace.iterations).weights_digest
 
 
 def chaos_figures(path: Path) -> Mapping[str, Any]:

@@ -24,11 +24,11 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from statistics import median
 
 from db.history import AttemptTimes, RunHistory
-from db.lease import DRIVER_LOST, LOST
+from db.lease import DRIVER_LOST
+from flows.stretches import Span, Stretch, clip, span_of, stretches_of
 
 PRODUCTIVE, REDONE, SNAPSHOT, RESTART, WAITING, IDLE = BUCKETS = (
     "productive",
@@ -43,7 +43,6 @@ LAST, NEXT, NONE = "last", "next", "none"
 Work = tuple[int, int, str, int]
 """Branch, iteration, phase and wave: what several attempts may be at."""
 Attempt = tuple[int, int, str, int, int]
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +93,6 @@ class Accounts:
     crashes: tuple[Crash, ...]
 
 
-@dataclass(slots=True)
-class Stretch:
-    """A driver's time under one epoch, as far as there is any sign of it. lost: it did not end it itself (or has not yet).
-
-    replaced: another driver came after it.
-    """
-
-    epoch: int
-    start: int
-    end: int
-    lost: bool
-    replaced: bool = False
-    attempts: list[AttemptTimes] = field(default_factory=list)
-
-
 def accounts_of(history: RunHistory) -> Accounts:
     """Books a run's wall time."""
     stretches = stretches_of(history)
@@ -131,50 +115,6 @@ def accounts_of(history: RunHistory) -> Accounts:
     )
 
 
-# -- who was there when ---------------------------------------------------------------------------------------------------
-
-
-def stretches_of(history: RunHistory) -> list[Stretch]:
-    """The drivers' stretches in order, none overlapping. An operator's command that took the lease is none."""
-    segments = {segment.epoch: segment for segment in history.segments}
-    signs: dict[int, int] = {}
-    for epoch, at in _signs_of_life(history):
-        signs[epoch] = max(at, signs.get(epoch, at))
-    attempts: dict[int, list[AttemptTimes]] = defaultdict(list)
-    for attempt in history.attempts:
-        attempts[attempt.epoch].append(attempt)
-    stretches = []
-    for lease in history.leases:
-        segment = segments.get(lease.epoch)
-        if segment is None and lease.released_at is not None:
-            continue
-        ended = None if segment is None or segment.outcome == LOST else segment.ended_at
-        end = signs.get(lease.epoch, lease.taken_at) if ended is None else ended
-        stretches.append(Stretch(lease.epoch, lease.taken_at, end, ended is None, attempts=attempts[lease.epoch]))
-    for one, after in pairwise(stretches):
-        one.replaced = True
-        after.start = max(one.start, after.start)
-        one.end = min(max(one.start, one.end), after.start)
-    if stretches:
-        stretches[-1].end = max(stretches[-1].start, stretches[-1].end)
-    return stretches
-
-
-def _signs_of_life(history: RunHistory) -> Iterator[tuple[int, int]]:
-    """(epoch, time) of what a driver wrote. The end of an attempt that its successor closed is none, nor is the row of a shard,
-    which names the epoch that made it: its successor may have written it.
-    """
-    for lease in history.leases:
-        if lease.renewed_at is not None:
-            yield lease.epoch, lease.renewed_at
-    for segment in history.segments:
-        yield segment.epoch, segment.started_at
-    for attempt in history.attempts:
-        yield attempt.epoch, attempt.dispatched_at or attempt.planned_at
-        if attempt.ended_at is not None and attempt.reason != DRIVER_LOST:
-            yield attempt.epoch, attempt.ended_at
-
-
 # -- the buckets ----------------------------------------------------------------------------------------------------------
 
 
@@ -188,7 +128,7 @@ def book(history: RunHistory, stretches: Sequence[Stretch]) -> Iterator[Piece]:
             yield Piece(before.end, stretch.start, RESTART if before.lost else IDLE, "", LAST)
         cursor, gap = stretch.start, RESTART
         for attempt in stretch.attempts:
-            start, end = _span(attempt, stretch)
+            start, end = span_of(attempt, stretch)
             start, end = max(start, cursor), max(end, cursor)
             yield Piece(cursor, start, gap, "", LAST)
             on_line = attempt.iteration <= last.get(attempt.branch, -1)
@@ -203,13 +143,13 @@ def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_
     if phase == "recover":
         receipt = attempt.receipt or {}
         replay_seconds = float(receipt["replay_seconds"]) if receipt.get("replayed") else 0.0
-        split = _clip(end - round(1000 * replay_seconds), start, end)
+        split = clip(end - round(1000 * replay_seconds), start, end)
         return Piece(start, split, RESTART, phase, LAST), Piece(split, end, REDONE, REPLAY, LAST)
     if phase == "checkpoint":
         return Piece(start, end, SNAPSHOT, phase), Piece(end, end, SNAPSHOT, phase)
     if not on_line:
         return Piece(start, end, REDONE, phase), Piece(end, end, REDONE, phase)
-    split = _clip(start + survival.milliseconds, start, end)
+    split = clip(start + survival.milliseconds, start, end)
     return Piece(start, split, PRODUCTIVE, phase), Piece(split, end, REDONE, phase, survival.charged)
 
 
@@ -230,7 +170,7 @@ def survivors_of(history: RunHistory, stretches: Sequence[Stretch]) -> dict[Atte
     works: dict[Work, list[AttemptTimes]] = defaultdict(list)
     for stretch in stretches:
         for attempt in stretch.attempts:
-            spans[attempt.key] = _span(attempt, stretch)
+            spans[attempt.key] = span_of(attempt, stretch)
             works[attempt.key[:4]].append(attempt)
     typical = _medians(works, spans)
     sealed: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -294,16 +234,6 @@ def _stands(attempt: AttemptTimes) -> bool:
     return attempt.state != "FAILED"
 
 
-def _span(attempt: AttemptTimes, stretch: Stretch) -> Span:
-    """From the intent to the end, as far as its driver is known to have lived."""
-    start = _clip(attempt.planned_at, stretch.start, stretch.end)
-    return start, stretch.end if attempt.ended_at is None else _clip(attempt.ended_at, start, stretch.end)
-
-
-def _clip(time: int, low: int, high: int) -> int:
-    return max(low, min(time, high))
-
-
 # -- crashes --------------------------------------------------------------------------------------------------------------
 
 
@@ -343,7 +273,7 @@ def _struck(stretch: Stretch) -> Iterator[Crash]:
             lost = lost or gone
             kind = DRIVER_LOST if gone else attempt.failure_class or ""
             yield Crash(
-                at=_span(attempt, stretch)[1],
+                at=span_of(attempt, stretch)[1],
                 kind=kind,
                 epoch=stretch.epoch,
                 iteration=attempt.iteration,

@@ -23,7 +23,8 @@ from math import sqrt
 from statistics import median
 
 from db.history import AttemptTimes, RunHistory
-from flows.accounting import Accounts, Stretch, stretches_of
+from flows.accounting import Accounts
+from flows.stretches import Stretch, stretches_of
 
 ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0
 """While none was seen; a run that has lasted longer without one counts its own time."""
