@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -9,16 +13,32 @@ from flows.branches import fork, revise, rollback
 from flows.lineage import lineage_of
 from flows.outbox import tracking_run
 from tests.flows.tools import Driver
-from yatt_core.checkpoints.retention import delete_snapshot
 from yatt_core.errors import ConfigurationError
 
+pytestmark = pytest.mark.timeout(600)
+Finished = tuple[Driver, str]
 
-@pytest.fixture
-def finished(driver: Driver) -> tuple[Driver, str]:
-    """Four iterations on virtual engines, with snapshots of 0, 2 and 4."""
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, service_environment: dict[str, str]) -> Finished:
+    """Four iterations on virtual engines, with snapshots of 0, 2 and 4. Tests fork it and leave it as it is."""
+    driver = Driver(tmp_path_factory.mktemp("lines"), service_environment)
     run = driver.create("virtual.yaml", "name=lines", "iterations=4", "snapshots.every=2", "evaluation.every=0")
     driver.drive(run)
     return driver, run
+
+
+@pytest.fixture(scope="module")
+def heir(finished: Finished) -> str:
+    """A fork at 3, which is no snapshot, driven to 4 while its parent's folder was out of reach."""
+    driver, run = finished
+    made = fork(driver.home, run, 3, ["name=heir"])
+    assert (made.run, made.snapshot, made.replayed) == ("heir-1", 2, 1)
+    folder = driver.home.run_folder(run)
+    folder.rename(folder.with_name("elsewhere"))
+    driver.drive(made.run)
+    folder.with_name("elsewhere").rename(folder)
+    return made.run
 
 
 def digests(driver: Driver, run: str) -> dict[int, str]:
@@ -30,29 +50,51 @@ def points(client: MlflowClient, run: str) -> list[int]:
     return [point.step for point in client.get_metric_history(run, "reward/mean")]
 
 
-def test_a_rollback_goes_on_along_another_line(finished: tuple[Driver, str]) -> None:
-    """To iteration 3, which is no snapshot: its update is replayed from snapshot 2."""
+def test_a_fork_stands_on_copies_of_its_own(finished: Finished, heir: str) -> None:
     driver, run = finished
-    before = digests(driver, run)
-    done = rollback(driver.home, run, to=3, reason="reward fell")
+    assert digests(driver, heir) == digests(driver, run), (
+        "the same branch number, spec and weights draw the same samples"
+    )
+    with driver.ledger() as ledger:
+        assert ledger.commits.at(heir, 4).weights_digest == ledger.commits.at(run, 4).weights_digest  # type: ignore[union-attr]
+        tracked = ledger.runs.find(heir).mlflow_run_id
+        assert [fork.run for fork in ledger.overview.forks(run)] == [heir]
+    client = MlflowClient(driver.home.tracking_uri)
+    assert tracked and points(client, tracked) == [4]
+    tags = client.get_run(tracked).data.tags
+    assert (tags["yatt.parent_run"], tags["yatt.parent_iteration"]) == (run, "3")
+    said = yatt(driver, "lineage", heir, "-o", "json")
+    assert [(part["run"], part["first"], part["last"]) for part in json.loads(said)["line"]] == [
+        (run, 0, 3),
+        (heir, 4, 4),
+    ]
+
+
+def test_a_rollback_goes_on_along_another_line(finished: Finished, heir: str) -> None:
+    """Of the fork, to its fork point, which is no snapshot: update 3 is replayed from the copy of snapshot 2."""
+    driver, run = finished
+    before = digests(driver, heir)
+    done = rollback(driver.home, heir, to=3, reason="reward fell")
     assert (done.branch, done.superseded, done.snapshot, done.replayed) == (1, 1, 2, 1)
-    assert digests(driver, run) == {k: before[k] for k in (1, 2, 3)}
-    driver.drive(run)
-    after = digests(driver, run)
+    assert digests(driver, heir) == {k: before[k] for k in (1, 2, 3)}
+    driver.drive(heir)
+    after = digests(driver, heir)
     assert {k: after[k] for k in (1, 2, 3)} == {k: before[k] for k in (1, 2, 3)}
     assert after[4] != before[4], "the new branch draws other samples"
     with driver.ledger() as ledger:
-        assert ledger.runs.find(run).state == "completed"
-        assert ledger.events.verify(run) is None
-        assert ledger.records.shards(run, 0, 4), "the superseded iteration keeps its experience"
-        check_nested(driver, run, tracking_run(ledger, run, 1))
-        found = lineage_of(ledger, driver.home, run)
-    assert [(part.branch, part.first, part.last) for part in found.line] == [(0, 0, 3), (1, 4, 4)]
+        assert ledger.runs.find(heir).state == "completed"
+        assert ledger.events.verify(heir) is None
+        assert ledger.records.shards(heir, 0, 4), "the superseded iteration keeps its experience"
+        check_nested(driver, heir, tracking_run(ledger, heir, 1))
+        found = lineage_of(ledger, driver.home, heir)
+    assert [(part.run, part.branch, part.first, part.last) for part in found.line] == [(run, 0, 0, 3), (heir, 1, 4, 4)]
     assert [(node.number, node.at, node.last, node.current) for node in found.branches] == [
-        (0, None, 4, False),
+        (0, 3, 4, False),
         (1, 3, 4, True),
     ]
     assert found.data["data_digest"] and found.code_revision and found.placement
+    said = yatt(driver, "lineage", heir)
+    assert f"branch 1 behind 3 of {run} branch 0, to iteration 4, current (reward fell)" in said
 
 
 def check_nested(driver: Driver, run: str, nested: str | None) -> None:
@@ -66,44 +108,36 @@ def check_nested(driver: Driver, run: str, nested: str | None) -> None:
     assert tracked.data.tags["mlflow.parentRunId"] == first
     assert (tracked.data.tags["yatt.branch"], tracked.data.tags["yatt.parent_iteration"]) == ("1", "3")
     assert (tracked.info.status, client.get_run(first).info.status) == ("FINISHED", "FINISHED")
-    assert (points(client, first), points(client, nested)) == ([1, 2, 3, 4], [4])
+    assert (points(client, first), points(client, nested)) == ([4], [4])
 
 
-def test_a_fork_stands_on_copies_of_its_own(finished: tuple[Driver, str]) -> None:
-    """A fork replays on its own copies after its parent has lost everything; a fork of it with another rule trains on."""
+def yatt(driver: Driver, *words: str) -> str:
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(driver.folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.verify
+def test_a_fork_of_a_fork_under_another_rule_trains_on(finished: Finished, heir: str) -> None:
     driver, run = finished
-    past = digests(driver, run)
-    made = fork(driver.home, run, 3, ["iterations=5", "name=heir"])
-    assert (made.run, made.snapshot, made.replayed) == ("heir-1", 2, 1)
-    with driver.ledger() as ledger:
-        rows = ledger.records.own_snapshots(run)
-    for row in rows:
-        delete_snapshot(driver.home.run_folder(run), row.folder)
-    driver.drive(made.run)
-    own = digests(driver, made.run)
-    assert list(own) == [1, 2, 3, 4, 5]
-    assert own[4] == past[4], "the same branch number, spec and weights draw the same samples"
-    with pytest.raises(ConfigurationError, match=r"iteration 3 cannot be gone back to.*snapshots: 0, 2, 4"):
-        fork(driver.home, run, 3)
-
     changed = ["algorithm.normalise=group_mean", "iterations=6"]
-    with pytest.raises(ConfigurationError, match=r"under other values of algorithm.normalise.*Within reach: 2-5"):
-        fork(driver.home, made.run, 3, changed)
-    grandchild = fork(driver.home, made.run, 5, changed).run
-    driver.drive(grandchild)
-    assert {k: v for k, v in digests(driver, grandchild).items() if k <= 5} == own
-    client = MlflowClient(driver.home.tracking_uri)
+    with pytest.raises(ConfigurationError, match=r"under other values of algorithm.normalise.*Within reach: 2-4"):
+        fork(driver.home, heir, 3, changed)
+    made = fork(driver.home, heir, 4, changed).run
+    own = digests(driver, heir)
+    driver.drive(made)
+    after = digests(driver, made)
+    assert list(after) == [1, 2, 3, 4, 5, 6]
+    assert {k: v for k, v in after.items() if k <= 4} == own
     with driver.ledger() as ledger:
-        tracked = ledger.runs.find(grandchild).mlflow_run_id
-        line = lineage_of(ledger, driver.home, grandchild).line
-    assert tracked and client.get_run(tracked).data.tags["yatt.parent_run"] == made.run
-    assert points(client, tracked) == [6]
-    assert [(part.run, part.first, part.last) for part in line] == [(run, 0, 3), (made.run, 4, 5), (grandchild, 6, 6)]
+        line = lineage_of(ledger, driver.home, made).line
+    assert (line[0].run, line[-1].run, line[-1].first) == (run, made, 5)
 
 
-def test_a_run_goes_on_under_another_spec_and_layout(finished: tuple[Driver, str]) -> None:
+@pytest.mark.verify
+def test_a_run_goes_on_under_another_spec_and_layout(finished: Finished) -> None:
     """A revision at the last commit's snapshot: nothing is replayed, and the other layout is marked in the lineage."""
-    driver, run = finished
+    driver, parent = finished
+    run = fork(driver.home, parent, 4).run
     past = digests(driver, run)
     assert revise(driver.home, run, ["iterations=5", "trainer.engine.ranks=2"]) == 2
     driver.drive(run)
