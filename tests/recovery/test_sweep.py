@@ -1,7 +1,8 @@
 """The chained sweep: every failpoint of driver and actors kills once, and the run ends as if nothing had happened.
 
 The process that resumes from one failpoint dies at the next that nobody has died at yet; the chain ends with the process that
-reaches the end of the run. All of them attach to one Ray head and one Prefect server. Every tenth process finds no actors.
+reaches the end of the run. All of them attach to one Ray head and one Prefect server. Every tenth process finds no actors,
+and so does one behind each commit that would have to be replayed.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...]) -> No
 
 def _chain(driver: Driver, bed: Bed, run: str) -> int:
     """Drives the run until a process reaches its end; returns how many it took."""
-    folder = driver.home.run_folder(run)
+    folder, cold_at = driver.home.run_folder(run), set[int]()
     for number in range(1, LONGEST):
         started = time.monotonic()
         incarnation = bed.nursery.start(driver.folder, run, bed.failpoints, driver.environment)
@@ -105,10 +106,20 @@ def _chain(driver: Driver, bed: Bed, run: str) -> int:
         if code == 0:
             return number
         assert code == -signal.SIGKILL, f"driver {number} ended with {code}:\n{incarnation.output}"
-        if number % COLD_EVERY == 0:
+        if number % COLD_EVERY == 0 or _first_behind_a_snapshot(driver, run, cold_at):
             for pid in living_actors(folder).values():
                 kill(pid)
     raise AssertionError(f"{LONGEST} drivers did not finish the run")
+
+
+def _first_behind_a_snapshot(driver: Driver, run: str, seen: set[int]) -> bool:
+    """True the first time that a driver died at a commit that no snapshot holds: without actors, it has to be replayed."""
+    with driver.ledger() as ledger:
+        iteration = ledger.runs.find(run).iteration
+        kept = {row.iteration for row in ledger.records.snapshots(run)}
+    first = iteration > 0 and iteration not in kept | seen
+    seen.add(iteration)
+    return first
 
 
 def check_the_ledger(driver: Driver, run: str) -> None:
