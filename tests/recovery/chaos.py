@@ -214,6 +214,10 @@ def undisturbed(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> st
     """Drives a run to its end, alone, and returns its name."""
     with started(home, spec, environment) as quiet:
         while quiet.watch.iteration() < spec.iterations:
+            if quiet.exits:
+                raise RuntimeError(
+                    f"the undisturbed driver ended with {quiet.exits}: see {quiet.folder / 'driver.txt'}"
+                )
             quiet.tend()
             time.sleep(0.5)
         quiet.await_end()
