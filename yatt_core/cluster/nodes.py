@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from yatt_core.errors import InfrastructureError
-
-NODE_LABEL = "ray.io/node-id"
 
 
 def node_name(node: Mapping[str, Any]) -> str:
@@ -39,6 +37,12 @@ def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[
     return avoided
 
 
-def elsewhere(avoided: frozenset[str]) -> Any:
-    """Ray's scheduling strategy for an actor on any but some nodes, given by their ids."""
-    return NodeLabelSchedulingStrategy({NODE_LABEL: NotIn(*sorted(avoided))}) if avoided else "DEFAULT"
+def elsewhere(living: Iterable[str], avoided: frozenset[str], turn: int) -> Any:
+    """Ray's scheduling strategy for an actor on any but some nodes, by their ids; turn: spreads actors over the others.
+
+    Ray's labels would leave the choice to Ray, but it does not obey them for actors that ask for no resources.
+    """
+    if not avoided:
+        return "DEFAULT"
+    allowed = sorted(set(living) - avoided)
+    return NodeAffinitySchedulingStrategy(allowed[turn % len(allowed)], soft=False)

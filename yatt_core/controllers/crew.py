@@ -197,7 +197,7 @@ class Crew:
             max_restarts=0,
             max_task_retries=0,
             num_cpus=0,
-            scheduling_strategy=elsewhere(avoided),
+            scheduling_strategy=elsewhere(self._living, avoided, int(index)),
             **options,
         )
         deadline = time.monotonic() + NAME_SECONDS
