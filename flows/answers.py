@@ -82,6 +82,7 @@ def _answer_non_finite(segment: Segment, iteration: int, reason: str) -> None:
 
 
 def _newest_snapshot_before(segment: Segment, iteration: int) -> int:
+    segment.snapshots.wait()
     at = next((row.iteration for row in segment.snapshots.kept() if row.iteration < iteration), None)
     if at is None:
         raise Paused(f"update {iteration} is not finite, and there is no snapshot to roll back to")

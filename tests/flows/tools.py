@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,14 @@ class Driver:
     def drive_until_killed(self, run: str, moment: str) -> None:
         """Runs a driver that kills itself at PHASE:ITERATION, in the middle of it."""
         self.drive(run, "--kill", moment, expect=-signal.SIGKILL)
+
+    def end_actors(self, run: str) -> None:
+        """Kills the actors that a killed driver left, so that the next one has to restore and replay."""
+        for log in (self.home.run_folder(run) / "logs").glob("*.jsonl"):
+            for pid in re.findall(r"started, pid (\d+)", log.read_text()):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        os.kill(int(pid), signal.SIGKILL)
 
     def ledger(self) -> Ledger:
         return Ledger.open(self.home.ledger)

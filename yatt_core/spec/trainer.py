@@ -34,7 +34,7 @@ class VirtualTrainer(SpecModel):
     clock_factor: PositiveFloat = 1.0
     """Real seconds are these divided by the factor."""
     non_finite_at: tuple[PositiveInt, ...] = ()
-    """For tests of recovery: iterations whose loss is not finite."""
+    """For tests of recovery: iterations of branch 0 whose loss is not finite."""
 
 
 TrainerEngineSpec = Annotated[TorchTrainer | VirtualTrainer, Field(discriminator="kind")]

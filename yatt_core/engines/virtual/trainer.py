@@ -116,7 +116,7 @@ class VirtualTrainEngine:
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
             return kept
         self._require(iteration - 1, f"learn {task.key}")
-        if iteration in self._engine.non_finite_at:
+        if task.key.branch == 0 and iteration in self._engine.non_finite_at:
             raise NumericError(f"{task.key}: the loss is nan, as trainer.engine.non_finite_at wants it")
         table = load_table(self._context.run_folder, task.shards)
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
