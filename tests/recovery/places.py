@@ -30,6 +30,7 @@ def watch(failpoints: Failpoints) -> None:
     reach = failpoints.in_driver
     watch_files(reach)
     _watch_ledger(reach)
+    _watch_commits(reach)
     fleet = _find("yatt_core.controllers.fleet.Fleet")
     for name, member in vars(fleet).items():
         if inspect.isfunction(member) and not name.startswith("_"):
@@ -53,6 +54,18 @@ def _watch_ledger(reach: Callable[[str], None]) -> None:
         reach(f"after COMMIT of {name}")
 
     database.write = write
+
+
+def _watch_commits(reach: Callable[[str], None]) -> None:
+    """A place behind each iteration's commit, so that some lie between two snapshots."""
+    commits = _find("db.commit.Commits")
+    real = commits.commit
+
+    def commit(self: Any, fence: Any, row: Any) -> None:
+        real(self, fence, row)
+        reach(f"behind the commit of iteration {row.iteration}")
+
+    commits.commit = commit
 
 
 def _ledger_function() -> str:

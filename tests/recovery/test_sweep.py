@@ -46,7 +46,7 @@ NEVER_MISSING = (
     "driver dies: after Fleet.learn",
     "driver dies: after MlflowTracker.deliver",
     "driver dies: after MlflowTracker._create_run",
-    "driver dies: before replay",
+    "driver dies: before flows.recovery.replay",
     "driver dies: after Segment.close",
     "actor dies: before RolloutActor.update",
     "actor dies: after TrainerActor.learn",
