@@ -94,6 +94,7 @@ class FleetStart:
         fleet = segment.fleet
         fleet.avoid_nodes = self._quarantined()
         fleet.start()
+        self._book_losses()
         self._inputs = fleet.materialise()
         standing = fleet.load(self._inputs)
         self.environment = fleet.environment()

@@ -21,7 +21,7 @@ from flows.home import Home
 from flows.protocols import Observer, Tracker
 from flows.segment import Outcome, Segment
 from yatt_core import durable
-from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.cluster.client import ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.environment import code_revision
@@ -172,6 +172,7 @@ def connect(home: Home, run: str, spec: RunSpec) -> None:
     if attached():
         connect_ray(os.environ[RAY_VARIABLE], run)
     else:
+        ensure_alive(home.run_folder(run))
         start_services(home, run, spec)
         head = wait_ready(home.run_folder(run), [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
         connect_ray(head.address, run, home.run_folder(run))

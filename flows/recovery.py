@@ -52,10 +52,10 @@ def recover(segment: Segment, iteration: int) -> Recovered:
         segment.allow(2 * segment.fleet.deadline, f"the replay of update {update}")
         segment.observer.stage(f"replaying update {update} of {state.iteration}")
         replay(segment, update)
+    ended = segment.clock.monotonic()
     segment.fleet.sync(state.iteration)
     replayed = state.iteration - restored
     log.info("restored snapshot %d and replayed %d updates", restored, replayed)
-    ended = segment.clock.monotonic()
     return Recovered(
         state, RecoverReceipt(restored, replayed, warm, start_seconds, replaying - loading, ended - replaying)
     )

@@ -24,6 +24,8 @@ from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep, 
 from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.checkpoints.writer import SnapshotWriter
+from yatt_core.digests import weights_digest
+from yatt_core.engines.protocol import FrozenState
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.keys import snapshot_folder
 
@@ -154,6 +156,10 @@ def test_a_writer_that_writes_nothing_publishes_nothing(tmp_path):
     assert names(tmp_path / "snapshots") == []
 
 
+def frozen(writer):
+    return lambda: FrozenState({"weight": np.zeros(3, np.float32)}, writer)
+
+
 def test_the_background_writer_hands_out_each_receipt_once(tmp_path):
     writer = SnapshotWriter(tmp_path)
     gate = threading.Event()
@@ -163,12 +169,13 @@ def test_the_background_writer_hands_out_each_receipt_once(tmp_path):
         write(folder)
 
     assert writer.poll() is None
-    writer.begin(FOLDER, IDENTITY, slow, NEEDED)
+    writer.begin(FOLDER, IDENTITY, frozen(slow), NEEDED)
     assert writer.poll() is None
     assert writer.wait(0.01) is None
     gate.set()
     receipt = writer.wait(10)
     assert receipt.folder == FOLDER
+    assert receipt.weights_digest == weights_digest({"weight": np.zeros(3, np.float32)})
     assert writer.poll() is None
     assert writer.wait(0.01) is None
 
@@ -185,7 +192,7 @@ def test_a_second_snapshot_waits_for_the_first_and_both_are_told(tmp_path):
 
     for iteration in (10, 20, 30):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
-        writer.begin(str(snapshot_folder(0, iteration, 1)), identity, counted, NEEDED)
+        writer.begin(str(snapshot_folder(0, iteration, 1)), identity, frozen(counted), NEEDED)
         assert len(most) >= iteration // 10 - 1, "the one before has ended"
     assert [writer.wait(10).iteration for _ in range(3)] == [10, 20, 30]
     assert most == [1, 1, 1]
@@ -197,8 +204,8 @@ def test_a_failed_snapshot_raises_once_and_the_next_goes_on(tmp_path):
     def broken(folder) -> None:
         raise OSError(28, "No space left on device")
 
-    writer.begin(FOLDER, IDENTITY, broken, NEEDED)
-    writer.begin(FOLDER, IDENTITY, write, NEEDED)
+    writer.begin(FOLDER, IDENTITY, frozen(broken), NEEDED)
+    writer.begin(FOLDER, IDENTITY, frozen(write), NEEDED)
     with pytest.raises(InfrastructureError, match="No space left"):
         writer.wait(10)
     assert writer.wait(10).folder == FOLDER

@@ -1,17 +1,20 @@
 """Writes snapshots in a background thread, off the critical path; at most one is in flight.
 
-Consumes frozen state (a writer that no longer looks at the trainer). Produces receipts, each handed out once, in order; a
+Consumes frozen state (copies that no longer look at the trainer). Produces receipts, each handed out once, in order; a
 failed snapshot raises in their place.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
-from yatt_core.engines.protocol import StateWriter
+from yatt_core.digests import weights_digest
+from yatt_core.engines.protocol import FrozenState
 from yatt_core.receipts import SnapshotReceipt
 
 __all__ = ["SnapshotIdentity", "SnapshotWriter"]
@@ -25,14 +28,22 @@ class SnapshotWriter:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._results: deque[Future[SnapshotReceipt]] = deque()
 
-    def begin(self, folder: str, identity: SnapshotIdentity, write: StateWriter, needed_bytes: int) -> None:
+    def begin(
+        self, folder: str, identity: SnapshotIdentity, freeze: Callable[[], FrozenState], needed_bytes: int
+    ) -> None:
         """Starts a snapshot at `folder`, relative to the run folder; first waits for the one in flight to end.
 
-        needed_bytes: about what the writer will write.
+        freeze: copies the state, in this thread. identity: its weights' digest is taken from the copy, in the background.
+        needed_bytes: about what will be written.
         """
         wait(self._results)
-        publish = self._executor.submit(publish_snapshot, self._run_folder, folder, identity, write, needed_bytes)
-        self._results.append(publish)
+        self._results.append(self._executor.submit(self._publish, folder, identity, freeze(), needed_bytes))
+
+    def _publish(
+        self, folder: str, identity: SnapshotIdentity, frozen: FrozenState, needed_bytes: int
+    ) -> SnapshotReceipt:
+        identity = replace(identity, weights_digest=weights_digest(frozen.weights))
+        return publish_snapshot(self._run_folder, folder, identity, frozen, needed_bytes)
 
     @property
     def in_flight(self) -> bool:

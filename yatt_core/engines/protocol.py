@@ -34,6 +34,18 @@ FINISHED_STOP, FINISHED_LENGTH = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
+class FrozenState:
+    """Copies of what a snapshot holds; called with a folder, it writes its files there. weights: the full state dict."""
+
+    weights: Tensors
+    write: StateWriter
+
+    def __call__(self, folder: Path) -> None:
+        """Writes the files into an existing folder."""
+        self.write(folder)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One decode batch: P prompts, S samples each; the members are fixed by the caller.
 
@@ -146,10 +158,10 @@ class TrainEngine(Protocol):
         """The full state dict in Hugging Face names, tied tensors once; meant for rank 0."""
         ...
 
-    def freeze_state(self) -> StateWriter:
-        """Copies what a snapshot holds (weights, optimizer, schedule, reference) and returns what writes it.
+    def freeze_state(self) -> FrozenState:
+        """Copies what a snapshot holds (weights, optimizer, schedule, reference); good until it is called again.
 
-        Training may go on before the writer is called, in another thread. Meant for rank 0. Nothing is pickled where
+        Training may go on before the copies are written, in another thread. Meant for rank 0. Nothing is pickled where
         safetensors will do.
         """
         ...

@@ -16,7 +16,6 @@ from yatt_core.cluster.presence import Presence
 from yatt_core.cluster.runner import free_port
 from yatt_core.data.inputs import materialise
 from yatt_core.data.prepared import prepared_is_whole
-from yatt_core.digests import weights_digest
 from yatt_core.engines.packing import PackedTensors, pack_tensors
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
@@ -141,13 +140,11 @@ class TrainerActor:
         """Copies the tensors now and publishes them in the background; first waits for a snapshot in flight."""
         with self._presence.serving("begin_snapshot", epoch):
             engine = self._ready()
-            weights = engine.export_weights()
-            digest = weights_digest(weights)
-            identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, digest, audit_head)
+            identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, "", audit_head)
             # Weights, the optimizer's two moments, a reference.
-            needed_bytes = 4 * sum(tensor.nbytes for tensor in weights.values())
+            needed_bytes = 4 * sum(tensor.nbytes for tensor in engine.export_weights().values())
             folder = str(snapshot_folder(branch, engine.version, epoch))
-            self._snapshots.begin(folder, identity, engine.freeze_state(), needed_bytes)
+            self._snapshots.begin(folder, identity, engine.freeze_state, needed_bytes)
 
     def snapshot_result(self, wait_seconds: float) -> SnapshotReceipt | None:
         """The receipt of the snapshot in flight, once; none while it is being written or where there is none."""

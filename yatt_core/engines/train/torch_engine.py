@@ -21,7 +21,7 @@ from yatt_core.data.inputs import Inputs
 from yatt_core.data.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
 from yatt_core.data.text import open_codec
 from yatt_core.digests import weights_digest
-from yatt_core.engines.protocol import RankContext, StateWriter, Tensors
+from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import PolicyForward
@@ -56,6 +56,7 @@ class TorchTrainEngine:
         self._warmed: WarmupReceipt | None = None
         self._batch: tuple[BatchTask, ExperienceBatch] | None = None
         self._reference: torch.Tensor | None = None
+        self._buffers: dict[str, dict[str, Any]] = {}
         self._model: nn.Module | None = None
 
     @property
@@ -163,19 +164,28 @@ class TorchTrainEngine:
                 exported[name].flags.writeable = False
         return exported
 
-    def freeze_state(self) -> StateWriter:
-        """Copies weights, moments and facts; the writer puts them into a folder's files."""
+    def freeze_state(self) -> FrozenState:
+        """Copies weights, moments and facts into buffers that are kept for the next time: new pages cost more than the copy."""
         if self._version < 0:
             raise InfrastructureError("the trainer's weights are undefined: there is nothing to keep")
         moments, steps = self._optimizer.moments()
         reference = None if self._reference is None else self._optimizer.named(self._reference)
         state = TrainerState(
             facts=StateFacts(self._version, steps, self._learning_rate(self._version)),
-            weights={name: array.copy() for name, array in self.export_weights().items()},
-            moments={name: tensor.numpy().copy() for name, tensor in moments.items()},
+            weights=self._copied("weights", self.export_weights()),
+            moments=self._copied("moments", {name: tensor.numpy() for name, tensor in moments.items()}),
             reference=None if reference is None else {name: tensor.numpy() for name, tensor in reference.items()},
         )
-        return state.write
+        return FrozenState(state.weights, state.write)
+
+    def _copied(self, part: str, arrays: Tensors) -> dict[str, Any]:
+        """Copies of the arrays in this part's buffers."""
+        buffers = self._buffers.setdefault(part, {})
+        for name, array in arrays.items():
+            if name not in buffers:
+                buffers[name] = np.empty_like(array)
+            np.copyto(buffers[name], array)
+        return {name: buffers[name] for name in arrays}
 
     def restore(self, folder: Path, version: int) -> None:
         """Takes over what a writer of `freeze_state` wrote; goes on bit for bit."""

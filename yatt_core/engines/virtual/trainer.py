@@ -21,7 +21,7 @@ from yatt_core.data.batch import load_batch, load_table
 from yatt_core.data.experience import group_digests
 from yatt_core.data.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.digests import weights_digest
-from yatt_core.engines.protocol import RankContext, StateWriter, Tensors
+from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
 from yatt_core.engines.train.plan import seeded_permutation
 from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
 from yatt_core.engines.virtual.clock import ScaledClock
@@ -150,10 +150,11 @@ class VirtualTrainEngine:
             raise InfrastructureError("the virtual trainer has no weights before initialise or restore")
         return {"state": np.frombuffer(self._state, np.uint8).copy()}
 
-    def freeze_state(self) -> StateWriter:
+    def freeze_state(self) -> FrozenState:
         """A writer of `state.safetensors`: the chain's state and the version."""
-        tensors = {**self.export_weights(), "version": np.array([self._version], np.int64)}
-        return lambda folder: safetensors.numpy.save_file(tensors, folder / STATE_FILE)
+        weights = self.export_weights()
+        tensors = {**weights, "version": np.array([self._version], np.int64)}
+        return FrozenState(weights, lambda folder: safetensors.numpy.save_file(tensors, folder / STATE_FILE))
 
     def restore(self, folder: Path, version: int) -> None:
         """Loads a state. Raises `DataError` for a file that is none, or of another version."""
