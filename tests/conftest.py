@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-SHARING = ("cluster", "flows", "recovery")
+SHARING = ("recovery", "flows", "cluster")
+"""Folders whose tests share a Ray head or a Prefect server, the longest first."""
 OF_THEIR_OWN = ("test_exact",)
 """Long enough to be worth services of its own, so that two workers have equal shares."""
+POSTGRESQL = "[postgresql"
+"""Begins the parameters of tests that share a database server."""
 
 # Before anything of ours is imported: children inherit it.
 os.environ.update(
@@ -29,11 +35,28 @@ for name in (
     os.environ.pop(name, None)
 
 
-@pytest.hookimpl(tryfirst=True)
+def group_of(nodeid: str) -> str:
+    """Tests of a group run one after another in the same worker; most are a group of their own."""
+    path, _, name = nodeid.partition("::")
+    folder, stem = Path(path).parent.name, Path(path).stem
+    if folder in SHARING:
+        return stem if stem in OF_THEIR_OWN else folder
+    return POSTGRESQL if POSTGRESQL in name else nodeid
+
+
+class Groups(LoadScopeScheduling):
+    """Hands groups to workers, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a Ray head or a Prefect server run one after another in the same worker."""
-    for item in items:
-        folder = item.path.parent.name
-        if folder in SHARING:
-            group = item.path.stem if item.path.stem in OF_THEIR_OWN else folder
-            item.add_marker(pytest.mark.xdist_group(group))
+    """Long groups first, so that no worker is left with one at the end."""
+    order = {group: place for place, group in enumerate(("recovery", "flows", *OF_THEIR_OWN, "cluster", POSTGRESQL))}
+    items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))

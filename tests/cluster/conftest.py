@@ -75,7 +75,7 @@ from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.ray_head import ray_head_service
 
 run_folder = Path(sys.argv[1])
-ensure_supervisor(run_folder, [ray_head_service(run_folder, cpus=2)], grace=600)
+ensure_supervisor(run_folder, [ray_head_service(run_folder, cpus=2)], grace=7200)
 connect_ray(wait_ready(run_folder, ["ray"], 60).service("ray").address, sys.argv[2], run_folder)
 
 import ray
@@ -90,7 +90,7 @@ class Counter:
 counter = ray.remote(num_cpus=0)(Counter).options(name="counter", lifetime="detached").remote()
 assert ray.get(counter.add.remote()) == 1
 print("counted", flush=True)
-time.sleep(600)
+time.sleep(7200)
 """
 
 

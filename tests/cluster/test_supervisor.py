@@ -294,7 +294,9 @@ def run_to_the_end(runner: ServiceRunner) -> ServiceRunner:
 
 def test_gives_up_after_too_many_deaths(tmp_path):
     spec = script_service(tmp_path, "raise SystemExit(3)")
-    runner = run_to_the_end(ServiceRunner(spec, "YATT_TEST=x:", RestartPolicy(first_delay=0.01, max_deaths=2)))
+    runner = run_to_the_end(
+        ServiceRunner(spec, f"YATT_TEST={tmp_path}:", RestartPolicy(first_delay=0.01, max_deaths=2))
+    )
     assert runner.report().state is ServiceState.FAILED
     assert runner.report().restarts == 2
     assert "exited with code 3; gave up after 3 deaths" in runner.report().reason
@@ -303,7 +305,7 @@ def test_gives_up_after_too_many_deaths(tmp_path):
 def test_service_that_is_never_ready_is_started_again(tmp_path):
     """A death of another kind in between (a machine short of memory) is no failure of this test."""
     spec = replace(script_service(tmp_path, "", ready="tcp://127.0.0.1:{port}"), start_seconds=0.2)
-    runner = ServiceRunner(spec, "YATT_TEST=x:", RestartPolicy(first_delay=0.01, max_deaths=4))
+    runner = ServiceRunner(spec, f"YATT_TEST={tmp_path}:", RestartPolicy(first_delay=0.01, max_deaths=4))
     reasons: set[str] = set()
     deadline = time.monotonic() + 30
     while runner.life.starts < 3 and time.monotonic() < deadline:
@@ -324,7 +326,7 @@ if len(open({str(tmp_path / "ports")!r}).readlines()) == 1:
     raise SystemExit('address in use')
 """
     runner = run_to_the_end(
-        ServiceRunner(script_service(tmp_path, code), "YATT_TEST=x:", RestartPolicy(first_delay=0.01))
+        ServiceRunner(script_service(tmp_path, code), f"YATT_TEST={tmp_path}:", RestartPolicy(first_delay=0.01))
     )
     first, second = (tmp_path / "ports").read_text().split()
     assert first != second

@@ -28,8 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
     chosen = metafunc.definition.get_closest_marker("postgresql") is not None
-    mark = pytest.mark.xdist_group("postgresql") if chosen else pytest.mark.verify
-    metafunc.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=mark)])
+    marks = () if chosen else pytest.mark.verify
+    metafunc.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=marks)])
 
 
 @pytest.fixture

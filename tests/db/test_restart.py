@@ -20,7 +20,6 @@ from tests.db.tools import assert_consistent, commit_of, holder
 from tests.postgresql import Server
 
 DEADLINE_SECONDS = 60.0
-pytestmark = pytest.mark.xdist_group("postgresql")
 
 
 @pytest.fixture

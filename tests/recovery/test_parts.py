@@ -40,6 +40,7 @@ STRIKES = (
 )
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(600)
 def test_each_part_of_a_run_may_go_away(tmp_path: Path) -> None:
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", VIRTUAL)
