@@ -1,5 +1,6 @@
 """A run's inputs: made once, whole or not at all, verified, and read back as they were drawn from."""
 
+import errno
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from yatt_core.data.model_folder import make_model
 from yatt_core.data.prompts import Cursor, draw
 from yatt_core.data.sources import collect_prompts
 from yatt_core.data.text import open_codec
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.errors import ConfigurationError, DataError, StorageFullError
 from yatt_core.spec.model import ModelFromConfig
 
 SPEC = run_spec(SPELL, seed=3)
@@ -178,11 +179,11 @@ def test_a_kill_after_any_durable_step_leaves_nothing_or_all(tmp_path):
 
 def test_a_failure_while_making_leaves_nothing_behind(tmp_path, monkeypatch):
     def die(*_):
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(inputs_module, "make_model", die)
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(StorageFullError, match="No space left"):
             materialise(SPEC, tmp_path)
     assert not list(tmp_path.iterdir())
 

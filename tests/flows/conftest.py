@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.flows.tools import Driver
+from tests.recovery.nursery import Nursery
 from tests.services import start_shared_services
 from yatt_core.cluster.client import stop_supervisor
 
@@ -21,6 +22,13 @@ def service_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ma
         stop_supervisor(folder)
 
 
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory, service_environment: Mapping[str, str]) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("drivers"), service_environment)
+    yield nursery
+    nursery.close()
+
+
 @pytest.fixture
-def driver(tmp_path: Path, service_environment: Mapping[str, str]) -> Driver:
-    return Driver(tmp_path / "runs", service_environment)
+def driver(tmp_path: Path, nursery: Nursery) -> Driver:
+    return Driver(tmp_path / "runs", nursery)

@@ -13,6 +13,7 @@ from flows.branches import fork, revise, rollback
 from flows.lineage import lineage_of
 from flows.outbox import tracking_run
 from tests.flows.tools import Driver
+from tests.recovery.nursery import Nursery
 from yatt_core.errors import ConfigurationError
 
 pytestmark = pytest.mark.timeout(600)
@@ -20,9 +21,9 @@ Finished = tuple[Driver, str]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, service_environment: dict[str, str]) -> Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Finished:
     """Four iterations on virtual engines, with snapshots of 0, 2 and 4. Tests fork it and leave it as it is."""
-    driver = Driver(tmp_path_factory.mktemp("lines"), service_environment)
+    driver = Driver(tmp_path_factory.mktemp("lines"), nursery)
     run = driver.create("virtual.yaml", "name=lines", "iterations=4", "snapshots.every=2", "evaluation.every=0")
     driver.drive(run)
     return driver, run

@@ -11,6 +11,7 @@ from mlflow.tracking import MlflowClient
 
 from flows.results import RunResults
 from tests.flows.tools import Driver, same_result
+from tests.recovery.nursery import Nursery
 
 METRICS = {
     "reward/mean", "reward/score", "accuracy", "entropy", "kl", "clip_fraction", "ratio_max", "ratio_min", "grad_norm",
@@ -20,8 +21,8 @@ METRICS = {
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, service_environment: dict[str, str]) -> tuple[Driver, str]:
-    driver = Driver(tmp_path_factory.mktemp("undisturbed"), service_environment)
+def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> tuple[Driver, str]:
+    driver = Driver(tmp_path_factory.mktemp("undisturbed"), nursery)
     run = driver.create("torch.yaml")
     driver.drive(run)
     return driver, run

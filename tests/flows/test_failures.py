@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.results import RunResults
 from tests.flows.tools import SECONDS, Driver, same_result
+from tests.recovery.nursery import Nursery
 
+SLOW = "rollout.engine.base_seconds=0.05"
 CLASSES = {"raise": "data", "hang": "data", "nan": "data", "die": "infrastructure"}
 MESSAGES = {
     "raise": "ValueError: no such verifier",
@@ -52,6 +55,15 @@ def test_a_reward_that_misbehaves_ends_the_segment_and_loses_nothing(
         assert ledger.runs.find(run).state == "completed"
 
 
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> RunResults:
+    """What an undisturbed run comes to; how long its engines take does not show in it."""
+    driver = Driver(tmp_path_factory.mktemp("quiet"), nursery)
+    run = driver.create("virtual.yaml")
+    driver.drive(run)
+    return driver.results(run)
+
+
 def test_responses_survive_a_reward_that_fails(driver: Driver, tmp_path: Path) -> None:
     """Generation is the dear part: after the reward is mended the same responses are scored, not made again."""
     switch = tmp_path / "switch"
@@ -59,8 +71,7 @@ def test_responses_survive_a_reward_that_fails(driver: Driver, tmp_path: Path) -
     process = driver.start(run)
     wait_for_commit(driver, run, 0)
     switch.write_text("raise")
-    output, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 1, output
+    assert process.wait(SECONDS) == 1, process.output
     chunks = {path: path.stat().st_mtime_ns for path in driver.home.run_folder(run).rglob("*.responses.arrow")}
     assert chunks, "the failed iteration's responses are durable"
     switch.unlink()
@@ -78,20 +89,17 @@ def wait_for_commit(driver: Driver, run: str, iteration: int) -> None:
     raise AssertionError(f"{run} did not commit iteration {iteration}")
 
 
-def test_a_lost_engine_is_replaced_and_the_result_is_the_same(driver: Driver) -> None:
-    slow = "rollout.engine.base_seconds=0.05"
-    quiet, struck = driver.create("virtual.yaml", slow), driver.create("virtual.yaml", slow)
-    driver.drive(quiet)
+def test_a_lost_engine_is_replaced_and_the_result_is_the_same(driver: Driver, quiet: RunResults) -> None:
+    struck = driver.create("virtual.yaml", SLOW)
     process = driver.start(struck)
     wait_for_commit(driver, struck, 2)
     os.kill(pid_of(driver, struck, "rollout-0"), signal.SIGKILL)
-    output, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, output
+    assert process.wait(SECONDS) == 0, process.output
     with driver.ledger() as ledger:
         attempts = [a for i in range(9) for a in ledger.phases.attempts(struck, 0, i) if a.state == "FAILED"]
     assert [attempt.failure_class for attempt in attempts] == ["infrastructure"]
     assert "rollout-0" in str(attempts[0].reason)
-    assert same_result(driver.results(quiet), driver.results(struck))
+    assert same_result(quiet, driver.results(struck))
 
 
 def pid_of(driver: Driver, run: str, actor: str) -> int:
@@ -110,35 +118,31 @@ def test_a_phase_that_hangs_runs_into_its_deadline(driver: Driver) -> None:
 
 
 def test_a_second_driver_leaves_with_exit_code_3(driver: Driver) -> None:
-    run = driver.create("virtual.yaml", "rollout.engine.base_seconds=0.05")
+    run = driver.create("virtual.yaml", SLOW)
     first = driver.start(run)
     wait_for_commit(driver, run, 0)
     assert "held by" in driver.drive(run, expect=3)
-    output, _ = first.communicate(timeout=SECONDS)
-    assert first.returncode == 0, output
+    assert first.wait(SECONDS) == 0, first.output
 
 
-def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver) -> None:
-    slow = "rollout.engine.base_seconds=0.05"
-    quiet, stopped = driver.create("virtual.yaml", slow), driver.create("virtual.yaml", slow)
-    driver.drive(quiet)
+def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver, quiet: RunResults) -> None:
+    stopped = driver.create("virtual.yaml", SLOW)
     process = driver.start(stopped)
     wait_for_commit(driver, stopped, 1)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, output
+    process.signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 0, process.output
     with driver.ledger() as ledger:
         row = ledger.runs.find(stopped)
         assert row.state == "stopped" and row.iteration < 8
         assert ledger.records.snapshots(stopped)[0].iteration == row.iteration, "a graceful stop ends with a snapshot"
     driver.drive(stopped)
-    assert same_result(driver.results(quiet), driver.results(stopped))
+    assert same_result(quiet, driver.results(stopped))
 
 
-def test_a_damaged_snapshot_is_passed_over_for_an_older_one(driver: Driver) -> None:
-    quiet, struck = driver.create("virtual.yaml"), driver.create("virtual.yaml")
-    driver.drive(quiet)
+def test_a_damaged_snapshot_is_passed_over_for_an_older_one(driver: Driver, quiet: RunResults) -> None:
+    struck = driver.create("virtual.yaml")
     driver.drive_until_killed(struck, "collect:8")
+    driver.end_actors(struck)
     with driver.ledger() as ledger:
         newest = ledger.records.snapshots(struck)[0]
     victim = next((driver.home.run_folder(struck) / newest.folder).glob("*.safetensors"))
@@ -148,4 +152,4 @@ def test_a_damaged_snapshot_is_passed_over_for_an_older_one(driver: Driver) -> N
     driver.drive(struck)
     log = "".join(path.read_text() for path in (driver.home.run_folder(struck) / "logs").glob("*.driver.jsonl"))
     assert "passed over" in log and victim.name in log
-    assert same_result(driver.results(quiet), driver.results(struck))
+    assert same_result(quiet, driver.results(struck))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 from db.ledger import Ledger
 from flows.home import Home
 from flows.results import RunResults, run_results
+from tests.recovery.nursery import Incarnation, Nursery
 from tests.services import ROOT
 from yatt_core.spec import load_spec
 
@@ -27,7 +25,7 @@ class Driver:
     """Creates runs in a home folder and drives them."""
 
     folder: Path
-    services: Mapping[str, str]
+    nursery: Nursery
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -39,19 +37,15 @@ class Driver:
 
         return create_run(self.home, load_spec(ROOT / "tests" / "specs" / spec, overrides))
 
-    def start(self, run: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.flows.driver", str(self.folder), run, *arguments]
-        environment = {**os.environ, **self.services, **self.environment}
-        return subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+    def start(self, run: str, *arguments: str) -> Incarnation:
+        return self.nursery.start(self.folder, run, None, self.environment, arguments)
 
     def drive(self, run: str, *arguments: str, expect: int = 0) -> str:
         """Runs a driver to its end and returns what it said."""
         process = self.start(run, *arguments)
-        output, _ = process.communicate(timeout=SECONDS)
-        assert process.returncode == expect, f"exit code {process.returncode}, expected {expect}:\n{output}"
-        return output
+        code = process.wait(SECONDS)
+        assert code == expect, f"exit code {code}, expected {expect}:\n{process.output}"
+        return process.output
 
     def drive_until_killed(self, run: str, moment: str) -> None:
         """Runs a driver that kills itself at PHASE:ITERATION, in the middle of it."""

@@ -42,7 +42,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 @pytest.fixture
 def driver(tmp_path: Path, bed: Bed) -> Driver:
-    return Driver(tmp_path / "runs", bed.services)
+    return Driver(tmp_path / "runs", bed.nursery)
 
 
 @pytest.fixture(scope="session")

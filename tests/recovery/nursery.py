@@ -1,8 +1,9 @@
 """A warm process that forks drivers: each costs its work alone, not the import of prefect, ray and mlflow.
 
 `python -m tests.recovery.nursery` consumes one JSON job a line on standard input: home, run, output (the file that gets what
-the driver says), failpoints (their folder, or none), environment. Produces a line with the driver's pid at once, and one
-with its exit status (negative: the signal) when it has ended. It has connected to nothing and started no thread when it forks.
+the driver says), failpoints (their folder, or none), environment, arguments. Produces a line with the driver's pid at once,
+and one with its exit status (negative: the signal) when it has ended. It has connected to nothing and started no thread when
+it forks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,9 +71,15 @@ class Nursery:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def start(
-        self, home: Path, run: str, failpoints: Path | None = None, environment: Mapping[str, str] | None = None
+        self,
+        home: Path,
+        run: str,
+        failpoints: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
     ) -> Incarnation:
-        """Forks a driver that drives one segment of a run. environment: what it has besides the services'."""
+        """Forks a driver that drives one segment of a run. environment: what it has besides the services'. arguments: those
+        of `tests.flows.driver` behind the run."""
         self._count += 1
         output = self._folder / f"driver-{self._count:03d}.txt"
         output.touch()
@@ -82,6 +89,7 @@ class Nursery:
             "output": str(output),
             "failpoints": str(failpoints or ""),
             "environment": dict(environment or {}),
+            "arguments": list(arguments),
         }
         assert self._process.stdin
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -168,11 +176,12 @@ def _be_driver(job: Mapping[str, Any]) -> None:
         os.dup2(output, 2)
         from tests.flows import driver
 
+        logging.getLogger().handlers.clear()  # prefect's, which a driver that imports it later does not have
         if job["failpoints"]:
             from tests.recovery.places import watch
 
             watch(Failpoints(Path(job["failpoints"])))
-        sys.argv = ["driver", job["home"], job["run"]]
+        sys.argv = ["driver", job["home"], job["run"], *job["arguments"]]
         code = int(driver.main())
     except BaseException:
         logging.exception("the driver ends")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -37,6 +39,21 @@ class Drivers:
     def await_commit_behind(self, iteration: int) -> int:
         """Waits for a commit later than an iteration; returns the last one."""
         return self._await(lambda: self._iteration() if self._iteration() > iteration else None)
+
+    def stop(self, holder: Incarnation) -> None:
+        """SIGSTOP, but not within a transaction: SQLite's lock would stay with the driver until it is continued."""
+        path = self._driver.folder / "ledger.db"
+        while True:
+            holder.signal(signal.SIGSTOP)
+            with closing(sqlite3.connect(path, timeout=0.1, isolation_level=None)) as connection:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    connection.execute("ROLLBACK")
+                except sqlite3.OperationalError:
+                    holder.signal(signal.SIGCONT)
+                    time.sleep(0.01)
+                else:
+                    return
 
     def take_over(self) -> Incarnation:
         """Starts drivers until one has the lease; the others have to leave with exit code 3."""
@@ -76,7 +93,7 @@ def test_stopped_and_continued_drivers_never_work_side_by_side(driver: Driver, b
     reached = -1
     for _ in range(3):
         reached = drivers.await_commit_behind(reached)
-        holder.signal(signal.SIGSTOP)
+        drivers.stop(holder)
         successor = drivers.take_over()
         holder.signal(signal.SIGCONT)
         assert holder.wait(SECONDS) == ExitCode.LEASE_HELD, holder.output

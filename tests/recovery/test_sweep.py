@@ -69,7 +69,7 @@ def test_on_torch_engines_and_postgresql_too(
 ) -> None:
     address = postgresql.create("sweep")
     monkeypatch.setenv("YATT_LEDGER", address)
-    driver = Driver(tmp_path / "runs", bed.services, {"YATT_LEDGER": address})
+    driver = Driver(tmp_path / "runs", bed.nursery, {"YATT_LEDGER": address})
     sweep(driver, bed, "torch.yaml", TORCH)
 
 
