@@ -120,6 +120,20 @@ def test_calls_of_a_replaced_driver_are_refused(fleets: list[Fleet], tmp_path: P
 
 
 @VERIFY
+def test_a_rank_that_waits_for_one_that_was_never_asked_is_not_waited_for(fleets: list[Fleet], tmp_path: Path) -> None:
+    """The driver died between two ranks of the same call."""
+    spec = fleet_spec("trainer.engine.fixed_seconds=1000000")
+    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
+    fleet.start()
+    fleet.load(fleet.materialise())
+    fleet._ranks[0].warm_up.remote(1)
+    with Heartbeat(tmp_path, 2):
+        fleets.append(after := fleet_of(spec, tmp_path, 2))
+        assert after.start() == ("trainer-0", "trainer-1")
+        assert after.load(after.materialise()).trainer_version == -1
+
+
+@VERIFY
 def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(fleets: list[Fleet], tmp_path: Path) -> None:
     spec = fleet_spec(SLOW)
     fleets.append(fleet := fleet_of(spec, tmp_path, 1))

@@ -18,7 +18,7 @@ import ray
 
 from yatt_core.cluster.metering import BytesMeter, metered_get, unwrap_ray_error
 from yatt_core.controllers.crew import CONTROLLER, DISPATCHER, ROLLOUT, TRAINER, ActorFailure, Crew
-from yatt_core.controllers.watchdog import describe, find_stuck, gather_stacks, log_stacks
+from yatt_core.controllers.watchdog import describe, find_abandoned, find_stuck, gather_stacks, log_stacks
 from yatt_core.data.inputs import INPUTS, MANIFEST
 from yatt_core.engines.train.actor import RankStanding
 from yatt_core.errors import InfrastructureError, StuckError
@@ -89,12 +89,28 @@ class Fleet:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> tuple[str, ...]:
-        """Keeps the living actors that fit and creates the missing ones, without waiting for any; returns who is new."""
+        """Keeps the living actors that fit and creates the missing ones; returns who is new.
+
+        Waits only for ranks that are still at what an earlier driver asked of all of them.
+        """
         try:
             self._created = self._crew.gather(self.avoid_nodes)
+            self._created += self._mend_ranks()
         except ray.exceptions.RayError as error:
             raise unwrap_ray_error(error, "Ray, to start the actors") from error
         return self._created
+
+    def _mend_ranks(self) -> tuple[str, ...]:
+        """Makes the kept ranks anew where one waits in vain for the others; returns who is new."""
+        names = self._members(TRAINER)
+        if names[0] in self._created:
+            return ()
+        asked = {rank.environment.remote(): name for rank, name in zip(self._ranks, names, strict=True)}
+        abandoned = find_abandoned(self._folder, asked, self._start_seconds)
+        if not abandoned:
+            return ()
+        log.warning("the trainer's ranks are made anew, not all of them were asked: %s", "; ".join(abandoned))
+        return self._crew.recreate(TRAINER, self.avoid_nodes)
 
     def materialise(self) -> InputsReceipt:
         """Has the run's inputs written, unless they are there; asks somebody who has no long work under way."""

@@ -11,6 +11,9 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import ray
 
 from yatt_core.cluster.presence import StackReport, read_report
 from yatt_core.cluster.state import SupervisorFiles
@@ -19,6 +22,10 @@ from yatt_core.durable import make_folder, write_json
 log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3.0
 KEPT_REQUESTS = 10
+TOGETHER_SECONDS = 5.0
+"""How much later than the first one another rank may be done with what all of them were asked."""
+COLLECTIVE = frozenset({"warm_up", "prepare", "learn"})
+"""Methods of a rank that wait for the other ranks."""
 SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
 
 
@@ -52,6 +59,20 @@ def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaite
     busy = [actor for actor in actors if actor in reports and reports[actor].method]
     working = [actor for actor in busy if not reports[actor].waits]
     return silent + working or busy or list(awaited)
+
+
+def find_abandoned(run_folder: Path, asked: Mapping[Any, str], timeout: float) -> list[str]:
+    """Ranks that wait for others which were never asked: their driver died between two of them. In words; empty for none.
+
+    asked: a call that each rank answers behind all that it was asked before, with the rank's name. Whoever answers has
+    nothing left to do, so that who is still in a collective method waits in vain. timeout: for the first answer.
+    """
+    first, _ = ray.wait(list(asked), num_returns=1, timeout=timeout)
+    if not first:
+        return []
+    _, busy = ray.wait(list(asked), num_returns=len(asked), timeout=TOGETHER_SECONDS)
+    reports = gather_stacks(run_folder, [asked[call] for call in busy]) if busy else {}
+    return [describe(actor, report) for actor, report in reports.items() if report.method in COLLECTIVE]
 
 
 def describe(actor: str, report: StackReport | None) -> str:
