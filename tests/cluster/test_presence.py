@@ -72,6 +72,7 @@ def test_an_actor_without_a_driver_says_so_and_ends(tmp_path: Path) -> None:
     assert "no sign of a driver for 0.3 s: rollout-0 ends" in log.read_text()
 
 
+@pytest.mark.verify
 def test_an_actor_lives_as_long_as_its_driver_does(tmp_path: Path) -> None:
     with Heartbeat(tmp_path, 1, interval=0.1):
         process = subprocess.Popen([sys.executable, "-c", ACTOR, str(tmp_path), "5"], stdout=subprocess.PIPE, text=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.flows.tools import Driver, same_result
 
 BROKEN = "trainer.engine.non_finite_at=[4]"
@@ -23,6 +25,7 @@ def test_a_skipped_update_is_skipped_again_in_replay(driver: Driver) -> None:
         assert (recovery.receipt["restored"], recovery.receipt["replayed"]) == (3, 2)
 
 
+@pytest.mark.verify
 def test_a_rollback_goes_on_from_a_snapshot_on_another_branch(driver: Driver) -> None:
     """The same update fails on branch 0 alone."""
     run = driver.create("virtual.yaml", BROKEN, "recovery.on_non_finite=rollback", "iterations=6")

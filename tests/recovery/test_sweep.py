@@ -1,8 +1,8 @@
 """The chained sweep: every failpoint of driver and actors kills once, and the run ends as if nothing had happened.
 
 The process that resumes from one failpoint dies at the next that nobody has died at yet; the chain ends with the process that
-reaches the end of the run. All of them attach to one Ray head and one Prefect server. Every tenth process finds no actors,
-and so does one behind each commit that would have to be replayed.
+reaches the end of the run. All of them attach to one Ray head and one Prefect server. Every fortieth process finds no
+actors, and so does one behind each commit that would have to be replayed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SPARED = "YATT_TEST_SPARED"
 """Names a file of failpoints that are to be left out, to look at the others: one of an earlier sweep's `used`."""
 SECONDS = 120.0
 LONGEST = 400
-COLD_EVERY = 10
+COLD_EVERY = 40
 VIRTUAL = (
     "iterations=6", "snapshots.every=2", "evaluation.every=2", "data.logical_shards=2", "data.held_out=4",
     "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000",
