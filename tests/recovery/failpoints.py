@@ -56,8 +56,9 @@ class Failpoints:
 
         It does not die at fsync and mkdir, where its death is one between two renames; lost bytes are `tests.storage`'s matter.
         """
-        driver = self._driver() if f"driver dies while an actor is at: {place}" not in self._known else None
-        if driver and self._take(f"driver dies while an actor is at: {place}"):
+        name = f"driver dies while an actor is at: {place}"
+        driver = self._await_driver() if self._is_new(name) else None
+        if driver and self._take(name):
             with suppress(ProcessLookupError):
                 os.kill(driver, signal.SIGKILL)
             _wait_until_gone(driver)
@@ -67,6 +68,20 @@ class Failpoints:
     def published(self, manifest: Path) -> None:
         """A shard's manifest has its name: noted whether places kill or not."""
         _append(self._published, "/".join(manifest.parts[-4:-1]))
+
+    def _is_new(self, name: str) -> bool:
+        """True if no driver has died at a place yet."""
+        if name in self._known or not self._armed.exists():
+            return False
+        self._known = set(self._used.read_text().splitlines())
+        return name not in self._known
+
+    def _await_driver(self) -> int | None:
+        """The living driver of the run that is armed; work goes on between two drivers, and waits here for the next one."""
+        deadline = time.monotonic() + GONE_SECONDS
+        while (driver := self._driver()) is None and self._armed.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return driver
 
     def _driver(self) -> int | None:
         """The living driver of the run that is armed."""
