@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from db.commit import CommitRow
+from db.commit import COMMITTED, CommitRow
 from db.engine import Database
-from db.models import ControlState, Iteration, MetricPoint, MetricSeries, Outbox
+from db.models import Iteration, MetricPoint, MetricSeries, Outbox
 from db.outbox import METRICS
 
 
@@ -37,17 +37,7 @@ class Audits:
 
     def commits(self, run: str) -> list[CommitRow]:
         """The committed iterations of every branch of the run itself, superseded ones too, by branch and iteration."""
-        join = (
-            (ControlState.run == Iteration.run)
-            & (ControlState.branch == Iteration.branch)
-            & (ControlState.iteration == Iteration.iteration)
-        )
-        query = (
-            select(*Iteration.__table__.columns, ControlState.state)
-            .join(ControlState, join)
-            .where(Iteration.run == run)
-            .order_by(Iteration.branch, Iteration.iteration)
-        )
+        query = COMMITTED.where(Iteration.run == run).order_by(Iteration.branch, Iteration.iteration)
         with self._database.read() as connection:
             return [CommitRow(**row._mapping) for row in connection.execute(query)]
 

@@ -57,6 +57,15 @@ class CommitRow:
     state: Mapping[str, Any]
 
 
+COMMITTED = select(*Iteration.__table__.columns, ControlState.state).join(
+    ControlState,
+    (ControlState.run == Iteration.run)
+    & (ControlState.branch == Iteration.branch)
+    & (ControlState.iteration == Iteration.iteration),
+)
+"""The columns of a `CommitRow`."""
+
+
 class Commits:
     """Commits iterations and reads what was committed."""
 
@@ -159,14 +168,6 @@ def _find(connection: Connection, stretches: list[Stretch], iteration: int) -> C
     stretch = stretch_of(stretches, iteration)
     if stretch is None:
         return None
-    row = connection.execute(
-        select(*Iteration.__table__.columns, ControlState.state)
-        .join(
-            ControlState,
-            (ControlState.run == Iteration.run)
-            & (ControlState.branch == Iteration.branch)
-            & (ControlState.iteration == Iteration.iteration),
-        )
-        .where(Iteration.run == stretch.run, Iteration.branch == stretch.branch, Iteration.iteration == iteration)
-    ).one_or_none()
+    key = (Iteration.run == stretch.run, Iteration.branch == stretch.branch, Iteration.iteration == iteration)
+    row = connection.execute(COMMITTED.where(*key)).one_or_none()
     return None if row is None else CommitRow(**row._mapping)

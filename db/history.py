@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
-from sqlalchemy import ColumnElement, Connection, and_, case, exists, null, select
+from sqlalchemy import Connection, and_, case, exists, null, select
 from sqlalchemy.orm import aliased
 
 from db.ancestry import Stretch, ancestry
 from db.models import Event, Lease, PhaseAttempt, Segment, Shard
+from db.rows import rows_of
 
-Row = TypeVar("Row")
 LEASE_TAKEN, LEASE_RELEASED = "lease_taken", "lease_released"
 
 
@@ -93,9 +93,9 @@ def read_history(connection: Connection, run: str) -> RunHistory:
     return RunHistory(
         run=run,
         line=tuple(ancestry(connection, run)),
-        segments=_rows(connection, Segment, SegmentTimes, run, Segment.epoch),
+        segments=rows_of(connection, Segment, SegmentTimes, run, Segment.epoch),
         leases=_leases(connection, run),
-        attempts=_rows(connection, PhaseAttempt, AttemptTimes, run, PhaseAttempt.planned_at, receipt=receipt),
+        attempts=rows_of(connection, PhaseAttempt, AttemptTimes, run, PhaseAttempt.planned_at, receipt=receipt),
         sealed=_sealed(connection, run),
     )
 
@@ -131,11 +131,3 @@ def _sealed(connection: Connection, run: str) -> tuple[SealedTimes, ...]:
     columns = [Shard.__table__.columns[name] for name in get_type_hints(SealedTimes)]
     rows = connection.execute(select(*columns).where(Shard.run == run, interrupted).order_by(Shard.recorded_at))
     return tuple(SealedTimes(**row._mapping) for row in rows)
-
-
-def _rows(
-    connection: Connection, table: Any, kind: type[Row], run: str, order: Any, **special: ColumnElement[Any]
-) -> tuple[Row, ...]:
-    columns = [special.get(name, table.__table__.columns[name]) for name in get_type_hints(kind)]
-    rows = connection.execute(select(*columns).where(table.run == run).order_by(order))
-    return tuple(kind(**row._mapping) for row in rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
 
 from sqlalchemy import Connection, func, select
 
@@ -12,9 +11,8 @@ from db.engine import Database
 from db.errors import RunNotFound
 from db.history import RunHistory, read_history
 from db.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
+from db.rows import rows_of
 from db.runs import RUN_COLUMNS, RunRow
-
-RowType = TypeVar("RowType")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +122,9 @@ class Overviews:
             return RunOverview(
                 line=lines[0],
                 phases=_phases(connection, run),
-                segments=_rows(connection, Segment, SegmentRow, run, Segment.epoch),
-                branches=_rows(connection, Branch, BranchRow, run, Branch.number),
-                snapshots=_rows(connection, Snapshot, SnapshotLine, run, Snapshot.recorded_at),
+                segments=rows_of(connection, Segment, SegmentRow, run, Segment.epoch),
+                branches=rows_of(connection, Branch, BranchRow, run, Branch.number),
+                snapshots=rows_of(connection, Snapshot, SnapshotLine, run, Snapshot.recorded_at),
                 samples=int(samples),
                 tokens=int(tokens),
                 outbox_pending=connection.execute(pending).scalar_one(),
@@ -138,6 +136,11 @@ class Overviews:
         query = select(*columns).where(Branch.parent_run == run, Branch.run != run, Branch.number == 0)
         with self._database.read() as connection:
             return tuple(ForkRow(**row._mapping) for row in connection.execute(query.order_by(Branch.created_at)))
+
+    def branches(self, run: str) -> tuple[BranchRow, ...]:
+        """The run's branches in order; empty for an unknown one."""
+        with self._database.read() as connection:
+            return rows_of(connection, Branch, BranchRow, run, Branch.number)
 
     def history(self, run: str) -> RunHistory:
         """When everything of one run happened. Raises `RunNotFound`."""
@@ -194,9 +197,3 @@ def _phases(connection: Connection, run: str) -> tuple[PhaseSummary, ...]:
             )
         )
     return tuple(summaries)
-
-
-def _rows(connection: Connection, table: Any, kind: type[RowType], run: str, order: Any) -> tuple[RowType, ...]:
-    columns = [table.__table__.columns[name] for name in get_type_hints(kind)]
-    rows = connection.execute(select(*columns).where(table.run == run).order_by(order))
-    return tuple(kind(**row._mapping) for row in rows)

@@ -227,10 +227,12 @@ class Records:
             key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
             connection.execute(update(Snapshot).where(*key).values(state="pruned"))
 
-    def own_snapshots(self, run: str) -> list[SnapshotRow]:
-        """Every snapshot of the run itself, whatever its branch and state, newest first; none of a parent's."""
+    def own_snapshots(self, run: str, state: str | None = None) -> list[SnapshotRow]:
+        """Every snapshot of the run itself on all branches, newest first; none of a parent's. state: those of it alone."""
         columns = [Snapshot.__table__.columns[name] for name in SnapshotRow.__slots__]
         query = select(*columns).where(Snapshot.run == run)
+        if state is not None:
+            query = query.where(Snapshot.state == state)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(Snapshot.iteration.desc(), Snapshot.epoch.desc()))
             return [SnapshotRow(**row._mapping) for row in rows]

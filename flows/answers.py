@@ -92,7 +92,7 @@ def _newest_snapshot_before(segment: Segment, iteration: int) -> int:
 def _answers_in_a_row(segment: Segment, iteration: int, body: dict[str, Any]) -> int:
     """Skips right before the iteration, or rollbacks to the same snapshot."""
     if body["answer"] == ROLLBACK:
-        branches = segment.ledger.overview.show(segment.run).branches
+        branches = segment.ledger.overview.branches(segment.run)
         return sum(row.parent_iteration == body["to"] and row.reason.startswith(NON_FINITE) for row in branches)
     count = 0
     while is_skipped(segment, segment.run, segment.branch, iteration - 1 - count):

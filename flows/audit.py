@@ -199,7 +199,7 @@ def _shard_file(folder: Path, row: ShardRow) -> None:
 
 def _snapshots(audit: _Audit) -> Iterator[int]:
     heads = {link.hash for link in audit.links}
-    rows = [row for row in audit.ledger.records.own_snapshots(audit.run) if row.state == "kept"]
+    rows = audit.ledger.records.own_snapshots(audit.run, "kept")
     for row in rows:
         fields = verify_snapshot(audit.folder, row.folder, row.manifest_sha256).fields
         place = f"row (run {audit.run}, branch {row.branch}, iteration {row.iteration}, epoch {row.epoch}) of table snapshot"

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from db.engine import Fence
 from db.errors import RunNotFound
 from db.holder import this_process
@@ -24,14 +22,14 @@ from db.outbox import OutboxEntry
 from db.runs import Parent
 from flows.home import Home
 from flows.inheritance import inherit, is_whole
-from flows.launch import first_entries, flatten
+from flows.launch import current_spec, first_entries, flatten, write_spec
 from flows.outbox import creation_id, row_id, row_ids
 from flows.reach import PastSpecs, Reach, keys_read_by_samples, keys_read_by_updates, refuse_fixed
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import iteration_folder
 from yatt_core.rewards.registry import resolve
-from yatt_core.spec import RunSpec, override_spec, parse_spec
+from yatt_core.spec import RunSpec, override_spec
 
 LEASE_SECONDS = 600.0
 """Life of an operator's lease; a command that died is replaced at once on its own host."""
@@ -75,11 +73,6 @@ def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
         ledger.leases.release(fence)
 
 
-def current_spec(ledger: Ledger, run: str) -> RunSpec:
-    """The newest revision of a run's spec."""
-    return parse_spec(dict(ledger.runs.revision(run).spec), f"the spec of run {run}")
-
-
 # -- fork -------------------------------------------------------------------------------------------------------------
 
 
@@ -112,7 +105,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = Non
     """
     if is_whole(ledger, run):
         return
-    first = ledger.overview.show(run).branches[0]
+    first = ledger.overview.branches(run)[0]
     parent, branch, at = str(first.parent_run), int(first.parent_branch or 0), int(first.parent_iteration or 0)
     spec = current_spec(ledger, run)
     source = source or Reach(ledger, home.run_folder(parent), parent, branch)
@@ -120,7 +113,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = Non
     with operator_lease(ledger, run, f"yatt fork of {parent}") as fence:
         base = source.base(at, spec, PastSpecs(ledger))
         durable.make_folder(folder)
-        _write_spec(home, run, spec)
+        write_spec(folder, spec)
         if spec.tracking.enabled:
             tags = {"yatt.parent_run": parent, "yatt.parent_branch": str(branch), "yatt.parent_iteration": str(at)}
             told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
@@ -221,7 +214,7 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
 
         document = after.model_dump(mode="json")
         number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell)
-        _write_spec(home, run, after)
+        write_spec(home.run_folder(run), after)
     return number
 
 
@@ -333,12 +326,6 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int) -> None:
         )
     for part in after.rewards.parts:
         resolve(part)
-
-
-def _write_spec(home: Home, run: str, spec: RunSpec) -> None:
-    """The spec in force, for people; the ledger's is the one that counts."""
-    text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False)
-    durable.write_file(home.run_folder(run) / "spec.yaml", text.encode())
 
 
 def _now() -> int:

@@ -49,7 +49,7 @@ def inherit(home: Home, ledger: Ledger, fence: Fence, parent: str, branch: int, 
 
 def is_whole(ledger: Ledger, run: str) -> bool:
     """True unless the run is a fork that has not got all of its copies yet."""
-    first = ledger.overview.show(run).branches[0]
+    first = ledger.overview.branches(run)[0]
     return first.parent_run is None or bool(ledger.records.own_snapshots(run))
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import time
+from pathlib import Path
 
 import yaml
 
@@ -43,16 +44,26 @@ def create_run(home: Home, spec: RunSpec) -> str:
         run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations).id
     folder = home.run_folder(run)
     durable.make_folder(folder)
-    durable.write_file(folder / "spec.yaml", yaml.safe_dump(document, sort_keys=False).encode())
+    write_spec(folder, spec)
     return run
+
+
+def write_spec(folder: Path, spec: RunSpec) -> None:
+    """The spec in force, for people to read in the run's folder; the ledger's is the one that counts."""
+    text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False)
+    durable.write_file(folder / "spec.yaml", text.encode())
+
+
+def current_spec(ledger: Ledger, run: str) -> RunSpec:
+    """The newest revision of a run's spec."""
+    return parse_spec(ledger.runs.revision(run).spec, f"the spec of run {run}")
 
 
 def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
     """A run's id and the newest revision of its spec."""
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.find(name).id
-        document = ledger.runs.revision(run).spec
-    return run, parse_spec(document, f"the spec of run {run}")
+        return run, current_spec(ledger, run)
 
 
 def run_segment(

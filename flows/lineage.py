@@ -116,7 +116,7 @@ def branch_nodes(ledger: Ledger, run: str) -> tuple[BranchNode, ...]:
     current = ledger.runs.find(run).current_branch
     forks = ledger.overview.forks(run)
     nodes = []
-    for row in ledger.overview.show(run).branches:
+    for row in ledger.overview.branches(run):
         own = ledger.runs.line(run, row.number)[-1]
         nodes.append(
             BranchNode(

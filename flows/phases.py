@@ -119,8 +119,7 @@ def evaluate(segment: Segment, iteration: int) -> list[EvaluateReceipt]:
 @phase
 def checkpoint(segment: Segment, iteration: int) -> None:
     """Copies the tensors; they are published in the background and the ledger's row may trail the commits."""
-    segment.snapshots.wait()
-    if segment.snapshots.at(iteration) is None:
+    if segment.snapshots.lacks(iteration):
         segment.snapshots.begin(iteration)
 
 

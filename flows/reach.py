@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from pathlib import Path
 
 from db.ancestry import stretch_of
 from db.ledger import Ledger
 from db.records import SnapshotRow
+from flows.retention import consecutive
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.data.shard_log import damaged_shards
 from yatt_core.errors import ConfigurationError, DataError
@@ -156,10 +156,7 @@ class Reach:
         for row in self._kept:
             if row.iteration > at:
                 continue
-            try:
-                verify_snapshot(self._folder, row.folder, row.manifest_sha256)
-            except DataError as error:
-                log.warning("snapshot of iteration %d is passed over: %s", row.iteration, error)
+            if not self._is_good(row):
                 why = f"the snapshot of iteration {row.iteration} is damaged"
                 continue
             obstacle = self._replay_obstacle(row.iteration, at, spec, past)
@@ -171,15 +168,7 @@ class Reach:
 
     def has_snapshot(self, at: int) -> bool:
         """True if there is a good snapshot of exactly this iteration."""
-        for row in self._kept:
-            if row.iteration == at:
-                try:
-                    verify_snapshot(self._folder, row.folder, row.manifest_sha256)
-                except DataError as error:
-                    log.warning("snapshot of iteration %d is passed over: %s", at, error)
-                else:
-                    return True
-        return False
+        return any(row.iteration == at and self._is_good(row) for row in self._kept)
 
     def within(self) -> list[int]:
         """The iterations that snapshots and experience on disk lead to, without a look into the files."""
@@ -192,6 +181,15 @@ class Reach:
                 if not self._has_experience(at):
                     break
         return sorted(found)
+
+    def _is_good(self, row: SnapshotRow) -> bool:
+        """True if a snapshot's files agree with their digests; else it is said."""
+        try:
+            verify_snapshot(self._folder, row.folder, row.manifest_sha256)
+        except DataError as error:
+            log.warning("snapshot of iteration %d is passed over: %s", row.iteration, error)
+            return False
+        return True
 
     def _replay_obstacle(self, base: int, at: int, spec: RunSpec, past: PastSpecs) -> str | None:
         """Why the updates behind a snapshot cannot be replayed, in words; none where they can."""
@@ -229,9 +227,4 @@ class Reach:
 
 def ranges(iterations: Iterable[int]) -> str:
     """Numbers as a person writes them: 0-4, 6, 8-10."""
-    ordered = sorted(iterations)
-    if not ordered:
-        return ""
-    breaks = [(a, b) for a, b in pairwise(ordered) if b != a + 1]
-    firsts, lasts = [ordered[0], *(b for _, b in breaks)], [*(a for a, _ in breaks), ordered[-1]]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in consecutive(sorted(iterations)))

@@ -17,6 +17,7 @@ from flows.attempts import phase, recorded_receipt
 from flows.batches import batch_task, prepared_columns
 from flows.experience import sealed_shards, whole_shards
 from flows.segment import Segment
+from flows.snapshots import other_weights
 from flows.state import ControlState, Recovered
 from yatt_core.controllers.fleet import FleetStanding
 from yatt_core.data.prompts import Cursor
@@ -106,16 +107,9 @@ def restore_newest(segment: Segment, iteration: int) -> int:
 
 
 def is_committed(segment: Segment, row: SnapshotRow) -> bool:
-    """True if a snapshot holds what its iteration's commit says, and not what an attempt before it came to.
-
-    The two differ only in a run that is not exact, which was killed between a snapshot and its iteration's commit.
-    """
+    """True if a snapshot holds what its iteration's commit says, and not what an attempt before it came to."""
     commit = segment.ledger.commits.at(segment.run, row.iteration)
-    if commit is None:
-        return False
-    if commit.weights_digest is None:
-        return row.epoch >= commit.epoch
-    return commit.weights_digest == row.weights_digest
+    return commit is not None and other_weights(commit, row) is None
 
 
 def _restore(segment: Segment, row: SnapshotRow) -> None:

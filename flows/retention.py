@@ -88,7 +88,7 @@ def prune_experience(ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSp
         # Behind the last commit somebody is at work.
         done = [i for i in iterations if branch != run.current_branch or i <= run.iteration]
         gone = [i for i in done if not needed.replays(fence.run, branch, i)]
-        for first, last in _ranges(gone):
+        for first, last in consecutive(gone):
             ledger.events.append(
                 fence.run, PRUNED_EVENT, {"branch": branch, "first": first, "last": last, "epoch": fence.epoch}, fence
             )
@@ -101,7 +101,7 @@ def prune_experience(ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSp
 
 
 def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
-    own = [row for row in ledger.records.own_snapshots(run) if row.state == "kept"]
+    own = ledger.records.own_snapshots(run, "kept")
     lines = [own_places(point.line, run) for point in ledger.lines.base_points(run)]
     current = own_places(ledger.lines.current(run), run)
     return needed_files(own, current, ledger.runs.find(run).iteration, lines, keep)
@@ -139,7 +139,7 @@ def _delete(folder: Path) -> None:
             durable.remove_folder(part)
 
 
-def _ranges(iterations: Sequence[int]) -> list[tuple[int, int]]:
+def consecutive(iterations: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of consecutive numbers."""
     if not iterations:
         return []

@@ -155,8 +155,7 @@ class Segment:
     def close(self, state: ControlState) -> Outcome:
         """A graceful end: a last snapshot, the run's state, nothing left in the outbox if the tracker answers."""
         self.allow(3 * self.spec.recovery.phase_deadline_seconds, "the last snapshot")
-        self.snapshots.wait()  # the one in flight may be of this very iteration
-        if state.iteration >= 0 and self.snapshots.at(state.iteration) is None:
+        if self.snapshots.lacks(state.iteration) and state.iteration >= 0:
             self.observer.stage("taking the last snapshot")
             self.snapshots.begin(state.iteration)
             self.snapshots.wait()

@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 
 from db.ancestry import own_places
+from db.commit import CommitRow
 from db.engine import Fence
 from db.ledger import Ledger
 from db.records import SnapshotRow
@@ -23,6 +24,18 @@ from yatt_core.receipts import SnapshotReceipt
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
+
+
+def other_weights(commit: CommitRow, held: SnapshotIdentity | SnapshotRow) -> str | None:
+    """Why a snapshot may hold other weights than its iteration's commit names, in words; none where it holds those.
+
+    They differ only in a run that is not exact, which was killed between a snapshot and its iteration's commit.
+    """
+    if commit.weights_digest is None and held.epoch < commit.epoch:
+        return f"epoch {commit.epoch} committed the iteration, and nothing tells whether the weights are the same"
+    if commit.weights_digest not in (None, held.weights_digest):
+        return "its weights are not those of the commit"
+    return None
 
 
 class SnapshotKeeper:
@@ -58,6 +71,11 @@ class SnapshotKeeper:
                 log.info("snapshot %s goes: %s", receipt.folder, obstacle)
         self._sweep(waiting)
         return adopted
+
+    def lacks(self, iteration: int) -> bool:
+        """Waits for the one in flight, which may be of this very iteration; true if there is none of it then."""
+        self.wait()
+        return self.at(iteration) is None
 
     def begin(self, iteration: int) -> None:
         """Copies the tensors and publishes them in the background, after the one in flight."""
@@ -118,11 +136,7 @@ class SnapshotKeeper:
             return f"epoch {identity.epoch} is newer than this one, {self._fence.epoch}"
         if not self._spec_is_known(identity.spec_digest):
             return f"no revision of the spec has the digest {identity.spec_digest}"
-        if commit.weights_digest is None and identity.epoch < commit.epoch:
-            return f"epoch {commit.epoch} committed the iteration, and nothing tells whether the weights are the same"
-        if commit.weights_digest not in (None, identity.weights_digest):
-            return "its weights are not those of the commit"
-        return None
+        return other_weights(commit, identity)
 
     def _on_line(self, branch: int, iteration: int) -> bool:
         places = own_places(self._ledger.lines.current(self._fence.run), self._fence.run)
@@ -134,7 +148,7 @@ class SnapshotKeeper:
 
     def _prune(self) -> None:
         """Removes those that nobody can need any more, on every branch of this run; a parent's belong to the parent."""
-        rows = [row for row in self._ledger.records.own_snapshots(self._fence.run) if row.state == "kept"]
+        rows = self._ledger.records.own_snapshots(self._fence.run, "kept")
         needed = needed_snapshots(self._ledger, self._fence.run, self._spec.snapshots.keep)
         for row in rows:
             if row.folder not in needed:
@@ -143,5 +157,5 @@ class SnapshotKeeper:
         self._sweep([])
 
     def _sweep(self, waiting: list[str]) -> None:
-        rows = [row for row in self._ledger.records.own_snapshots(self._fence.run) if row.state == "kept"]
+        rows = self._ledger.records.own_snapshots(self._fence.run, "kept")
         sweep_snapshots(self._folder, [*(row.folder for row in rows), *waiting], self._under_way)

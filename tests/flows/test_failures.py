@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from flows.results import RunResults
 from tests.flows.tools import SECONDS, Driver, same_result
 from tests.recovery.nursery import Nursery
+from tests.recovery.parts import kill, living_actors
 
 SLOW = "rollout.engine.base_seconds=0.05"
 CLASSES = {"raise": "data", "hang": "data", "nan": "data", "die": "infrastructure"}
@@ -95,19 +95,13 @@ def test_a_lost_engine_is_replaced_and_the_result_is_the_same(driver: Driver, qu
     struck = driver.create("virtual.yaml", SLOW)
     process = driver.start(struck)
     wait_for_commit(driver, struck, 2)
-    os.kill(pid_of(driver, struck, "rollout-0"), signal.SIGKILL)
+    assert kill(living_actors(driver.home.run_folder(struck))["rollout-0"])
     assert process.wait(SECONDS) == 0, process.output
     with driver.ledger() as ledger:
         attempts = [a for i in range(9) for a in ledger.phases.attempts(struck, 0, i) if a.state == "FAILED"]
     assert [attempt.failure_class for attempt in attempts] == ["infrastructure"]
     assert "rollout-0" in str(attempts[0].reason)
     assert same_result(quiet, driver.results(struck))
-
-
-def pid_of(driver: Driver, run: str, actor: str) -> int:
-    """From the line with which an actor begins its log."""
-    (log,) = (driver.home.run_folder(run) / "logs").glob(f"*.{actor}.jsonl")
-    return int(log.read_text().split("pid ")[1].split('"')[0])
 
 
 def test_a_phase_that_hangs_runs_into_its_deadline(driver: Driver) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from db.ledger import Ledger
 from flows.home import Home
 from flows.results import RunResults, run_results
 from tests.recovery.nursery import Incarnation, Nursery
+from tests.recovery.parts import kill, living_actors
 from tests.services import ROOT
 from yatt_core.spec import load_spec
 
@@ -53,11 +51,8 @@ class Driver:
 
     def end_actors(self, run: str) -> None:
         """Kills the actors that a killed driver left, so that the next one has to restore and replay."""
-        for log in (self.home.run_folder(run) / "logs").glob("*.jsonl"):
-            for pid in re.findall(r"started, pid (\d+)", log.read_text()):
-                with suppress(FileNotFoundError, ProcessLookupError):
-                    if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        os.kill(int(pid), signal.SIGKILL)
+        for pid in living_actors(self.home.run_folder(run)).values():
+            kill(pid)
 
     def ledger(self) -> Ledger:
         return Ledger.open(self.home.ledger)

@@ -6,14 +6,12 @@ import json
 import sqlite3
 
 from tests.flows.tools import Driver
-from tests.recovery.parts import kill, living_actors
 
 
 def test_a_replay_that_differs_from_its_commit_ends_the_segment(driver: Driver) -> None:
     run = driver.create("virtual.yaml", "iterations=3", "snapshots.every=100", "evaluation.every=0")
     driver.drive_until_killed(run, "collect:3")
-    for pid in living_actors(driver.home.run_folder(run)).values():
-        kill(pid)
+    driver.end_actors(run)
     with sqlite3.connect(driver.folder / "ledger.db") as connection:
         key = (run, 2)
         (text,) = connection.execute(

@@ -20,7 +20,6 @@ from tests.flows.test_exact import check_each_point_once
 from tests.flows.tools import Driver, same_result
 from tests.postgresql import Server
 from tests.recovery.conftest import Bed
-from tests.recovery.parts import kill, living_actors
 
 SPARED = "YATT_TEST_SPARED"
 """Names a file of failpoints that are to be left out, to look at the others: one of an earlier sweep's `used`."""
@@ -96,7 +95,7 @@ def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...]) -> No
 
 def _chain(driver: Driver, bed: Bed, run: str) -> int:
     """Drives the run until a process reaches its end; returns how many it took."""
-    folder, cold_at = driver.home.run_folder(run), set[int]()
+    cold_at: set[int] = set()
     for number in range(1, LONGEST):
         started = time.monotonic()
         incarnation = bed.nursery.start(driver.folder, run, bed.failpoints, driver.environment)
@@ -107,8 +106,7 @@ def _chain(driver: Driver, bed: Bed, run: str) -> int:
             return number
         assert code == -signal.SIGKILL, f"driver {number} ended with {code}:\n{incarnation.output}"
         if number % COLD_EVERY == 0 or _first_behind_a_snapshot(driver, run, cold_at):
-            for pid in living_actors(folder).values():
-                kill(pid)
+            driver.end_actors(run)
     raise AssertionError(f"{LONGEST} drivers did not finish the run")
 
 

@@ -1,0 +1,18 @@
+"""Rows of a table as the dataclass that names the wanted columns. Reads only."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, get_type_hints
+
+from sqlalchemy import ColumnElement, Connection, select
+
+Row = TypeVar("Row")
+
+
+def rows_of(
+    connection: Connection, table: Any, kind: type[Row], run: str, order: Any, **special: ColumnElement[Any]
+) -> tuple[Row, ...]:
+    """A run's rows in an order. special: columns, by the field's name, that are not the table's own of that name."""
+    columns = [special.get(name, table.__table__.columns[name]) for name in get_type_hints(kind)]
+    rows = connection.execute(select(*columns).where(table.run == run).order_by(order))
+    return tuple(kind(**row._mapping) for row in rows)
