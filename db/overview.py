@@ -110,17 +110,20 @@ class Overviews:
         with self._database.read() as connection:
             return _lines(connection, self._database, None, limit)
 
+    def line(self, run: str) -> RunLine:
+        """One run in short. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return self._line(connection, run)
+
     def show(self, run: str) -> RunOverview:
         """One run. Raises `RunNotFound`."""
         with self._database.read() as connection:
-            lines = _lines(connection, self._database, run, 1)
-            if not lines:
-                raise RunNotFound(f"there is no run {run!r} in this ledger")
+            line = self._line(connection, run)
             sums = select(func.coalesce(func.sum(Shard.samples), 0), func.coalesce(func.sum(Shard.tokens), 0))
             samples, tokens = connection.execute(sums.where(Shard.run == run)).one()
             pending = select(func.count()).where(Outbox.run == run, Outbox.delivered_at.is_(None))
             return RunOverview(
-                line=lines[0],
+                line=line,
                 phases=_phases(connection, run),
                 segments=rows_of(connection, Segment, SegmentRow, run, Segment.epoch),
                 branches=rows_of(connection, Branch, BranchRow, run, Branch.number),
@@ -129,6 +132,12 @@ class Overviews:
                 tokens=int(tokens),
                 outbox_pending=connection.execute(pending).scalar_one(),
             )
+
+    def _line(self, connection: Connection, run: str) -> RunLine:
+        lines = _lines(connection, self._database, run, 1)
+        if not lines:
+            raise RunNotFound(f"there is no run {run!r} in this ledger")
+        return lines[0]
 
     def forks(self, run: str) -> tuple[ForkRow, ...]:
         """The runs that were forked from this one, the oldest first."""

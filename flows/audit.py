@@ -53,12 +53,20 @@ class Disagreement:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitPlace:
+    """An iteration of one of the run's branches."""
+
+    branch: int
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """What an audit came to. checked: how many things of each kind agree. pending: iterations not delivered yet."""
 
     run: str
     checked: Mapping[str, int]
-    pending: tuple[int, ...]
+    pending: tuple[CommitPlace, ...]
     disagreement: Disagreement | None
 
     @property
@@ -85,7 +93,7 @@ class _Audit:
     reader: MetricsReader | None
     links: list[EventRow] = field(default_factory=list)
     commits: list[CommitRow] = field(default_factory=list)
-    pending: list[int] = field(default_factory=list)
+    pending: list[CommitPlace] = field(default_factory=list)
 
     def of_kind(self, kind: str) -> list[EventRow]:
         """The chain's links of one kind."""
@@ -152,10 +160,9 @@ def _spec(audit: _Audit) -> Iterator[int]:
 def _inputs(audit: _Audit) -> Iterator[int]:
     folder = audit.folder / INPUTS
     recorded = audit.ledger.records.choices(audit.run, 0, 0).get(INPUTS)
-    if recorded is None and not folder.exists():
+    if recorded is None:
         return  # it was never started
-    if recorded is not None:
-        _agree(str(folder / MANIFEST), recorded.body["manifest_sha256"], _sha256(folder / MANIFEST))
+    _agree(str(folder / MANIFEST), recorded.body["manifest_sha256"], _sha256(folder / MANIFEST))
     spec = RunSpec.model_validate(audit.ledger.runs.revision(audit.run, 1).spec)
     files: Mapping[str, str] = read_manifest(folder, spec)["files"]
     for name, sha256 in sorted(files.items()):
@@ -214,7 +221,7 @@ def _snapshots(audit: _Audit) -> Iterator[int]:
 
 def _metrics(audit: _Audit) -> Iterator[int]:
     told = audit.ledger.audit.told(audit.run)
-    audit.pending = [row.iteration for row in told if not row.delivered]
+    audit.pending = [CommitPlace(row.branch, row.iteration) for row in told if not row.delivered]
     if audit.reader is None:
         return
     runs: dict[str, list[ToldIteration]] = {}

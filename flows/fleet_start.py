@@ -14,9 +14,11 @@ from dataclasses import asdict
 from threading import Event
 from typing import TYPE_CHECKING
 
+from db.records import ChoiceRow
 from yatt_core.cluster.devices import inventory
 from yatt_core.controllers.fleet import FleetStanding
-from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.data.inputs import INPUTS, MANIFEST
+from yatt_core.errors import DataError, FencedError, InfrastructureError
 from yatt_core.receipts import InputsReceipt
 
 if TYPE_CHECKING:
@@ -96,11 +98,23 @@ class FleetStart:
         fleet.start()
         self._book_losses()
         self._inputs = fleet.materialise()
+        self._check_inputs(self._inputs)
         standing = fleet.load(self._inputs)
         self.environment = fleet.environment()
         self.devices = len(inventory())
         segment.snapshots.attach(standing.snapshot_in_flight)
         return standing
+
+    def _check_inputs(self, inputs: InputsReceipt) -> None:
+        """Writes down, once a run, what it starts from. Raises `DataError` where the files are no longer that."""
+        segment = self._segment
+        row = ChoiceRow(0, 0, INPUTS, {"manifest_sha256": inputs.manifest_sha256})
+        recorded = segment.ledger.records.choice(segment.fence, row).body["manifest_sha256"]
+        if recorded != inputs.manifest_sha256:
+            raise DataError(
+                f"{INPUTS}/{MANIFEST}: sha256 is {inputs.manifest_sha256}, run {segment.run} began with {recorded}; put the "
+                "folder back as it was, or begin a new run with the other inputs"
+            )
 
     # -- quarantine ---------------------------------------------------------------------------------------------------
 

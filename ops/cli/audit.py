@@ -94,7 +94,9 @@ def _print(report: AuditReport) -> None:
     for name, count in report.checked.items():
         write(f"{name:<12}{count} agree")
     if report.pending:
-        write(f"MLflow is not told yet of {len(report.pending)} iterations, the first is {report.pending[0]}")
+        first = report.pending[0]
+        place = f"iteration {first.iteration} of branch {first.branch}"
+        write(f"MLflow is not told yet of {len(report.pending)} iterations, the first is {place}")
     if report.disagreement is None:
         write(f"{report.run} is sound")
         return

@@ -155,7 +155,7 @@ def stop(
 
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
-        driven = _is_driven(ledger.overview.show(name).line)
+        driven = _is_driven(ledger.overview.line(name))
         if driven:
             ledger.runs.set_desired_state(name, "stop", "yatt stop", within)
         if driven and wait:
@@ -179,7 +179,7 @@ def _await_end(ledger: Ledger, run: str) -> None:
     """Waits until the lease is given back. Raises `InfrastructureError` when it ran out instead."""
     from yatt_core.errors import InfrastructureError
 
-    while (line := ledger.overview.show(run).line).holder is not None:
+    while (line := ledger.overview.line(run)).holder is not None:
         if not _is_driven(line):
             raise InfrastructureError(
                 f"run {run}: its driver went away without an orderly end; `yatt resume {run}` goes on"

@@ -25,6 +25,21 @@ def test_a_shard_is_admitted_once(ledger: Ledger, run: str, fence: Fence, clock:
     assert ledger.records.shards(run, 0, 1) == [SHARD]
 
 
+def test_a_lost_shard_is_replaced_by_the_same_samples_alone(ledger: Ledger, run: str, fence: Fence) -> None:
+    made = replace(SHARD, epoch=2, folder="w00-s0003.e0002", manifest_sha256="other")
+    with pytest.raises(OutOfOrder, match="nothing to replace"):
+        ledger.records.replace_shard(fence, made)
+    ledger.records.shard(fence, SHARD)
+    with pytest.raises(Conflict, match="holds other samples"):
+        ledger.records.replace_shard(fence, replace(made, group_digests=bytes(64)))
+    assert ledger.records.shards(run, 0, 1) == [SHARD]
+    ledger.records.replace_shard(fence, made)
+    assert ledger.records.shards(run, 0, 1) == [made]
+    (link,) = ledger.events.of_kind(run, "shard_regenerated")
+    assert link.body["lost"] == {"folder": SHARD.folder, "manifest_sha256": "sha"}
+    assert link.body["made"] == {"folder": made.folder, "manifest_sha256": "other"}
+
+
 def test_shards_come_in_canonical_order(ledger: Ledger, run: str, fence: Fence) -> None:
     for wave, shard in ((1, 0), (0, 10), (0, 9)):
         ledger.records.shard(fence, replace(SHARD, wave=wave, shard=shard))

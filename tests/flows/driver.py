@@ -45,14 +45,16 @@ def main() -> int:
     parser.add_argument("home", type=Path)
     parser.add_argument("run")
     parser.add_argument("--kill", metavar="PHASE:ITERATION")
+    parser.add_argument("--accept-drift", action="store_true")
     arguments = parser.parse_args()
     home = Home(arguments.home)
     observer = SilentObserver()
     if arguments.kill:
         phase, _, iteration = arguments.kill.partition(":")
         observer = KillingObserver(home, arguments.run, phase, int(iteration))
+    tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     try:
-        outcome = run_segment(home, arguments.run, observer, MlflowTracker(home.tracking_uri, home.artifacts))
+        outcome = run_segment(home, arguments.run, observer, tracker, arguments.accept_drift)
     except LeaseHeld as error:
         sys.stdout.write(f"{error}\n")
         return ExitCode.LEASE_HELD

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
+from safetensors.numpy import load_file
 
+from db.records import SnapshotRow
+from flows.branches import fork
+from flows.lineage import lineage_of
 from flows.results import RunResults
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
@@ -94,6 +100,27 @@ def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: 
     run = driver.create("torch.yaml", f"controllers.count={controllers}")
     driver.drive(run)
     assert same_result(driver.results(run), undisturbed)
+
+
+@pytest.mark.timeout(600)
+def test_another_number_of_ranks_goes_on_within_tolerance(finished: tuple[Driver, str]) -> None:
+    """Behind the snapshot of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
+    driver, run = finished
+    made = fork(driver.home, run, 3, ["trainer.engine.ranks=1"]).run
+    driver.drive(made)
+    with driver.ledger() as ledger:
+        assert ledger.commits.experience_digests(made) == ledger.commits.experience_digests(run)
+        (mark,) = lineage_of(ledger, driver.home, made).drift
+        weights = [weights_of(driver, ledger.records.snapshots(name)[0]) for name in (run, made)]
+    assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (3, 0, ["torch x 2", "torch x 1"])
+    assert any((weights[0][name] != weights[1][name]).any() for name in weights[0]), "else the tolerance tells nothing"
+    for name, array in weights[0].items():
+        np.testing.assert_allclose(weights[1][name], array, atol=1e-5, rtol=0, err_msg=name)
+
+
+def weights_of(driver: Driver, snapshot: SnapshotRow) -> dict[str, Any]:
+    weights: dict[str, Any] = load_file(driver.home.run_folder(snapshot.run) / snapshot.folder / "weights.safetensors")
+    return weights
 
 
 @pytest.mark.verify

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,9 @@ def make_sound_run(home: Home) -> str:
         home.run_folder(run).mkdir()
         fence = ledger.leases.acquire(run, this_process("test"), 600)
         inputs = materialise(spec, home.run_folder(run))
-        ledger.records.choice(fence, ChoiceRow(branch=0, iteration=0, name="inputs", body=asdict(inputs)))
+        ledger.records.choice(
+            fence, ChoiceRow(branch=0, iteration=0, name="inputs", body={"manifest_sha256": inputs.manifest_sha256})
+        )
         ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {"experiment": "audit", "name": run}, 5)])
         for iteration in range(COMMITTED + 1):
             if iteration:

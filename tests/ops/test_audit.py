@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from db.ledger import Ledger
 from flows.home import Home
 from tests.ops.audited import make_sound_run
 from tests.ops.conftest import Yatt
+from yatt_core.digests import file_sha256
 
 RUN = "toy-1"
 Tamper = Callable[[Home], None]
@@ -54,12 +56,21 @@ def remove(name: str) -> Tamper:
     return lambda home: (home.run_folder(RUN) / name).unlink()
 
 
+def swap_inputs(home: Home) -> None:
+    """Changes an input and its manifest alike, so that the two agree."""
+    flip("inputs/train.parquet")(home)
+    folder = home.run_folder(RUN) / "inputs"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["train.parquet"] = file_sha256(folder / "train.parquet")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
     answer = yatt("audit", "verify", RUN, "-o", "json")
     assert answer.code == 0, answer.err
     document = answer.document
     assert document["sound"] and document["disagreement"] is None
-    assert document["pending"] == [3]
+    assert document["pending"] == [{"branch": 0, "iteration": 3}]
     with Ledger.open(sound.ledger) as ledger:
         events = ledger.events.head(RUN).seq
     assert document["checked"] == {
@@ -73,7 +84,7 @@ def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
     }
     text = yatt("audit", "verify", "latest").out
     assert "toy-1 is sound" in text
-    assert "not told yet of 1 iterations, the first is 3" in text
+    assert "not told yet of 1 iterations, the first is iteration 3 of branch 0" in text
 
 
 SHARD = "experience/b000/i000002/w00-s0001.e0001"
@@ -84,6 +95,7 @@ TAMPERED: dict[str, tuple[Tamper, str, str]] = {
     "spec": (sql("ledger.db", "UPDATE spec_revision SET spec = json_set(spec, '$.seed', 9)"), "spec", "revision 1"),
     "spec digest": (sql("ledger.db", "UPDATE spec_revision SET digest = 'x'"), "spec", "revision 1"),
     "inputs": (flip("inputs/train.parquet"), "inputs", "train.parquet"),
+    "other inputs": (swap_inputs, "inputs", "inputs/manifest.json"),
     "inputs gone": (remove("inputs/probe.parquet"), "inputs", "probe.parquet"),
     "inputs manifest": (flip("inputs/manifest.json"), "inputs", "inputs/manifest.json"),
     "iteration": (

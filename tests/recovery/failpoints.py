@@ -5,6 +5,7 @@ Consumes a folder that all processes of a chain share:
     armed       path of the run folder; while this file exists, places kill
     used        names of the places that have killed, one a line, made durable before the kill
     published   one line for each manifest of a shard that was ever published: `IN THE RUN FOLDER`, armed or not
+    full        part of a path; while this file exists, the product's fsync below such a path finds the disk full
 
 A place is named by its function and step, found on the stack or by wrapping: the product knows nothing of this. Imports the
 standard library alone, since actors load it before anything else (`site/sitecustomize.py`).
@@ -12,6 +13,7 @@ standard library alone, since actors load it before anything else (`site/sitecus
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import inspect
@@ -44,6 +46,7 @@ class Failpoints:
 
     def __init__(self, folder: Path) -> None:
         self._armed, self._used, self._published = folder / "armed", folder / "used", folder / "published"
+        self._full = folder / "full"
         self._known: set[str] = set()
 
     def in_driver(self, place: str) -> None:
@@ -68,6 +71,12 @@ class Failpoints:
     def published(self, manifest: Path) -> None:
         """A shard's manifest has its name: noted whether places kill or not."""
         _append(self._published, "/".join(manifest.parts[-4:-1]))
+
+    def synced(self, path: Path) -> None:
+        """A file or folder is about to be synced. Raises `OSError` while the disk is to be full."""
+        with suppress(FileNotFoundError):
+            if self._full.read_text() in str(path):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _is_new(self, name: str) -> bool:
         """True if no driver has died at a place yet."""
@@ -131,7 +140,11 @@ def _wait_until_gone(pid: int) -> None:
         return
 
 
-def watch_files(reach: Callable[[str], None], published: Callable[[Path], None] | None = None) -> None:
+def watch_files(
+    reach: Callable[[str], None],
+    published: Callable[[Path], None] | None = None,
+    synced: Callable[[Path], None] | None = None,
+) -> None:
     """From here on each durable step (fsync, rename, new folder, deletion) that the product makes is a place."""
 
     def watched(owner: Any, name: str, what: Callable[..., Path]) -> None:
@@ -139,8 +152,10 @@ def watch_files(reach: Callable[[str], None], published: Callable[[Path], None] 
 
         @functools.wraps(real)
         def stepping(*arguments: Any, **keywords: Any) -> Any:
-            result = real(*arguments, **keywords)
             function = _product_function()
+            if function is not None and synced and name == "fsync":
+                synced(what(*arguments))
+            result = real(*arguments, **keywords)
             if function is not None:
                 path = what(*arguments)
                 if published and path.name == "manifest.json" and SHARD.fullmatch(path.parent.name):

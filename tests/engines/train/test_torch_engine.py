@@ -19,8 +19,10 @@ from tests.engines.train.support import (
     make_engine,
     make_spec,
     prepare,
+    random_rows,
     random_task,
     update,
+    write_shards,
 )
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.prepared import read_prepared
@@ -101,6 +103,21 @@ def test_learn_applies_once_and_refuses_other_versions(tmp_path: Path, model_fol
     with pytest.raises(InfrastructureError, match="holds version 1, wanted is 2"):
         engine.learn(random_task(tmp_path, 3), prepared)
     assert update(engine, second).version == 2
+
+
+def test_a_skipped_update_changes_the_version_alone(tmp_path: Path, model_folder: Path) -> None:
+    engine = make_engine(make_spec(), tmp_path, model_folder)
+    first, second = random_task(tmp_path, 1), random_task(tmp_path, 2)
+    before = weights_digest(engine.export_weights())
+    skipped = engine.skip(first)
+    assert engine.skip(first) is skipped
+    assert (engine.version, weights_digest(engine.export_weights())) == (1, before)
+    assert skipped.fingerprint["weights_digest"] == before
+    with pytest.raises(InfrastructureError, match="holds version 1, wanted is 0"):
+        engine.prepare(first)
+    other = make_engine(make_spec(), tmp_path / "other", model_folder)
+    same_rows = write_shards(tmp_path / "other", 1, random_rows(2))
+    assert update(engine, second).fingerprint == update(other, same_rows).fingerprint, "as if the first had never been"
 
 
 def test_prepared_columns_of_other_samples_are_refused(tmp_path: Path, model_folder: Path) -> None:

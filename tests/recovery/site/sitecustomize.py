@@ -56,5 +56,5 @@ class _WrapAfterImport(importlib.abc.MetaPathFinder):
 
 if VARIABLE in os.environ:
     _failpoints = Failpoints(Path(os.environ[VARIABLE]))
-    watch_files(_failpoints.in_actor, _failpoints.published)
+    watch_files(_failpoints.in_actor, _failpoints.published, _failpoints.synced)
     sys.meta_path.insert(0, _WrapAfterImport(_failpoints))
