@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.tables import PARTS, experience
+from yatt_core.data.batch import batch_of_table
 from yatt_core.data.experience import canonical_table, experience_schema, group_digest, group_digests, sums_of
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import DataError
@@ -49,6 +50,18 @@ def test_digest_is_the_documented_encoding():
     rows = TABLE.to_pylist()
     by_hand = [digest_by_hand([row for row in rows if row["prompt_ordinal"] == o], TABLE.schema) for o in range(5, 9)]
     assert group_digests(TABLE) == b"".join(by_hand)
+
+
+def test_columns_that_a_run_may_lack_are_kept_checked_and_digested():
+    media = TABLE.append_column("media", pa.array(["ab cd"] * TABLE.num_rows))
+    turns = media.append_column("turns", pa.array([2] * TABLE.num_rows, pa.int32()))
+    whole = turns.append_column("tool_error", pa.array([None] * TABLE.num_rows, pa.string()))
+    assert canonical_table(whole).schema == experience_schema(PARTS, ["tool_error", "turns", "media"])
+    assert len({group_digests(table) for table in (TABLE, media, turns, whole)}) == 4
+    with pytest.raises(DataError, match=r"unknown columns \['mood'\]"):
+        canonical_table(whole.append_column("mood", pa.array([1] * TABLE.num_rows)))
+    assert batch_of_table(canonical_table(whole)).media == (("ab", "cd"),) * TABLE.num_rows
+    assert batch_of_table(TABLE).media == ()
 
 
 def test_digest_is_pinned_since_ledgers_keep_it():

@@ -31,7 +31,7 @@ Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-_TEXTS = frozenset({"prompt_id", "source", "prompt", "response", "finish", "reward_error"})
+_TEXTS = frozenset({"prompt_id", "source", "prompt", "response", "finish", "reward_error", "turns", "tool_error"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class ExperienceBatch:
 
     ordinals, samples, weight_versions: [N]. prompt_tokens: [sum of prompt lengths] with prompt_offsets [N + 1].
     response_tokens, log_probs_sampler, loss_mask: [T] with response_offsets [N + 1]. rewards (total), correct, truncated:
-    [N]. reward_parts: name of the part -> [N].
+    [N]. reward_parts: name of the part -> [N]. media: content addresses of each prompt's images, N tuples; empty without.
     """
 
     ordinals: Int64
@@ -56,6 +56,7 @@ class ExperienceBatch:
     correct: Bool
     truncated: Bool
     weight_versions: Int32
+    media: tuple[tuple[str, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.ordinals)
@@ -98,6 +99,7 @@ class ExperienceBatch:
             correct=self.correct[indices],
             truncated=self.truncated[indices],
             weight_versions=self.weight_versions[indices],
+            media=tuple(self.media[i] for i in indices) if self.media else (),
         )
 
 
@@ -129,6 +131,9 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
         correct=fixed_column(table, "correct").copy(),
         truncated=fixed_column(table, "truncated").copy(),
         weight_versions=fixed_column(table, "weight_version").copy(),
+        media=tuple(tuple(text.split()) for text in table["media"].to_pylist())
+        if "media" in table.column_names
+        else (),
     )
 
 
@@ -149,6 +154,7 @@ def _load_shard(run_folder: Path, shard: ShardRef, without: frozenset[str]) -> p
     data = read_file(folder, SAMPLES_FILE, manifest.files[SAMPLES_FILE])
     file = pq.ParquetFile(pa.BufferReader(data))
     names = [name for name in file.schema_arrow.names if name not in without]
-    schema = experience_schema([name.removeprefix(PART_PREFIX) for name in names if name.startswith(PART_PREFIX)])
+    parts = [name.removeprefix(PART_PREFIX) for name in names if name.startswith(PART_PREFIX)]
+    schema = experience_schema(parts, names)
     table = file.read(columns=names, use_threads=False)
     return table.cast(pa.schema([schema.field(name) for name in names]))

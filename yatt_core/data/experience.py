@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -42,17 +42,26 @@ _COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("correct", pa.bool_()),
     ("reward_error", pa.string()),
 )
-_NULLABLE = frozenset({"reward_error"})
+_OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
+    ("media", pa.string()),
+    ("turns", pa.int32()),
+    ("tool_error", pa.string()),
+)
+"""media: content addresses of the prompt's images, separated by blanks. turns: answers of the policy in the response.
+tool_error: why a tool's result is missing, else null."""
+_NULLABLE = frozenset({"reward_error", "tool_error"})
 _TOKEN_COLUMNS = ("response_tokens", "log_probs_sampler", "loss_mask")
 
 
-def experience_schema(parts: Sequence[str]) -> pa.Schema:
+def experience_schema(parts: Sequence[str], optional: Collection[str] = ()) -> pa.Schema:
     """Schema of the result columns; parts: names of the reward parts, a column `reward/<part>` each.
 
     `log_probs_sampler` and `loss_mask` have one entry per response token; `reward` is the weighted total.
-    `reward_error` tells why a part was scored 0, else it is null.
+    `reward_error` tells why a part was scored 0, else it is null. optional: which of `media`, `turns` and `tool_error` there
+    are besides; names of other columns say nothing.
     """
-    fields = [pa.field(name, kind, nullable=name in _NULLABLE) for name, kind in _COLUMNS]
+    columns = [*_COLUMNS, *(column for column in _OPTIONAL if column[0] in optional)]
+    fields = [pa.field(name, kind, nullable=name in _NULLABLE) for name, kind in columns]
     fields += [pa.field(PART_PREFIX + part, pa.float64(), nullable=False) for part in parts]
     return pa.schema(fields)
 
@@ -68,7 +77,7 @@ def canonical_table(table: pa.Table) -> pa.Table:
     Raises `DataError` for a missing or unknown column, a wrong type, a null, two rows of one sample, token columns of
     unequal length and rewards that are not finite.
     """
-    schema = experience_schema(parts_of(table))
+    schema = experience_schema(parts_of(table), table.column_names)
     missing = sorted(set(schema.names) - set(table.column_names))
     unknown = sorted(set(table.column_names) - set(schema.names))
     if missing or unknown:

@@ -27,7 +27,8 @@ class Prompt:
     """One task. source, index: its number in the spec's mixture, and its row among that source's rows of the same kind.
 
     prompt_id: unique within a run's inputs; names split, source and original row. answer: the reference answer, None for a
-    row that has none. entry: the original row, as plain JSON values, for the reward functions.
+    row that has none. entry: the original row, as plain JSON values, for the reward functions. media: content addresses of its
+    images, in the order in which the text shows them.
     """
 
     source: int
@@ -36,6 +37,7 @@ class Prompt:
     text: str
     answer: str | None
     entry: Mapping[str, Any]
+    media: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class GenerateRequest:
 
     prompts: P arrays of token ids. seeds: [P, S], one per response. stop_tokens end a response and are part of it.
     greedy: take the likeliest token; seeds and temperature are then unused (log-probabilities are at temperature 1).
+    media: content addresses of each prompt's images, P tuples; empty for prompts of text alone.
     """
 
     prompts: Sequence[Int32]
@@ -61,6 +62,7 @@ class GenerateRequest:
     temperature: float = 1.0
     top_p: float = 1.0
     greedy: bool = False
+    media: Sequence[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
