@@ -104,7 +104,7 @@ class Segment:
     def enter_branch(self, branch: int, fleet: Fleet | None = None) -> None:
         """Works on a branch from here on; the actors of another one are ended when the fleet is next made ready."""
         self.branch = branch
-        self.fleet = fleet or Fleet(self.spec, self.folder, self.fence.epoch, branch, self.meter)
+        self.fleet = fleet or Fleet(self.spec, self.folder, self.fence.epoch, branch, self.meter, self.stops)
         self.snapshots = SnapshotKeeper(self.ledger, self.fence, self.fleet, self.folder, self.spec)
 
     # -- life ---------------------------------------------------------------------------------------------------------

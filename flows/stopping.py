@@ -7,6 +7,7 @@ phases, or in the middle of one that can be left and taken up again, so that a l
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ class StopRequests:
         self.reserve = 5.0
         self._deadline: float | None = None
         self._phase = ""
+        self._ended = False
+        self._shield = threading.local()
 
     def ask(self, within: float | None = None) -> None:
         """Asks for a stop. within: seconds that are left; a shorter limit replaces a longer one."""
@@ -37,6 +40,12 @@ class StopRequests:
         if within is not None:
             deadline = time.monotonic() + max(0.0, within - self.reserve)
             self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+
+    def end(self) -> None:
+        """Ends the segment at once: raises `KeyboardInterrupt`, behind the shield if there is one."""
+        self._ended = True
+        if not getattr(self._shield, "up", False):
+            self.interrupt()
 
     @property
     def overdue(self) -> bool:
@@ -54,33 +63,40 @@ class StopRequests:
             self._phase = ""
 
     def interrupt(self) -> None:
-        """Raises `StopNow` if the stop is overdue and the phase at hand can be left."""
+        """Raises `KeyboardInterrupt` behind `end`, `StopNow` if the stop is overdue and the phase at hand can be left."""
+        if self._ended:
+            self._ended = False
+            raise KeyboardInterrupt
         if self.overdue and self._phase in INTERRUPTIBLE:
             raise StopNow
+
+    @contextmanager
+    def shielded(self) -> Iterator[None]:
+        """Inside, and in this thread, `end` raises nothing: for calls that bear no exception of a signal's handler."""
+        self._shield.up = True
+        try:
+            yield
+        finally:
+            self._shield.up = False
 
 
 @contextmanager
 def graceful_signals(requests: StopRequests, grace: float | None, say: Callable[[str], None]) -> Iterator[None]:
-    """The first signal asks for a stop within `grace` seconds, the second ends at once; a timer interrupts when it is overdue."""
+    """The first signal asks for a stop within `grace` seconds, the second ends at once."""
     signalled = False
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal signalled
         if signalled:
-            raise KeyboardInterrupt
-        signalled = True
-        requests.ask(grace)
-        say("stopping; once more to end at once")
+            requests.end()
+        else:
+            signalled = True
+            requests.ask(grace)
+            say("stopping; once more to end at once")
 
-    def look(number: int, frame: FrameType | None) -> None:
-        requests.interrupt()
-
-    handlers = {**dict.fromkeys(SIGNALS, handle), signal.SIGALRM: look}
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
+    previous = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in previous.items():
             signal.signal(number, handler)

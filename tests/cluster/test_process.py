@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -16,6 +18,7 @@ from yatt_core.cluster.process import (
     end_sessions,
     identity_of,
     is_alive,
+    send_signal,
     session_members,
     terminate,
 )
@@ -69,6 +72,17 @@ def test_a_reused_pid_is_never_hit(sleeper):
     assert end_sessions([earlier], "YATT_TEST=nobody:", grace=0.0) == 0
     time.sleep(0.05)
     assert sleeper.poll() is None
+
+
+def test_a_pid_that_is_now_a_threads_is_nobodys():
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert not send_signal(replace(ProcessIdentity.current(), pid=thread.native_id), signal.SIGKILL)
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_terminate_kills_what_ignores_sigterm():

@@ -135,6 +135,26 @@ def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver, quiet: 
     assert same_result(quiet, driver.results(stopped))
 
 
+def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(
+    driver: Driver, quiet: RunResults, tmp_path: Path
+) -> None:
+    """An engine hangs for ever in iteration 6; within its grace the run is left at the last commit, with a snapshot of it."""
+    hang = tmp_path / "hang"
+    hang.write_text("5")
+    run = driver.create("virtual.yaml", f"rollout.engine.hang_file={hang}", "recovery.stop_grace_seconds=6")
+    process = driver.start(run)
+    wait_for_commit(driver, run, 5)
+    while hang.exists():
+        time.sleep(0.02)
+    process.signal(signal.SIGUSR1)
+    assert process.wait(SECONDS) == 0, process.output
+    with driver.ledger() as ledger:
+        assert (ledger.runs.find(run).state, ledger.runs.find(run).iteration) == ("stopped", 5)
+        assert ledger.records.snapshots(run)[0].iteration == 5
+    driver.drive(run)
+    assert same_result(quiet, driver.results(run))
+
+
 def test_a_damaged_snapshot_is_passed_over_for_an_older_one(driver: Driver, quiet: RunResults) -> None:
     struck = driver.create("virtual.yaml")
     driver.drive_until_killed(struck, "collect:8")

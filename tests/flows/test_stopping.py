@@ -58,13 +58,22 @@ def test_a_phase_under_way_is_left_when_the_grace_is_over() -> None:
     ):
         os.kill(os.getpid(), signal.SIGTERM)
         while time.monotonic() - started < 30:
+            requests.interrupt()
             time.sleep(0.05)
 
 
+def test_behind_a_shield_the_second_signal_waits_for_the_next_look() -> None:
+    requests = StopRequests()
+    with graceful_signals(requests, None, lambda text: None), pytest.raises(KeyboardInterrupt):
+        with requests.shielded():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        with requests.phase("learn"):
+            raise AssertionError("the phase does not begin")
+
+
 def test_handlers_are_put_back() -> None:
-    before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
-    }
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     with graceful_signals(StopRequests(), None, lambda text: None):
         assert signal.getsignal(signal.SIGINT) != before[signal.SIGINT]
     assert {number: signal.getsignal(number) for number in before} == before

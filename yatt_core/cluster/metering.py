@@ -1,14 +1,17 @@
 """The driver's only way to take values out of Ray: it counts their bytes, bounds the wait, and speaks in our errors.
 
-The driver sees receipts only; the count shows it (`flow_bytes_per_sample`).
+The driver sees receipts only; the count shows it (`flow_bytes_per_sample`). Waits go in slices, between which the driver may be
+interrupted: an exception of a signal's handler within a call of Ray's surfaces wherever it likes, as a `SystemError`.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import ray
 from ray import cloudpickle
@@ -16,6 +19,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from yatt_core.errors import InfrastructureError, StuckError, YattError
 
+SLICE_SECONDS = 0.5
+"""Longest stretch of a wait in which the driver hears of nothing else."""
 ANSI_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -38,18 +43,71 @@ class BytesMeter:
             return self._total
 
 
-def metered_get(meter: BytesMeter, references: Sequence[Any], timeout: float, waiting_for: str) -> list[Any]:
+class Interruptions(Protocol):
+    """What may end a wait of the driver's."""
+
+    def interrupt(self) -> None:
+        """Raises what ends the wait, if anything does."""
+        ...
+
+    def shielded(self) -> AbstractContextManager[None]:
+        """Inside, no handler of a signal raises anything."""
+        ...
+
+
+class Uninterrupted:
+    """Nothing ends a wait but what it waits for, or its time."""
+
+    def interrupt(self) -> None:
+        """Raises nothing."""
+
+    def shielded(self) -> AbstractContextManager[None]:
+        """No handler is known that would raise."""
+        return nullcontext()
+
+
+UNINTERRUPTED = Uninterrupted()
+
+
+def first_ready(references: Sequence[Any], timeout: float, interruptions: Interruptions) -> Any | None:
+    """The first of Ray's references, or streams, that has something; none when `timeout` seconds have passed."""
+    deadline = time.monotonic() + timeout
+    while True:
+        interruptions.interrupt()
+        left = deadline - time.monotonic()
+        with interruptions.shielded():
+            ready, _ = ray.wait(list(references), num_returns=1, timeout=max(0.0, min(left, SLICE_SECONDS)))
+        if ready:
+            return ready[0]
+        if left <= SLICE_SECONDS:
+            return None
+
+
+def metered_get(
+    meter: BytesMeter,
+    references: Sequence[Any],
+    timeout: float,
+    waiting_for: str,
+    interruptions: Interruptions = UNINTERRUPTED,
+) -> list[Any]:
     """The values of Ray's references, in their order; their serialised bytes are added to the meter.
 
     waiting_for: what an error names, such as `shard 3 by controller 1`. The first failure is raised at once, not after the
     slowest: see `unwrap_ray_error`. Raises `StuckError` when `timeout` seconds have passed.
     """
-    try:
-        values: list[Any] = ray.get(list(references), timeout=timeout)
-    except GetTimeoutError as error:
-        raise StuckError(f"{waiting_for}: not finished after {timeout:g} s") from error
-    except RayError as error:
-        raise unwrap_ray_error(error, waiting_for) from error
+    deadline = time.monotonic() + timeout
+    while True:
+        interruptions.interrupt()
+        left = deadline - time.monotonic()
+        try:
+            with interruptions.shielded():
+                values: list[Any] = ray.get(list(references), timeout=max(0.0, min(left, SLICE_SECONDS)))
+            break
+        except GetTimeoutError as error:
+            if left <= SLICE_SECONDS:
+                raise StuckError(f"{waiting_for}: not finished after {timeout:g} s") from error
+        except RayError as error:
+            raise unwrap_ray_error(error, waiting_for) from error
     for value in values:
         meter.add(len(cloudpickle.dumps(value)))
     return values

@@ -6,6 +6,7 @@ go to single pids or groups whose members were verified first, never to names. L
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from pathlib import Path
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 POLL_SECONDS = 0.02
 KILL_SECONDS = 5.0
+NOBODY = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
+"""What `pidfd_open` says of a number that no process has; the last two where it is now a thread's."""
 STAT_STATE, STAT_SESSION, STAT_START_TIME = 0, 3, 19
 
 
@@ -73,8 +76,10 @@ def send_signal(identity: ProcessIdentity, number: int) -> bool:
     """
     try:
         descriptor = os.pidfd_open(identity.pid)
-    except ProcessLookupError:
-        return False
+    except OSError as error:
+        if error.errno in NOBODY:
+            return False
+        raise
     try:
         if not is_alive(identity):
             return False

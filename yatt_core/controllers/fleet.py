@@ -16,7 +16,14 @@ from typing import Any
 
 import ray
 
-from yatt_core.cluster.metering import BytesMeter, metered_get, unwrap_ray_error
+from yatt_core.cluster.metering import (
+    UNINTERRUPTED,
+    BytesMeter,
+    Interruptions,
+    first_ready,
+    metered_get,
+    unwrap_ray_error,
+)
 from yatt_core.controllers.crew import CONTROLLER, DISPATCHER, ROLLOUT, TRAINER, ActorFailure, Crew
 from yatt_core.controllers.watchdog import describe, find_abandoned, find_stuck, gather_stacks, log_stacks
 from yatt_core.data.inputs import INPUTS, MANIFEST
@@ -71,15 +78,16 @@ class Fleet:
         epoch: int,
         branch: int,
         meter: BytesMeter,
-        avoid_nodes: frozenset[str] = frozenset(),
+        interruptions: Interruptions = UNINTERRUPTED,
     ) -> None:
-        self._folder, self._epoch, self._branch, self._meter = run_folder, epoch, branch, meter
+        self._folder, self._epoch, self._branch = run_folder, epoch, branch
+        self._meter, self._interruptions = meter, interruptions
         self._crew = Crew(spec, run_folder, epoch, branch)
         # For what may be queued behind the work of an earlier driver, or behind the imports of a new process.
         self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
         self._created: tuple[str, ...] = ()
         self.deadline = spec.recovery.phase_deadline_seconds
-        self.avoid_nodes = avoid_nodes
+        self.avoid_nodes: frozenset[str] = frozenset()
 
     @property
     def failures(self) -> list[ActorFailure]:
@@ -202,15 +210,16 @@ class Fleet:
         }
         deadline = time.monotonic() + self.deadline
         while streams:
-            ready, _ = ray.wait(list(streams), num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
-            if not ready:
+            stream = first_ready(list(streams), deadline - time.monotonic(), self._interruptions)
+            if stream is None:
                 waiting = ", ".join(streams.values())
                 raise self._stuck(f"{waiting}: no shard within {self.deadline:g} s", list(streams.values()))
-            name = streams[ready[0]]
+            name = streams[stream]
             try:
-                reference = next(ready[0])
+                with self._interruptions.shielded():
+                    reference = next(stream)
             except StopIteration:
-                del streams[ready[0]]
+                del streams[stream]
             except ray.exceptions.RayError as error:
                 self._notice(error)
                 raise unwrap_ray_error(error, name) from error
@@ -308,7 +317,8 @@ class Fleet:
     def _get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
         """The values; awaited: who is to give them, seconds: the deadline where it is another than the phase's."""
         try:
-            return metered_get(self._meter, references, self.deadline if seconds is None else seconds, what)
+            timeout = self.deadline if seconds is None else seconds
+            return metered_get(self._meter, references, timeout, what, self._interruptions)
         except StuckError as error:
             if error.__cause__ is None or isinstance(error.__cause__, ray.exceptions.GetTimeoutError):
                 raise self._stuck(str(error), awaited) from error
