@@ -86,7 +86,9 @@ def place(segment: Segment, iteration: int) -> DecisionRow:
 @phase
 def collect(segment: Segment, iteration: int, cursor: Cursor) -> Experience:
     """Has every logical shard's experience made and sealed; a shard that the ledger knows is not made again."""
-    return gather(segment, iteration, cursor)
+    experience = gather(segment, iteration, cursor)
+    segment.start.book_losses()  # of controllers whose shards went to others
+    return experience
 
 
 @phase
