@@ -159,7 +159,13 @@ def commit(
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
     metrics += timing_metrics(seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes())
-    after = replace(state, iteration=iteration, cursor=experience.cursor, fingerprint=dict(update.fingerprint))
+    after = replace(
+        state,
+        iteration=iteration,
+        cursor=experience.cursor,
+        fingerprint=dict(update.fingerprint),
+        reward_moments=prepared.reward_moments,
+    )
     segment.record_outcome(iteration, seconds)
     committed = _commit(segment, _scored(after, metrics), metrics, experience.digest)
     # What killed attempts left of this iteration; nothing of it can be asked for any more.
