@@ -191,7 +191,8 @@ def mark_responses(path: Path) -> None:
     chunk = read_chunk(path)
     assert chunk is not None
     place = chunk.table.column_names.index("response")
-    marked = chunk.table.set_column(place, "response", pa.array(["marked"] * chunk.table.num_rows))
+    field = chunk.table.schema.field(place)
+    marked = chunk.table.set_column(place, field, pa.array(["marked"] * chunk.table.num_rows))
     write_chunk(path, marked, chunk.labels)
 
 
