@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flows.attempts import recorded_receipt
 from flows.segment import Segment
+from flows.state import ControlState
+from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey
 from yatt_core.receipts import BatchTask, PrepareReceipt, ShardRef
 
@@ -25,4 +29,9 @@ def prepared_columns(
     done = recorded_receipt(segment, branch, iteration, "prepare", PrepareReceipt)
     if done is not None and same_layout and segment.fleet.prepared_is_whole(done):
         return done
-    return segment.fleet.prepare(batch_task(segment, branch, iteration, "prepare", references))
+    before = segment.ledger.commits.at(segment.run, iteration - 1)
+    if before is None:
+        raise InfrastructureError(f"run {segment.run}: iteration {iteration - 1} is not in the ledger")
+    moments = ControlState.from_json(before.state).reward_moments
+    task = batch_task(segment, branch, iteration, "prepare", references)
+    return segment.fleet.prepare(replace(task, reward_moments=moments))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("yatt_core.flow")
 END_SECONDS = 10.0
 """How long a start under way may take to notice that the segment ends."""
-ACTOR_LOST, QUARANTINED = "actor_lost", "quarantined"
+ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers"
 
 
 class FleetStart:
@@ -39,6 +39,7 @@ class FleetStart:
         self._starting: Future[FleetStanding] | None = None
         self._ending = Event()
         self._inputs: InputsReceipt | None = None
+        self._controllers: Mapping[str, int] = {}
         self.environment: Mapping[str, str] = {}
         self.devices = 0
 
@@ -92,11 +93,12 @@ class FleetStart:
         segment = self._segment
         segment.check()
         segment.observer.stage("starting controllers, engines and trainer")
-        self._book_losses()
+        self.book_losses()
         fleet = segment.fleet
         fleet.avoid_nodes = self._quarantined()
         fleet.start()
-        self._book_losses()
+        self.book_losses()
+        self._book_controllers()
         self._inputs = fleet.materialise()
         self._check_inputs(self._inputs)
         standing = fleet.load(self._inputs)
@@ -116,9 +118,20 @@ class FleetStart:
                 "folder back as it was, or begin a new run with the other inputs"
             )
 
+    def _book_controllers(self) -> None:
+        """Writes down how many controllers there are where their number follows the nodes, whenever it changes."""
+        by_node = self._segment.fleet.controllers_by_node()
+        if by_node == self._controllers:
+            return
+        self._controllers = by_node
+        fence, count = self._segment.fence, sum(by_node.values())
+        body = {"count": count, "nodes": dict(by_node)}
+        self._segment.ledger.events.append(fence.run, CONTROLLERS, body, fence)
+        self._segment.observer.stage(f"{count} controllers on {len(by_node)} nodes")
+
     # -- quarantine ---------------------------------------------------------------------------------------------------
 
-    def _book_losses(self) -> None:
+    def book_losses(self) -> None:
         """Writes down which actors were lost, and where."""
         fleet, fence = self._segment.fleet, self._segment.fence
         for failure in fleet.failures:

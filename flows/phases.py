@@ -86,7 +86,9 @@ def place(segment: Segment, iteration: int) -> DecisionRow:
 @phase
 def collect(segment: Segment, iteration: int, cursor: Cursor) -> Experience:
     """Has every logical shard's experience made and sealed; a shard that the ledger knows is not made again."""
-    return gather(segment, iteration, cursor)
+    experience = gather(segment, iteration, cursor)
+    segment.start.book_losses()  # of controllers whose shards went to others
+    return experience
 
 
 @phase
@@ -157,7 +159,13 @@ def commit(
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
     metrics += timing_metrics(seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes())
-    after = replace(state, iteration=iteration, cursor=experience.cursor, fingerprint=dict(update.fingerprint))
+    after = replace(
+        state,
+        iteration=iteration,
+        cursor=experience.cursor,
+        fingerprint=dict(update.fingerprint),
+        reward_moments=prepared.reward_moments,
+    )
     segment.record_outcome(iteration, seconds)
     committed = _commit(segment, _scored(after, metrics), metrics, experience.digest)
     # What killed attempts left of this iteration; nothing of it can be asked for any more.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.data.prompts import Cursor
 from yatt_core.receipts import RecoverReceipt
 from yatt_core.spec.data import DataSpec
@@ -16,7 +17,7 @@ class ControlState:
     """State after an iteration's commit. iteration: the last committed one, -1 before the first.
 
     fingerprint: of the iteration's update, which a replay has to reproduce. best: the highest held-out accuracy and its
-    iteration. environment: what the update's last bits depend on.
+    iteration. environment: what the update's last bits depend on. reward_moments: of all rewards so far.
     """
 
     iteration: int
@@ -24,6 +25,7 @@ class ControlState:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     best: tuple[float, int] | None = None
+    reward_moments: RewardMoments = field(default_factory=RewardMoments)
 
     @classmethod
     def initial(cls, data: DataSpec) -> ControlState:
@@ -38,6 +40,7 @@ class ControlState:
             "fingerprint": dict(self.fingerprint),
             "environment": dict(self.environment),
             "best": list(self.best) if self.best else None,
+            "reward_moments": asdict(self.reward_moments),
         }
 
     @classmethod
@@ -50,6 +53,7 @@ class ControlState:
             fingerprint=state["fingerprint"],
             environment=state["environment"],
             best=(best[0], best[1]) if best else None,
+            reward_moments=RewardMoments(**state["reward_moments"]),
         )
 
 

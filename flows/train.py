@@ -61,8 +61,10 @@ def drive(segment: Segment, progress: artifacts.Progress) -> Outcome:
 
 
 def advance(segment: Segment, state: ControlState | None) -> ControlState:
-    """The next state: recovered from the ledger, at the start and after a failure; else one iteration further."""
-    if state is None:
+    """The next state: recovered from the ledger, at the start, after a failure, and where nodes have come or gone; else one
+    iteration further.
+    """
+    if state is None or segment.fleet.outgrown():
         after = recover(segment, segment.committed_iteration()).state
     elif state.iteration < 0:
         after = begin(segment, state)

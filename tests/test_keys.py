@@ -36,8 +36,9 @@ def test_folders():
     assert str(snapshot_folder(1, 20, 4)) == "snapshots/b001-i000020.e0004"
 
 
-def test_the_epoch_is_in_the_folder_and_not_in_the_key():
+def test_epoch_and_writer_are_in_the_folder_and_not_in_the_key():
     assert shard_folder(KEY, 1) != shard_folder(KEY, 2)
+    assert str(shard_folder(KEY, 3, writer=2)) == "experience/b001/i000012/w02-s0007.e0003.2"
     assert "epoch" not in WorkKey.__dataclass_fields__
 
 

@@ -61,6 +61,18 @@ def make_folder(folder: Path) -> None:
             sync_folder(path.parent)
 
 
+def claim_folder(folder: Path) -> bool:
+    """Creates a folder that nobody else has, its entry durable; False where somebody was first."""
+    make_folder(folder.parent)
+    with refusals(f"{folder}: cannot be created"):
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            return False
+    sync_folder(folder.parent)
+    return True
+
+
 def sync_file(path: Path) -> None:
     """Makes the bytes of an already written file durable."""
     with refusals(f"{path}: cannot be synced"), path.open("rb+") as stream:

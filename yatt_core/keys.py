@@ -31,9 +31,13 @@ def iteration_folder(branch: int, iteration: int) -> PurePosixPath:
     return PurePosixPath(f"experience/b{branch:03d}/i{iteration:06d}")
 
 
-def shard_folder(key: WorkKey, epoch: int) -> PurePosixPath:
-    """Folder of one logical shard as written under one epoch, relative to the run folder."""
-    return iteration_folder(key.branch, key.iteration) / f"w{key.wave:02d}-s{key.shard:04d}.e{epoch:04d}"
+def shard_folder(key: WorkKey, epoch: int, writer: int = 0) -> PurePosixPath:
+    """Folder of one logical shard as written under one epoch, relative to the run folder.
+
+    writer: number of those who wrote at the shard under this epoch before; each has a folder of its own.
+    """
+    suffix = f".{writer}" if writer else ""
+    return iteration_folder(key.branch, key.iteration) / f"w{key.wave:02d}-s{key.shard:04d}.e{epoch:04d}{suffix}"
 
 
 def snapshot_folder(branch: int, iteration: int, epoch: int) -> PurePosixPath:

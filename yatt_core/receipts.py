@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.keys import WorkKey
 
 
@@ -115,22 +116,30 @@ class ShardRef:
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
-    """An iteration's whole experience, to be prepared or learnt from; shards in canonical order."""
+    """An iteration's whole experience, to be prepared or learnt from; shards in canonical order.
+
+    reward_moments: of all iterations before, which `prepare` may scale rewards by.
+    """
 
     key: WorkKey
     epoch: int
     shards: tuple[ShardRef, ...]
+    reward_moments: RewardMoments = field(default_factory=RewardMoments)
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareReceipt:
-    """Where `prepare` put its columns. files: name within the folder -> sha256."""
+    """Where `prepare` put its columns. files: name within the folder -> sha256.
+
+    reward_moments: the task's, with the rewards of this iteration taken in.
+    """
 
     key: WorkKey
     folder: str
     files: Mapping[str, str]
     metrics: Mapping[str, float]
     timing: Mapping[str, float]
+    reward_moments: RewardMoments = field(default_factory=RewardMoments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,14 @@ class SimulatedFleet:
         self._created = tuple(name for kind in sorted(lost) for name in names[kind])
         return self._created
 
+    def outgrown(self) -> bool:
+        """Nodes neither join nor leave, and controllers are not lost."""
+        return False
+
+    def controllers_by_node(self) -> Mapping[str, int]:
+        """Their number does not follow nodes."""
+        return {}
+
     def materialise(self) -> InputsReceipt:
         """There is nothing to write."""
         return InputsReceipt("inputs", "", "0" * 64, "0" * 64, 1, HELD_OUT, 1, 1, 1)

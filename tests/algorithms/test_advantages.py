@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from yatt_core.algorithms.advantages import (
-    GroupMoments,
-    advantages,
-    batch_deviation,
-    batch_std,
-    group_mean,
-    group_moments,
-    group_std,
-)
+from yatt_core.algorithms.advantages import advantages, batch_deviation, batch_std, group_mean, group_std
+from yatt_core.algorithms.moments import GroupMoments, group_moments
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 import ray
 
@@ -23,8 +27,10 @@ from tests.cluster.fleets import (
 )
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.controllers.fleet import Fleet
+from yatt_core.data.chunks import read_chunk, write_chunk
 from yatt_core.data.shard_log import find_sealed
 from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.keys import shard_folder
 
 NAMESPACE = "fleets"
 VERIFY = pytest.mark.verify
@@ -146,9 +152,51 @@ def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(fleets: lis
         assert len([first, *receipts]) == spec.data.prompts_per_iteration
 
 
-@pytest.mark.parametrize(
-    "lost", ["rollout-1", *(pytest.param(m, marks=VERIFY) for m in ("controller-0", "dispatcher-0", "trainer-1"))]
-)
+def test_a_lost_controllers_shards_go_to_the_other_who_goes_on_with_its_chunks(
+    fleets: list[Fleet], tmp_path: Path
+) -> None:
+    spec = fleet_spec("rollout.engine.base_seconds=0.2", "rollout.batch_samples=4")
+    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
+    begin(fleet)
+    prompts = [task.prompts[0] for task in shard_tasks(spec, 1)]
+    tasks = [replace(task, prompts=tuple(prompts[i::2])) for i, task in enumerate(shard_tasks(spec, 1)[:2])]
+    lost = pid_of("controller-0")
+    with ThreadPoolExecutor(1) as elsewhere:
+        collecting = elsewhere.submit(list, fleet.collect(tasks))
+        begun = tmp_path / shard_folder(tasks[0].key, 1)
+        wait_until(lambda: list(begun.glob("*.responses.arrow")), 60)
+        os.kill(lost, signal.SIGSTOP)
+        mark_responses(next(begun.glob("*.responses.arrow")))
+        os.kill(lost, signal.SIGKILL)
+        receipts = sorted(collecting.result(60), key=lambda receipt: receipt.key)
+    assert [receipt.folder for receipt in receipts] == [
+        str(shard_folder(tasks[0].key, 1, writer=1)), str(shard_folder(tasks[1].key, 1)),
+    ]  # fmt: skip
+    responses = pd.read_parquet(tmp_path / receipts[0].folder / "samples.parquet")["response"].tolist()
+    assert responses.count("marked") == 4 and len(responses) == 16, "what was durable is not generated again"
+    assert [failure.actor for failure in fleet.failures] == ["controller-0"]
+    assert fleet.outgrown() and fleet.failures[0].node
+
+    os.kill(pid_of("controller-1"), signal.SIGKILL)
+    with pytest.raises(InfrastructureError, match="controller-1"):
+        list(fleet.collect(shard_tasks(spec, 1)))
+    wait_until(lambda: not any(name.startswith("controller") for name in pids()))
+    assert fleet.start() == ("controller-0", "controller-1")
+    fleet.load(fleet.materialise())
+    assert not fleet.outgrown()
+
+
+def mark_responses(path: Path) -> None:
+    """Makes a chunk another one, as if just these responses had been drawn."""
+    chunk = read_chunk(path)
+    assert chunk is not None
+    place = chunk.table.column_names.index("response")
+    field = chunk.table.schema.field(place)
+    marked = chunk.table.set_column(place, field, pa.array(["marked"] * chunk.table.num_rows))
+    write_chunk(path, marked, chunk.labels)
+
+
+@pytest.mark.parametrize("lost", ["rollout-1", *(pytest.param(m, marks=VERIFY) for m in ("dispatcher-0", "trainer-1"))])
 def test_what_is_lost_is_made_anew_and_the_rest_is_kept(fleets: list[Fleet], tmp_path: Path, lost: str) -> None:
     spec = fleet_spec(SLOW)
     fleets.append(fleet := fleet_of(spec, tmp_path, 1))

@@ -155,6 +155,36 @@ def test_an_older_holder_must_leave(tmp_path):
         ShardLog(tmp_path, KEY, 4)
 
 
+def test_a_writer_that_counts_as_lost_and_lives_on_disturbs_nobody(tmp_path):
+    """It is on a node that cannot be reached: two write at one shard under one epoch, each in a folder of its own."""
+    lost = ShardLog(tmp_path, KEY, 1)
+    lost.append_responses(0, batch_of(0)[0])
+    told: list[str] = []
+    receipt = make_shard(tmp_path, 1, told.append)
+    assert told == WORK[1:], "the work of the lost one is gone on with"
+    lost.append_scores(0, batch_of(0)[1])
+    lost.append_responses(1, batch_of(1)[0])
+    assert (receipt.folder, receipt.epoch) == (str(shard_folder(KEY, 1, writer=1)), 1)
+    assert sorted(path.name for path in (tmp_path / receipt.folder).iterdir()) == ["manifest.json", "samples.parquet"]
+    assert verify_shard(tmp_path, receipt.folder, receipt.manifest_sha256).files
+    assert lost.seal(SAMPLES, {}).folder == receipt.folder, "what is sealed is not sealed again"
+    assert sweep(tmp_path, 0, 3, [receipt.folder]) == [str(shard_folder(KEY, 1))]
+
+
+def test_writers_that_seal_at_once_leave_two_copies_of_the_same_samples(tmp_path):
+    first, second = ShardLog(tmp_path, KEY, 1), ShardLog(tmp_path, KEY, 1)
+    for log in (first, second):
+        log.append_responses(0, batch_of(0)[0])
+    sealed = first.seal(SAMPLES, {})
+    assert sealed.folder == str(shard_folder(KEY, 1))
+    (tmp_path / sealed.folder / "manifest.json").rename(tmp_path / "aside")  # not yet seen by the other one
+    other = second.seal(SAMPLES, {})
+    (tmp_path / "aside").rename(tmp_path / sealed.folder / "manifest.json")
+    assert other.folder == str(shard_folder(KEY, 1, writer=1))
+    assert other.group_digests == sealed.group_digests
+    assert [folder for _, folder in find_sealed(tmp_path, KEY)] == [other.folder, sealed.folder]
+
+
 def test_adoption_says_where_it_came_from(tmp_path):
     make(tmp_path, epoch=2)
     receipt = adopt(tmp_path, KEY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from tests.engines.train.support import MAX_NEW_TOKENS, batch_of, make_model_folder, make_spec, random_task
+from yatt_core.cluster.runner import free_port
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.prepared import PreparedColumns
 from yatt_core.engines.rollout.loading import load_causal_lm
@@ -19,7 +23,7 @@ from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.learner import GrpoLearner
 from yatt_core.engines.train.optimizer import FlatAdamW
-from yatt_core.engines.train.plan import plan_step
+from yatt_core.engines.train.plan import StepPlan, plan_step
 from yatt_core.spec.trainer import AdamWSpec
 
 AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
@@ -56,20 +60,35 @@ def spec_for(aggregation: str) -> Any:
     return make_spec(algorithm=algorithm)
 
 
-def spread_gradient(
-    folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int, budget: int
-) -> dict[str, np.ndarray]:
+def spread_gradient(folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan) -> dict[str, np.ndarray]:
     """The sum of all ranks' gradients, each computed by itself."""
     model = load_causal_lm(str(folder / "model"), "float32")
     spec, optimizer, collective = spec_for(aggregation), FlatAdamW(model, AdamWSpec()), Collective()
     learner = GrpoLearner(spec, PolicyForward(model, 0.8, "float32"), optimizer, collective)
-    plan = plan_step(batch.lengths, np.arange(len(batch)), ranks, budget)
     total = torch.zeros_like(optimizer.gradients)
-    for rank in range(ranks):
+    for rank in range(len(plan.parts)):
         collective.rank = rank
         learner.gradients(batch, columns_for(batch), plan)
         total += optimizer.gradients
     return {name: view.numpy() for name, view in optimizer.named(total).items()}
+
+
+def reduced_gradients(
+    folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan
+) -> list[dict[str, np.ndarray]]:
+    """Each rank's gradient after the all-reduce of a real group, whose members are threads here."""
+    ranks, address = len(plan.parts), f"tcp://127.0.0.1:{free_port()}"
+
+    def of_rank(rank: int) -> dict[str, np.ndarray]:
+        model, collective = load_causal_lm(str(folder / "model"), "float32"), Collective()
+        optimizer = FlatAdamW(model, AdamWSpec())
+        collective.connect(rank, ranks, address)
+        learner = GrpoLearner(spec_for(aggregation), PolicyForward(model, 0.8, "float32"), optimizer, collective)
+        learner.gradients(batch, columns_for(batch), plan)
+        return {name: view.numpy() for name, view in optimizer.named(optimizer.gradients).items()}
+
+    with ThreadPoolExecutor(ranks) as group:
+        return list(group.map(of_rank, range(ranks)))
 
 
 @cache
@@ -108,17 +127,54 @@ def plain_gradient(folder: Path, aggregation: str) -> dict[str, np.ndarray]:
     return {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
 
 
+def assert_equal_gradients(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(found[name], gradient, atol=1e-6, rtol=0, err_msg=name)
+
+
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize(("ranks", "budget"), [(1, 10_000), (1, 40), (2, 10_000), (2, 17), (4, 10_000), (4, 33)])
 def test_any_spread_gives_the_gradient_of_the_formula(
     folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int, budget: int
 ) -> None:
     expected = plain_gradient(folder, aggregation)
-    found = spread_gradient(folder, batch, aggregation, ranks, budget)
-    assert found.keys() == expected.keys()
     assert max(float(np.abs(gradient).max()) for gradient in expected.values()) > 1e-2
-    for name, gradient in expected.items():
-        np.testing.assert_allclose(found[name], gradient, atol=1e-6, rtol=0, err_msg=name)
+    plan = plan_step(batch.lengths, np.arange(len(batch)), ranks, budget)
+    assert_equal_gradients(spread_gradient(folder, batch, aggregation, plan), expected)
+
+
+@st.composite
+def splits(draw: st.DrawFn, samples: int = 24) -> StepPlan:
+    """Any cut of the samples, in any order, into ranks and micro-batches; a rank may have nothing to do."""
+    order = np.array(draw(st.permutations(range(samples))))
+    ranks = draw(st.sampled_from([1, 2, 4]))
+    cuts = st.lists(st.integers(0, samples), max_size=8)
+    parts = np.split(order, sorted(draw(st.lists(st.integers(0, samples), min_size=ranks - 1, max_size=ranks - 1))))
+    batches = (np.split(part, sorted({cut for cut in draw(cuts) if cut < len(part)})) for part in parts)
+    return StepPlan(np.arange(samples), tuple(tuple(batch for batch in part if len(batch)) for part in batches))
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=splits())
+def test_any_cut_into_ranks_and_micro_batches_gives_the_gradient_of_the_formula(
+    folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan
+) -> None:
+    assert sorted(np.concatenate([rows for part in plan.parts for rows in part]).tolist()) == list(range(len(batch)))
+    assert_equal_gradients(spread_gradient(folder, batch, aggregation, plan), plain_gradient(folder, aggregation))
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_real_groups_give_every_rank_the_gradient_of_the_formula(
+    folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int
+) -> None:
+    found = reduced_gradients(folder, batch, aggregation, plan_step(batch.lengths, np.arange(len(batch)), ranks, 33))
+    assert_equal_gradients(found[0], plain_gradient(folder, aggregation))
+    for other in found[1:]:
+        for name, gradient in found[0].items():
+            np.testing.assert_array_equal(other[name], gradient)
 
 
 def test_the_batch_is_ragged_enough_to_tell_the_aggregations_apart(folder: Path, batch: ExperienceBatch) -> None:

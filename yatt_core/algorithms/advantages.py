@@ -7,51 +7,21 @@ are spread over processes. Everything is float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from yatt_core.algorithms.moments import GroupMoments, RewardMoments, group_moments, merged
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Normalisation = Literal["group_std", "group_mean", "batch_std"]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMoments:
-    """Partials of G groups, each [G]: size, mean, and sum of the squared distances to that mean."""
-
-    sizes: Int64
-    means: Float64
-    squares: Float64
-
-
-def group_moments(rewards: Float64, sizes: Int64) -> GroupMoments:
-    """Partials of each group from its own rewards alone. rewards: [sum(sizes)]; sizes: [G], all positive."""
-    groups = np.split(rewards, np.cumsum(sizes)[:-1])
-    means = np.array([group.mean() for group in groups], dtype=np.float64)
-    squares = np.array(
-        [((group - mean) ** 2).sum() for group, mean in zip(groups, means, strict=True)], dtype=np.float64
-    )
-    return GroupMoments(sizes, means, squares)
-
-
 def batch_deviation(moments: GroupMoments) -> float:
-    """Standard deviation (n - 1) of a batch, merged from its groups' partials in prompt order; 0 for one reward.
-
-    Merging is Chan's: M2 = M2a + M2b + d^2 na nb / (na + nb), with d the difference of the means.
-    """
-    count, mean, squares = 0, 0.0, 0.0
-    for size, group_mean, group_squares in zip(
-        moments.sizes.tolist(), moments.means.tolist(), moments.squares.tolist(), strict=True
-    ):
-        distance = group_mean - mean
-        total = count + size
-        squares += group_squares + distance * distance * count * size / total
-        mean += distance * size / total
-        count = total
-    return float(np.sqrt(squares / (count - 1))) if count > 1 else 0.0
+    """Standard deviation (n - 1) of a batch, merged from its groups' partials in prompt order; 0 for one reward."""
+    return merged(RewardMoments(), moments).deviation
 
 
 def group_mean(rewards: Float64, sizes: Int64) -> Float64:

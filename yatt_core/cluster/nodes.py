@@ -45,4 +45,9 @@ def elsewhere(living: Iterable[str], avoided: frozenset[str], turn: int) -> Any:
     if not avoided:
         return "DEFAULT"
     allowed = sorted(set(living) - avoided)
-    return NodeAffinitySchedulingStrategy(allowed[turn % len(allowed)], soft=False)
+    return on_node(allowed[turn % len(allowed)])
+
+
+def on_node(node: str) -> Any:
+    """Ray's scheduling strategy for an actor on one node alone, by its id."""
+    return NodeAffinitySchedulingStrategy(node, soft=False)

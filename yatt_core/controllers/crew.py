@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from typing import Any
 
 import ray
 
-from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names
+from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
 from yatt_core.cluster.state import SupervisorFiles, driver_epoch
 from yatt_core.controllers.controller import Controller
 from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
+from yatt_core.controllers.staffing import CONTROLLER, staff
 from yatt_core.engines.rollout.actor import RolloutActor
 from yatt_core.engines.train.actor import TrainerActor
 from yatt_core.environment import code_revision
@@ -30,7 +32,7 @@ from yatt_core.spec import RunSpec
 log = logging.getLogger(__name__)
 NAME_SECONDS = 30.0
 """How long the name of an actor that was ended may stay taken."""
-DISPATCHER, CONTROLLER, ROLLOUT, TRAINER = "dispatcher", "controller", "rollout", "trainer"
+DISPATCHER, ROLLOUT, TRAINER = "dispatcher", "rollout", "trainer"
 CLASSES: dict[str, type] = {
     DISPATCHER: Dispatcher,
     CONTROLLER: Controller,
@@ -75,12 +77,14 @@ class Crew:
     def __init__(self, spec: RunSpec, run_folder: Path, epoch: int, branch: int) -> None:
         self._spec_json, self._folder, self._epoch = spec.model_dump_json(), run_folder, epoch
         self._generation = generation_of(code_revision(), self._spec_json, branch)
+        self._controllers = spec.controllers
         counts = {
             DISPATCHER: 1,
-            CONTROLLER: spec.controllers.count,
+            CONTROLLER: 0,
             ROLLOUT: spec.rollout.engine.instances,
             TRAINER: spec.trainer.engine.ranks,
         }
+        # Of controllers: since the last `gather`, which looks at the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
         self._ended: set[str] = set()
@@ -100,6 +104,20 @@ class Crew:
         """All actors, role by role and in order, as messages name them."""
         return tuple(name for names in self._wanted.values() for name in names if name in self._members)
 
+    def outgrown(self, avoid_nodes: frozenset[str]) -> bool:
+        """True if other controllers should be there than are: one was lost, or nodes have joined or left."""
+        there = {name: self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members}
+        nodes = node_names() if self._controllers.per == "node" else {}
+        usable = nodes.keys() - avoided_nodes(nodes, avoid_nodes)
+        return staff(self._controllers, usable, there).keys() != there.keys()
+
+    def controllers_by_node(self) -> dict[str, int]:
+        """How many controllers each node has, by the nodes' names; empty where their number does not follow the nodes."""
+        if self._controllers.per == "run":
+            return {}
+        nodes = [self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members]
+        return dict(sorted(Counter(self._node_names[node] for node in nodes).items()))
+
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def gather(self, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
@@ -116,13 +134,22 @@ class Crew:
         ranks = self._wanted[TRAINER]
         if not all(name in found for name in ranks):
             self._end(found.pop(name) for name in ranks if name in found)
+        places = self._staff(found, avoided)
         missing = [name for names in self._wanted.values() for name in names if name not in found]
         # Visible from here on, so that `end_all` in another thread ends also those that are just made.
         self._members = found
         for name in missing:
-            found[name] = self._create(name, avoided)
+            found[name] = self._create(name, avoided, places.get(name, ""))
         self._members = found
         return tuple(missing)
+
+    def _staff(self, found: dict[str, Member], avoided: frozenset[str]) -> dict[str, str]:
+        """Settles which controllers are wanted, and ends the others; returns the node of each."""
+        living = {name: member.node for name, member in found.items() if _role(name) == CONTROLLER}
+        places = staff(self._controllers, self._living.keys() - avoided, living)
+        self._wanted[CONTROLLER] = list(places)
+        self._end([found.pop(name) for name in living if name not in places])
+        return places
 
     def recreate(self, role: str, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
         """Replaces all actors of a role."""
@@ -146,6 +173,8 @@ class Crew:
             if member.actor_id == actor_id and actor_id not in self._ended:
                 self._book(member, reason)
                 self._end([member])
+                if _role(member.name) == CONTROLLER:
+                    del self._members[member.name]  # the others go on without it
 
     def end_stuck(self, name: str, reason: str) -> None:
         """Ends an actor that hangs."""
@@ -175,20 +204,25 @@ class Crew:
 
     def _find(self, avoided: frozenset[str]) -> dict[str, Member]:
         """Living actors of this generation on nodes that may be used; all others of the run are ended."""
-        wanted = {f"{name}.{self._generation}": name for names in self._wanted.values() for name in names}
+        fixed = {name for role, names in self._wanted.items() for name in names if role != CONTROLLER}
         found: dict[str, Member] = {}
         for registered in ray.util.list_named_actors():
             with suppress(ValueError):  # it ended by itself since it was listed
                 handle = ray.get_actor(registered)
-                member = Member(wanted.get(registered, registered), handle, _node_of(handle._actor_id.hex()))
-                if registered in wanted and member.actor_id not in self._ended and member.node not in avoided:
+                name, _, generation = registered.rpartition(".")
+                member = Member(name, handle, _node_of(handle._actor_id.hex()))
+                fits = generation == self._generation and (name in fixed or _role(name) == CONTROLLER)
+                if fits and member.actor_id not in self._ended and member.node not in avoided:
                     found[member.name] = member
                 else:
                     self._end([member])
         return found
 
-    def _create(self, name: str, avoided: frozenset[str]) -> Member:
-        """A detached actor: it outlives the driver, is found by name, and is never restarted behind the driver's back."""
+    def _create(self, name: str, avoided: frozenset[str], node: str = "") -> Member:
+        """A detached actor: it outlives the driver, is found by name, and is never restarted behind the driver's back.
+
+        node: Ray's id of the one that it has to be on; empty where any will do that is not avoided.
+        """
         role, _, index = name.partition("-")
         options: dict[str, Any] = {"max_concurrency": CONCURRENT_CALLS} if role == DISPATCHER else {}
         remote = ray.remote(CLASSES[role]).options(
@@ -197,7 +231,7 @@ class Crew:
             max_restarts=0,
             max_task_retries=0,
             num_cpus=0,
-            scheduling_strategy=elsewhere(self._living, avoided, int(index)),
+            scheduling_strategy=on_node(node) if node else elsewhere(self._living, avoided, int(index)),
             **options,
         )
         deadline = time.monotonic() + NAME_SECONDS
@@ -211,7 +245,7 @@ class Crew:
                     ) from error
                 time.sleep(0.02)
             else:
-                return Member(name, handle)
+                return Member(name, handle, node)
 
     def require_current(self) -> None:
         """Raises `FencedError` when a newer driver has shown its epoch: it may have attached to these actors."""
@@ -224,6 +258,10 @@ class Crew:
             self._ended.add(member.actor_id)
             with suppress(ray.exceptions.RayError):
                 ray.kill(member.handle, no_restart=True)
+
+
+def _role(name: str) -> str:
+    return name.partition("-")[0]
 
 
 def _node_of(actor_id: str) -> str:

@@ -74,6 +74,11 @@ class DispatchQueue:
             engine.outstanding = {n: t for n, t in engine.outstanding.items() if t.owner != owner}
         return forgotten
 
+    def owners(self) -> set[str]:
+        """Everybody who waits for an engine or holds one."""
+        held = {ticket.owner for engine in self._engines for ticket in engine.outstanding.values()}
+        return held | {ticket.owner for ticket in self._waiting}
+
     def lose(self, number: int) -> None:
         """The engine that was granted this batch is dead: it gets no more, and all that it held is dropped.
 

@@ -70,6 +70,12 @@ class Dispatcher:
         self._refuse(self._queue.forget(owner), f"{owner} gave up its batches")
         self._advance()
 
+    async def retain(self, owners: Sequence[str]) -> None:
+        """Drops what all but these wait for or hold: the others are gone."""
+        for owner in self._queue.owners() - set(owners):
+            self._refuse(self._queue.forget(owner), f"{owner} is gone")
+        self._advance()
+
     async def outstanding(self) -> list[int]:
         """Responses under way by engine."""
         return self._queue.outstanding()

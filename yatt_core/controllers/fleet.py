@@ -24,7 +24,9 @@ from yatt_core.cluster.metering import (
     metered_get,
     unwrap_ray_error,
 )
-from yatt_core.controllers.crew import CONTROLLER, DISPATCHER, ROLLOUT, TRAINER, ActorFailure, Crew
+from yatt_core.controllers.crew import DISPATCHER, ROLLOUT, TRAINER, ActorFailure, Crew
+from yatt_core.controllers.shares import Share, Shares
+from yatt_core.controllers.staffing import CONTROLLER
 from yatt_core.controllers.watchdog import describe, find_abandoned, find_stuck, gather_stacks, log_stacks
 from yatt_core.data.inputs import INPUTS, MANIFEST
 from yatt_core.engines.train.actor import RankStanding
@@ -108,6 +110,21 @@ class Fleet:
             raise unwrap_ray_error(error, "Ray, to start the actors") from error
         return self._created
 
+    def outgrown(self) -> bool:
+        """True if other controllers should be there than are, so that the fleet is better made ready again.
+
+        Also where that cannot be found out: who makes it ready meets the reason.
+        """
+        try:
+            return self._crew.outgrown(self.avoid_nodes)
+        except (ray.exceptions.RayError, InfrastructureError) as error:
+            log.warning("the nodes cannot be looked at: %s", error)
+            return True
+
+    def controllers_by_node(self) -> Mapping[str, int]:
+        """How many controllers each node has; empty where their number does not follow the nodes."""
+        return self._crew.controllers_by_node()
+
     def _mend_ranks(self) -> tuple[str, ...]:
         """Makes the kept ranks anew where one waits in vain for the others; returns who is new."""
         names = self._members(TRAINER)
@@ -122,9 +139,9 @@ class Fleet:
 
     def materialise(self) -> InputsReceipt:
         """Has the run's inputs written, unless they are there; asks somebody who has no long work under way."""
-        made = (self._folder / INPUTS / MANIFEST).exists()
-        busy = made and f"{CONTROLLER}-0" not in self._created
-        actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], f"{CONTROLLER}-0")
+        made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
+        busy = made and first not in self._created
+        actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
         reference = actor.materialise.remote(self._epoch)
         receipt: InputsReceipt = self._get([reference], f"{name} to write the inputs", [name], self._start_seconds)[0]
         return receipt
@@ -156,9 +173,9 @@ class Fleet:
         """Gives all the dispatcher, and that the engines; returns what has to be waited for."""
         dispatcher = self._crew.of(DISPATCHER)[0]
         made = [name for name in self._members(CONTROLLER) if name in self._created]
-        # What a lost controller waited for or held, before its successor asks for anything.
-        loading = [dispatcher.forget.remote(name) for name in made]
-        loading.append(dispatcher.engage.remote(self._epoch, self._engines))
+        kept = [name for name in self._members(CONTROLLER) if name not in made]
+        # What lost controllers waited for or held, before their successors ask for anything.
+        loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._epoch, self._engines)]
         for name, controller in zip(self._members(CONTROLLER), self._controllers, strict=True):
             reference = controller.load.remote(self._epoch, inputs, dispatcher)
             if name in made:
@@ -201,30 +218,56 @@ class Fleet:
         return receipt
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
-        """Spreads shards over the controllers and yields receipts as they come."""
-        count = len(self._controllers)
-        streams = {
-            controller.collect.options(num_returns="streaming").remote(tuple(tasks[i::count])): f"{CONTROLLER}-{i}"
-            for i, controller in enumerate(self._controllers)
-            if tasks[i::count]
-        }
+        """Spreads shards over the controllers and yields receipts as they come.
+
+        The shards of a controller that is lost go to the others, who adopt what it finished and go on with what it began.
+        Raises `InfrastructureError` when none is left, and what a controller that lives has met.
+        """
+        shares = Shares(self._members(CONTROLLER), tasks)
+        streams = self._begin_collecting(shares.unfinished())
         deadline = time.monotonic() + self.deadline
         while streams:
             stream = first_ready(list(streams), deadline - time.monotonic(), self._interruptions)
             if stream is None:
-                waiting = ", ".join(streams.values())
-                raise self._stuck(f"{waiting}: no shard within {self.deadline:g} s", list(streams.values()))
+                waiting = list(dict.fromkeys(streams.values()))
+                raise self._stuck(f"{', '.join(waiting)}: no shard within {self.deadline:g} s", waiting)
             name = streams[stream]
             try:
-                with self._interruptions.shielded():
-                    reference = next(stream)
-            except StopIteration:
-                del streams[stream]
-            except ray.exceptions.RayError as error:
-                self._notice(error)
-                raise unwrap_ray_error(error, name) from error
+                receipt = self._next_receipt(stream, name)
+            except InfrastructureError as error:
+                if name in self._crew.names or (moved := shares.lose(name)) is None:
+                    raise
+                log.warning("%s; its shards go to %s", error, ", ".join(moved) or "nobody, they are finished")
+                streams = {other: owner for other, owner in streams.items() if owner != name}
+                self._crew.of(DISPATCHER)[0].forget.remote(name)
+                streams |= self._begin_collecting(moved)
             else:
-                yield self._get([reference], name, [name])[0]
+                if receipt is None:
+                    del streams[stream]
+                else:
+                    shares.finish(name, receipt.key)
+                    yield receipt
+
+    def _begin_collecting(self, share: Share) -> dict[Any, str]:
+        """Gives controllers their shards; each stream of receipts, with the controller's name."""
+        controllers = dict(zip(self._members(CONTROLLER), self._controllers, strict=True))
+        return {
+            controllers[name].collect.options(num_returns="streaming").remote(tasks): name
+            for name, tasks in share.items()
+        }
+
+    def _next_receipt(self, stream: Any, name: str) -> ShardReceipt | None:
+        """The next shard that a controller has sealed; none behind the last."""
+        try:
+            with self._interruptions.shielded():
+                reference = next(stream)
+        except StopIteration:
+            return None
+        except ray.exceptions.RayError as error:
+            self._notice(error)
+            raise unwrap_ray_error(error, name) from error
+        receipt: ShardReceipt = self._get([reference], name, [name])[0]
+        return receipt
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Old and reference log-probabilities where needed, and the advantages."""

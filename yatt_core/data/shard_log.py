@@ -1,8 +1,10 @@
 """The log of one logical shard: grows by chunks, is sealed once, and survives a kill at any instant.
 
 Consumes tables of responses and of scores, one each per decode batch; makes each durable before it returns. Sealing compacts
-them to `samples.parquet` and publishes the manifest last: a shard is finished when its manifest is durable. A later epoch
-finds the chunks and sealed shards of earlier ones here, so that nothing finished is generated or scored again.
+them to `samples.parquet` and publishes the manifest last: a shard is finished when its manifest is durable. Whoever takes
+the shard over, under a later epoch or the same, finds chunks and sealed shards here, so that nothing finished is generated
+or scored again. Each writer has a folder of its own, since one that counts as lost may still live on a node that cannot be
+reached.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,12 +32,12 @@ from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifes
 from yatt_core.receipts import ShardReceipt, ShardRef
 
 _log = logging.getLogger(__name__)
-_FOLDER = re.compile(r"w\d+-s\d+\.e(\d+)")
+_FOLDER = re.compile(r"w\d+-s\d+\.e(\d+)(?:\.(\d+))?")
 _TRASH = re.compile(r"\.w\d+-s\d+\.e\d+\..+")
 
 
 class ShardLog:
-    """One shard under one epoch. One writer; readers of earlier epochs' folders change nothing there.
+    """One shard under one epoch: takes a folder of its own with the first write, and changes nothing in those of others.
 
     plan: digest of what the samples are made by (`shard_plan`); leftovers of another plan do not count. Raises `FencedError`
     when a later epoch has begun on this shard.
@@ -42,17 +45,17 @@ class ShardLog:
 
     def __init__(self, run_folder: Path, key: WorkKey, epoch: int, plan: str = "") -> None:
         self._run_folder, self._key, self._epoch, self._plan = run_folder, key, epoch, plan
-        self._folder = run_folder / shard_folder(key, epoch)
-        epochs = _epochs_of(run_folder, key)
-        if epochs and epochs[0] > epoch:
-            raise FencedError(f"{key}: epoch {epochs[0]} works on this shard, the holder of epoch {epoch} must leave")
-        earlier = [run_folder / shard_folder(key, older) for older in epochs if older < epoch]
-        for found in epochs:
+        written = _written_folders(run_folder, key)
+        if written and written[0][0] > epoch:
+            raise FencedError(
+                f"{key}: epoch {written[0][0]} works on this shard, the holder of epoch {epoch} must leave"
+            )
+        self._folders = [run_folder / folder for _, folder in written]
+        for folder in self._folders:
             # Its writer may have died before the newest chunk's name was durable, and later work will stand on that chunk.
-            durable.sync_folder(run_folder / shard_folder(key, found))
-        self._folders = [self._folder, *earlier]
+            durable.sync_folder(folder)
+        self._own: Path | None = None
         self._answered: dict[int, str] = {}
-        self._made = False
 
     def responses(self, batch: int) -> pa.Table | None:
         """The responses of a decode batch, from this epoch or the latest earlier one that has them."""
@@ -90,33 +93,36 @@ class ShardLog:
         Raises `DataError` for samples that `canonical_table` refuses.
         """
         table = canonical_table(table)
-        self._make_folder()
-        if (sealed := _adopt_epoch(self._run_folder, self._key, self._epoch, self._plan)) is not None:
-            return sealed
-        if (self._folder / MANIFEST).exists():
-            durable.remove_file(self._folder / MANIFEST)
-        data = _parquet_bytes(table)
-        durable.write_file(self._folder / SAMPLES_FILE, data)
+        for epoch, sealed in find_sealed(self._run_folder, self._key):
+            if epoch == self._epoch:
+                receipt = _adopt_folder(self._run_folder, self._key, epoch, sealed, self._plan)
+                if receipt is not None:
+                    return receipt
+        data, folder = _parquet_bytes(table), self._own_folder()
+        durable.write_file(folder / SAMPLES_FILE, data)
         fields, sums = _facts(self._key, self._epoch, self._plan, table), sums_of(table)
         files = {SAMPLES_FILE: entry_of_bytes(data)}
-        manifest_sha256 = publish_manifest(self._folder, SHARD_KIND, {**fields, "sums": sums}, files)
-        _remove_unnamed(self._folder)
-        return _receipt(self._key, self._epoch, manifest_sha256, fields, sums, timing)
+        manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums}, files)
+        _remove_unnamed(folder)
+        relative = str(folder.relative_to(self._run_folder))
+        return _receipt(self._key, self._epoch, relative, manifest_sha256, fields, sums, timing)
 
     def _append(self, batch: int, kind: str, table: pa.Table, labels: Mapping[str, str]) -> str:
-        self._make_folder()
-        return write_chunk(_chunk_path(self._folder, batch, kind), table, labels)
+        return write_chunk(_chunk_path(self._own_folder(), batch, kind), table, labels)
 
-    def _make_folder(self) -> None:
-        if not self._made:
-            durable.make_folder(self._folder)
-            self._made = True
+    def _own_folder(self) -> Path:
+        """The folder that this log alone writes to."""
+        if self._own is None:
+            folders = (self._run_folder / shard_folder(self._key, self._epoch, writer) for writer in count())
+            self._own = next(folder for folder in folders if durable.claim_folder(folder))
+            self._folders.insert(0, self._own)
+        return self._own
 
 
 def find_sealed(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
     """Epoch and folder (relative to the run folder) of each sealed copy of a shard, the latest epoch first."""
-    folders = [(epoch, str(shard_folder(key, epoch))) for epoch in _epochs_of(run_folder, key)]
-    return [(epoch, folder) for epoch, folder in folders if (run_folder / folder / MANIFEST).exists()]
+    written = _written_folders(run_folder, key)
+    return [(epoch, folder) for epoch, folder in written if (run_folder / folder / MANIFEST).exists()]
 
 
 def adopt(run_folder: Path, key: WorkKey, plan: str = "") -> ShardReceipt | None:
@@ -125,8 +131,8 @@ def adopt(run_folder: Path, key: WorkKey, plan: str = "") -> ShardReceipt | None
     The samples are read and their digests computed again, since no ledger row vouches for the manifest yet. A copy that
     fails, or was made by another plan, is said and passed over.
     """
-    for epoch, _ in find_sealed(run_folder, key):
-        if (receipt := _adopt_epoch(run_folder, key, epoch, plan)) is not None:
+    for epoch, folder in find_sealed(run_folder, key):
+        if (receipt := _adopt_folder(run_folder, key, epoch, folder, plan)) is not None:
             return receipt
     return None
 
@@ -187,11 +193,13 @@ def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collectio
     return removed
 
 
-def _epochs_of(run_folder: Path, key: WorkKey) -> list[int]:
-    """Epochs that have a folder for this shard, latest first."""
+def _written_folders(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
+    """Epoch and folder (relative to the run folder) of all who ever wrote at this shard, latest first."""
+    parent = iteration_folder(key.branch, key.iteration)
     pattern = shard_folder(key, 0).name.removesuffix("0000") + "*"
-    folders = (run_folder / iteration_folder(key.branch, key.iteration)).glob(pattern)
-    return sorted((int(match[1]) for path in folders if (match := _FOLDER.fullmatch(path.name))), reverse=True)
+    found = [(match, path) for path in (run_folder / parent).glob(pattern) if (match := _FOLDER.fullmatch(path.name))]
+    found.sort(key=lambda item: (int(item[0][1]), int(item[0][2] or 0)), reverse=True)
+    return [(int(match[1]), str(parent / path.name)) for match, path in found]
 
 
 def _chunk_path(folder: Path, batch: int, kind: str) -> Path:
@@ -227,6 +235,7 @@ def _facts(key: WorkKey, epoch: int, plan: str, table: pa.Table) -> dict[str, An
 def _receipt(
     key: WorkKey,
     epoch: int,
+    folder: str,
     manifest_sha256: str,
     facts: Mapping[str, Any],
     sums: Mapping[str, float],
@@ -236,7 +245,7 @@ def _receipt(
     return ShardReceipt(
         key=key,
         epoch=epoch,
-        folder=str(shard_folder(key, epoch)),
+        folder=folder,
         manifest_sha256=manifest_sha256,
         prompts=len(facts["group_digests"]),
         samples=facts["samples"],
@@ -248,10 +257,7 @@ def _receipt(
     )
 
 
-def _adopt_epoch(run_folder: Path, key: WorkKey, epoch: int, plan: str) -> ShardReceipt | None:
-    folder = str(shard_folder(key, epoch))
-    if not (run_folder / folder / MANIFEST).exists():
-        return None
+def _adopt_folder(run_folder: Path, key: WorkKey, epoch: int, folder: str, plan: str) -> ShardReceipt | None:
     try:
         manifest = load_manifest(run_folder / folder, SHARD_KIND)
         table = canonical_table(load_table(run_folder, [ShardRef(folder, manifest.sha256)]))
@@ -266,7 +272,7 @@ def _adopt_epoch(run_folder: Path, key: WorkKey, epoch: int, plan: str) -> Shard
         return None
     # Who sealed it may have died before its name was durable.
     durable.sync_folder(run_folder / folder)
-    return _receipt(key, epoch, manifest.sha256, facts, sums_of(table), {}, adopted=True)
+    return _receipt(key, epoch, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
 
 
 def _remove_unnamed(folder: Path) -> None:

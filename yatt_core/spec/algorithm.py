@@ -38,6 +38,8 @@ class GrpoSpec(SpecModel):
     """Reward less the group's mean, over the group's deviation, over 1 (arXiv 2503.20783), or over the batch's."""
     epsilon: PositiveFloat = 1e-4
     """Added to the deviation."""
+    reward_scaling: Literal["none", "running"] = "none"
+    """`running`: rewards are divided by the standard deviation of all rewards of the iterations before (arXiv 2307.04964)."""
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
     """Mean over all tokens, mean over sequences of their token means, or the sum over sequences x `max_new_tokens`."""
     importance_cap: PositiveFloat | None = None

@@ -23,6 +23,8 @@ class ControllerSpec(SpecModel):
 
     count: PositiveInt = 2
     """Controllers, one process each."""
+    per: Literal["run", "node"] = "run"
+    """`run`: so many in all. `node`: so many on each living node; nodes that join or leave count from the next iteration."""
 
 
 class PlacementSpec(SpecModel):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from yatt_core.algorithms.advantages import advantages
+from yatt_core.algorithms.moments import scaled
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.columns import offsets_of, ragged_positions
 from yatt_core.data.prepared import PreparedColumns
@@ -21,6 +22,7 @@ from yatt_core.engines.train.forward import PolicyForward, assemble
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.plan import StepPlan, plan_step, seeded_permutation
 from yatt_core.errors import NumericError
+from yatt_core.receipts import BatchTask
 from yatt_core.spec.run import RunSpec
 
 Float32 = npt.NDArray[np.float32]
@@ -48,7 +50,7 @@ class Preparer:
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
 
     def prepare(
-        self, batch: ExperienceBatch, budget: int, reference: torch.Tensor | None, branch: int, iteration: int
+        self, batch: ExperienceBatch, budget: int, reference: torch.Tensor | None, task: BatchTask
     ) -> Preparation:
         """reference: flat weights of iteration 0, with a KL term. Raises `NumericError` for values that are not finite."""
         kl, several_steps = self._spec.algorithm.kl, self._spec.optimizer_steps_per_iteration > 1
@@ -59,12 +61,13 @@ class Preparer:
         if reference is not None:
             with self._optimizer.exchanged(reference):
                 ref = self._log_probs(batch, share)
-        rewards, metrics = batch.rewards, {}
+        algorithm = self._spec.algorithm
+        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
         if kl is not None and in_reward and old is not None and ref is not None:
             divergence = self._divergence(batch, share, old, ref)
             rewards = rewards - kl.coefficient * divergence
             metrics["kl"] = float(divergence.sum() / max(np.count_nonzero(batch.loss_mask), 1))
-        values = self._advantages(rewards, np.diff(batch.group_offsets), branch, iteration)
+        values = self._advantages(rewards, np.diff(batch.group_offsets), task.key.branch, task.key.iteration)
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise NumericError(f"advantage {values[row]} of prompt ordinal {batch.ordinals[row]} is not finite")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from yatt_core.algorithms.moments import group_moments, merged
 from yatt_core.algorithms.schedule import learning_rate_share
 from yatt_core.data.batch import ExperienceBatch, load_batch
 from yatt_core.data.inputs import Inputs
@@ -113,7 +114,7 @@ class TorchTrainEngine:
         loaded = time.perf_counter()
         preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective)
         budget = self._engine_spec.micro_batch_tokens
-        preparation = preparer.prepare(batch, budget, self._reference, task.key.branch, task.key.iteration)
+        preparation = preparer.prepare(batch, budget, self._reference, task)
         files = self._collective.ranks if has_token_columns(self._spec) else 1
         if self._collective.rank < files:
             write_rank(self._context.run_folder, task.key, task.epoch, self._collective.rank, preparation.columns)
@@ -122,7 +123,8 @@ class TorchTrainEngine:
             return None
         folder, digests = publish_prepared(self._context.run_folder, task.key, task.epoch, files)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
-        return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing)
+        moments = merged(task.reward_moments, group_moments(batch.rewards, np.diff(batch.group_offsets)))
+        return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Applies the iteration's optimizer steps, once.

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from yatt_core.algorithms.advantages import advantages
+from yatt_core.algorithms.moments import group_moments, merged, scaled
 from yatt_core.data.batch import load_batch, load_table
 from yatt_core.data.experience import group_digests
 from yatt_core.data.prepared import PreparedColumns, read_prepared, write_prepared
@@ -98,13 +99,16 @@ class VirtualTrainEngine:
             return None
         batch = load_batch(self._context.run_folder, task.shards)
         algorithm = self._spec.algorithm
-        values = advantages(batch.rewards, np.diff(batch.group_offsets), algorithm.normalise, algorithm.epsilon)
+        sizes = np.diff(batch.group_offsets)
+        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
+        values = advantages(rewards, sizes, algorithm.normalise, algorithm.epsilon)
         if algorithm.permute_advantages:
             seeds = (self._spec.seed, task.key.branch, task.key.iteration)
             values = values[seeded_permutation(len(values), "permute_advantages", *seeds)]
         columns = PreparedColumns(batch.ordinals, batch.samples, values, batch.response_offsets)
         folder, files = write_prepared(self._context.run_folder, task.key, task.epoch, [columns])
-        return PrepareReceipt(task.key, folder, files, {}, {"prepare": time.perf_counter() - started})
+        moments = merged(task.reward_moments, group_moments(batch.rewards, sizes))
+        return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Adds the link of the iteration; at its version already, returns the receipt that it gave then.

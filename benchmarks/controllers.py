@@ -1,0 +1,141 @@
+"""Do heavy samples stay out of the driver, and what does that buy over one central controller that all of them go through?
+
+Consumes nothing: makes images of 1 to 4 MB as files, 16 MB to 2 GB an iteration, and a Ray head of its own. The same engines and
+trainer ranks look at every byte of every image, by the product's data plane and by a central controller, in turn.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.payload.actors import EPOCH
+from benchmarks.payload.drivers import ACTORS, CENTRAL, SHARDED, DriverProcess, Iteration, Place
+from benchmarks.payload.images import Look, look_at, make_images, read_image
+from yatt_core.cluster.client import Heartbeat, ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
+from yatt_core.spec import load_spec
+
+SPEC = Path(__file__).parent.parent / "configs" / "virtual.yaml"
+SIZES = (16, 64, 256, 1024, 2048)
+ROUNDS = 3
+SEED = 0
+START_SECONDS = 120.0
+STORE_SHARE, STORE_SPARE = 1.5, 512 << 20
+"""The object store holds one and a half times the largest payload: enough for the central controller, without spilling."""
+
+Results = dict[str, list[Iteration]]
+
+
+def measure(sizes: Sequence[int], rounds: int, folder: Path) -> dict[int, Results]:
+    """Iterations by payload in MB (10^6 bytes) and design. Raises `ValueError` where a design left something out."""
+    images = folder / "images"
+    addresses = {size: make_images(images, size, SEED + size) for size in sizes}
+    with _ray_head(folder, int(STORE_SHARE * max(sizes) * 1e6) + STORE_SPARE) as address:
+        overrides = (f"rollout.engine.instances={ACTORS}", "rollout.engine.base_seconds=0")
+        place = Place(folder, images, address, load_spec(SPEC, [*overrides, "rollout.engine.seconds_per_sequence=0"]))
+        found: dict[int, Results] = {size: {SHARDED: [], CENTRAL: []} for size in sizes}
+        for size in sizes:
+            expected = sum((look_at(read_image(images, name)) for name in addresses[size]), Look())
+            with DriverProcess(SHARDED, place) as sharded, DriverProcess(CENTRAL, place) as central:
+                designs = {SHARDED: sharded, CENTRAL: central}
+                for design in designs.values():
+                    design.iterate(1000 * size, addresses[size][:4])
+                for number in range(1, rounds + 1):
+                    for name, design in designs.items():
+                        result = design.iterate(1000 * size + number, addresses[size])
+                        if (result.engines, result.ranks) != (expected, expected):
+                            raise ValueError(f"{name}: looked at {result.engines} and {result.ranks}, not {expected}")
+                        found[size][name].append(result)
+                        progress(f"{size} MB {name}: {result.seconds:.2f} s, driver +{result.growth.total:.0f} MB")
+    return found
+
+
+def figures_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str, float]:
+    """The claim's figures. addresses: samples of each payload."""
+    largest = max(found)
+    sharded = {size: results[SHARDED] for size, results in found.items()}
+    per_sample = [
+        result.bytes_through_driver / addresses[size] for size, results in sharded.items() for result in results
+    ]
+    growth = max(result.growth.total for results in sharded.values() for result in results)
+    ours, theirs = found[largest][SHARDED], found[largest][CENTRAL]
+    return {
+        "flow_bytes_per_sample_max": max(per_sample),
+        "flow_bytes_per_sample_min": min(per_sample),
+        "flow_peak_growth_mb": growth,
+        "controller_peak_growth_mb": max(result.controller_mb for results in sharded.values() for result in results),
+        "throughput_ratio_vs_central": _seconds(theirs) / _seconds(ours),
+        "driver_memory_ratio_central": max(result.growth.total for result in theirs) / max(growth, 1.0),
+    }
+
+
+def baselines_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str, float]:
+    """The central controller's, of the largest payload."""
+    largest = max(found)
+    central = found[largest][CENTRAL]
+    return {
+        "central_bytes_per_sample": central[0].bytes_through_driver / addresses[largest],
+        "central_peak_growth_mb": max(result.growth.total for result in central),
+        "central_mb_per_s": largest / _seconds(central),
+    }
+
+
+def details_of(found: dict[int, Results]) -> dict[str, Any]:
+    """MB/s and the driver's growth by payload and design."""
+    return {
+        f"{name}_{size}": {
+            "mb_per_s": size / _seconds(results),
+            "seconds": [result.seconds for result in results],
+            "driver_growth_mb": max(result.growth.total for result in results),
+            "driver_private_growth_mb": max(result.growth.private for result in results),
+        }
+        for size, designs in found.items()
+        for name, results in designs.items()
+    }
+
+
+def _seconds(results: Sequence[Iteration]) -> float:
+    return median(result.seconds for result in results)
+
+
+@contextmanager
+def _ray_head(folder: Path, store_bytes: int) -> Iterator[str]:
+    """A head with such an object store, and a driver's sign of life for its actors."""
+    ensure_supervisor(folder, [ray_head_service(folder, object_store_bytes=store_bytes)], START_SECONDS)
+    try:
+        with Heartbeat(folder, EPOCH):
+            yield wait_ready(folder, [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME).address
+    finally:
+        stop_supervisor(folder)
+
+
+def main() -> None:
+    """Measures and prints the report."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="payloads of an iteration in MB")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"iterations of each design (default {ROUNDS})")
+    arguments = parser.parse_args()
+    before = load_average()
+    # A short path: Ray's sockets lie below it.
+    with tempfile.TemporaryDirectory(prefix="yatt") as folder:
+        found = measure(arguments.sizes, arguments.rounds, Path(folder))
+    samples = {size: results[SHARDED][0].engines.images for size, results in found.items()}
+    report = Report(
+        "controllers",
+        figures_of(found, samples),
+        [SEED],
+        [before, load_average()],
+        baselines_of(found, samples),
+        details_of(found),
+    )
+    print_report(report, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The engines and trainer ranks of both designs: the same work, given image files by address or by value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import ray
+
+from benchmarks.payload.images import Look, UInt8, look_at, read_image
+from yatt_core.data.batch import load_batch
+from yatt_core.engines.packing import pack_tensors
+from yatt_core.engines.protocol import GenerateRequest, GenerateResult
+from yatt_core.engines.rollout.actor import RolloutActor
+from yatt_core.receipts import ShardRef
+
+EPOCH, VERSION = 1, 0
+
+
+class LookingEngine(RolloutActor):
+    """The product's engine actor around a virtual engine in no time, which looks at a request's images first."""
+
+    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int, images: str) -> None:
+        super().__init__(spec_json, run_folder, instance, epoch)
+        self._images, self._seen = Path(images), Look()
+        self.load(epoch, "")
+        self.update(epoch, pack_tensors({"state": np.zeros(1, np.uint8)}), VERSION)
+
+    def generate(self, epoch: int, request: GenerateRequest) -> GenerateResult:
+        """Reads the images by their addresses; nothing of them is in the answer."""
+        for addresses in request.media:
+            for address in addresses:
+                self._seen += look_at(read_image(self._images, address))
+        return super().generate(epoch, request)
+
+    def generate_from(
+        self, epoch: int, request: GenerateRequest, images: Sequence[UInt8]
+    ) -> tuple[GenerateResult, list[UInt8]]:
+        """Takes the images by value, and gives them back with the answer, as rows of a batch that carries them do."""
+        for image in images:
+            self._seen += look_at(image)
+        return super().generate(epoch, request), list(images)
+
+    def seen(self) -> Look:
+        """What it has looked at since it was last asked."""
+        seen, self._seen = self._seen, Look()
+        return seen
+
+
+class LookingRank:
+    """A trainer's rank."""
+
+    def __init__(self, run_folder: str, images: str, rank: int, ranks: int) -> None:
+        self._folder, self._images, self._rank, self._ranks = Path(run_folder), Path(images), rank, ranks
+
+    def learn(self, shards: tuple[ShardRef, ...]) -> Look:
+        """Loads the iteration's experience, and looks at the images of this rank's samples, one at a time."""
+        batch, seen = load_batch(self._folder, shards), Look()
+        for media in batch.media[self._rank :: self._ranks]:
+            for address in media:
+                seen += look_at(read_image(self._images, address))
+        return seen
+
+    def learn_from(self, *parts: list[UInt8]) -> Look:
+        """Looks at the images of this rank's samples, given by value."""
+        seen = Look()
+        for images in parts:
+            for image in images:
+                seen += look_at(image)
+        return seen
+
+
+def actor(kind: type, *arguments: object) -> ray.actor.ActorHandle:
+    """An actor that ends with this driver."""
+    return ray.remote(kind).options(num_cpus=0).remote(*arguments)

@@ -1,0 +1,122 @@
+"""A driver of either design in a process of its own, so that what it takes of memory is its own, and both can work in turn."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+
+import ray
+
+from benchmarks.payload.actors import EPOCH, LookingEngine, LookingRank, actor
+from benchmarks.payload.central import CentralIteration, Loader
+from benchmarks.payload.images import Look
+from benchmarks.payload.memory import Growth, PeakGrowth
+from benchmarks.payload.sharded import ImageController, ShardedIteration
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.metering import BytesMeter
+from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
+from yatt_core.spec import RunSpec
+
+SHARDED, CENTRAL = "sharded", "central"
+ACTORS = 2
+"""Of each kind, in both designs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where everything is. run_folder: of the Ray head too."""
+
+    run_folder: Path
+    images: Path
+    address: str
+    spec: RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What an iteration came to. growth: of the driver's memory. controller_mb: the most that a controller's grew."""
+
+    seconds: float
+    bytes_through_driver: int
+    growth: Growth
+    controller_mb: float
+    engines: Look
+    ranks: Look
+
+
+class DriverProcess:
+    """The parent's side; a context manager."""
+
+    def __init__(self, design: str, place: Place) -> None:
+        methods = multiprocessing.get_context("spawn")
+        self._pipe, there = methods.Pipe()
+        self._process = methods.Process(target=_serve, args=(design, place, there), daemon=True)
+        self._process.start()
+
+    def iterate(self, iteration: int, addresses: Sequence[str]) -> Iteration:
+        """Has it drive an iteration over these images."""
+        self._pipe.send((iteration, tuple(addresses)))
+        answer: Iteration | Exception = self._pipe.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def __enter__(self) -> DriverProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pipe.send(None)
+        self._process.join(60)
+
+
+def _serve(design: str, place: Place, pipe: Connection) -> None:
+    connect_ray(place.address, design, place.run_folder)
+    meter = BytesMeter()
+    engines = [
+        actor(LookingEngine, place.spec.model_dump_json(), str(place.run_folder), i, EPOCH, str(place.images))
+        for i in range(ACTORS)
+    ]
+    ranks = [actor(LookingRank, str(place.run_folder), str(place.images), i, ACTORS) for i in range(ACTORS)]
+    run, controller_growth = (_sharded if design == SHARDED else _central)(place, engines, ranks, meter)
+    while (asked := pipe.recv()) is not None:
+        iteration, addresses = asked
+        before = meter.total
+        with PeakGrowth() as memory:
+            started = time.perf_counter()
+            seen = run(iteration, addresses)
+            seconds = time.perf_counter() - started
+        looked = sum(ray.get([engine.seen.remote() for engine in engines]), Look())
+        pipe.send(Iteration(seconds, meter.total - before, memory.growth, controller_growth(), looked, seen))
+    disconnect_ray()
+
+
+Runner = tuple[Callable[[int, Sequence[str]], Look], Callable[[], float]]
+
+
+def _sharded(
+    place: Place, engines: list[ray.actor.ActorHandle], ranks: list[ray.actor.ActorHandle], meter: BytesMeter
+) -> Runner:
+    dispatcher = (
+        ray.remote(Dispatcher)
+        .options(num_cpus=0, max_concurrency=CONCURRENT_CALLS)
+        .remote(place.spec.model_dump_json(), str(place.run_folder), 0, EPOCH)
+    )
+    ray.get(dispatcher.engage.remote(EPOCH, engines))
+    grace = place.spec.recovery.grace_seconds
+    controllers = [actor(ImageController, str(place.run_folder), i, dispatcher, grace) for i in range(ACTORS)]
+    iteration = ShardedIteration(place.run_folder, controllers, ranks, meter)
+    return iteration.run, iteration.controller_growth
+
+
+def _central(
+    place: Place, engines: list[ray.actor.ActorHandle], ranks: list[ray.actor.ActorHandle], meter: BytesMeter
+) -> Runner:
+    loaders = [actor(Loader, str(place.images)) for _ in range(ACTORS)]
+    return CentralIteration(loaders, engines, ranks, meter).run, lambda: 0.0

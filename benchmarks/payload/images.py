@@ -1,0 +1,77 @@
+"""Images of an iteration as files under their content address, and what engines and trainers do with each: look at every byte.
+
+The codec of both designs is the binary pixmap (PPM, P6): a header and the pixels as they are, so that what is measured is the
+way of the bytes and not a decompressor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+UInt8 = npt.NDArray[np.uint8]
+SMALLEST_MB, LARGEST_MB = 1, 4
+WIDTH, PATCH = 640, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was looked at. digest: a sum over all patches, so that no byte can be left out."""
+
+    images: int = 0
+    size: int = 0
+    digest: int = 0
+
+    def __add__(self, other: Look) -> Look:
+        return Look(self.images + other.images, self.size + other.size, (self.digest + other.digest) % 2**64)
+
+
+def make_images(folder: Path, payload_mb: int, seed: int) -> tuple[str, ...]:
+    """Images of 1 to 4 MB (10^6 bytes), together of about the payload; their addresses, in order. What is there is kept."""
+    noise, addresses, left = np.random.default_rng(seed), [], payload_mb * 1_000_000
+    while left > 0:
+        size = int(noise.integers(SMALLEST_MB * 1_000_000, LARGEST_MB * 1_000_000))
+        header = f"P6\n{WIDTH} {max(size // (3 * WIDTH), 1)}\n255\n".encode()
+        data = header + noise.bytes(3 * WIDTH * max(size // (3 * WIDTH), 1))
+        address = hashlib.sha256(data).hexdigest()
+        if not _path(folder, address).exists():
+            _path(folder, address).parent.mkdir(parents=True, exist_ok=True)
+            _path(folder, address).write_bytes(data)
+        addresses.append(address)
+        left -= len(data)
+    return tuple(addresses)
+
+
+def read_image(folder: Path, address: str) -> UInt8:
+    """The file's bytes, checked against their address."""
+    data = _path(folder, address).read_bytes()
+    if hashlib.sha256(data).hexdigest() != address:
+        raise ValueError(f"{_path(folder, address)} is damaged")
+    return np.frombuffer(data, np.uint8)
+
+
+def look_at(data: UInt8) -> Look:
+    """Decodes a file and sums each patch of its pixels."""
+    lines = bytes(data[:32]).split(b"\n", 3)
+    width, height = map(int, lines[1].split())
+    pixels = data[len(data) - 3 * width * height :]
+    whole = len(pixels) // PATCH * PATCH
+    patches = pixels[:whole].reshape(-1, PATCH).sum(1, dtype=np.uint32)
+    weights = np.arange(1, len(patches) + 1, dtype=np.uint64)
+    rest = int(pixels[whole:].sum(dtype=np.uint64))
+    return Look(1, len(data), (int((patches * weights).sum(dtype=np.uint64)) + rest) % 2**64)
+
+
+def batches(count: int, size: int) -> Iterator[range]:
+    """Ranges of at most so many."""
+    for start in range(0, count, size):
+        yield range(start, min(start + size, count))
+
+
+def _path(folder: Path, address: str) -> Path:
+    return folder / address[:2] / address

@@ -1,0 +1,78 @@
+"""Running reward moments: the same bits whoever computed which group and however often the run was resumed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from flows.state import ControlState
+from tests.spec.trees import spec
+from yatt_core.algorithms.moments import GroupMoments, RewardMoments, group_moments, merged, scaled
+
+REWARDS = st.floats(-10, 10, allow_nan=False, width=32)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    sizes = np.array(draw(st.lists(st.integers(1, 5), min_size=1, max_size=8)))
+    return draw(arrays(np.float64, int(sizes.sum()), elements=REWARDS)), sizes
+
+
+def spread(rewards: np.ndarray, sizes: np.ndarray, owners: int) -> GroupMoments:
+    """Each owner's groups reduced by itself, then put into prompt order."""
+    groups = np.split(rewards, np.cumsum(sizes)[:-1])
+    means, squares = np.zeros(len(sizes)), np.zeros(len(sizes))
+    for owner in range(owners):
+        mine = np.arange(owner, len(sizes), owners)
+        if len(mine):
+            part = group_moments(np.concatenate([groups[index] for index in mine]), sizes[mine])
+            means[mine], squares[mine] = part.means, part.squares
+    return GroupMoments(sizes, means, squares)
+
+
+@given(st.lists(batches(), min_size=1, max_size=4), st.integers(1, 5))
+def test_any_number_of_owners_gives_the_same_bits_iteration_after_iteration(
+    history: list[tuple[np.ndarray, np.ndarray]], owners: int
+) -> None:
+    one, several = RewardMoments(), RewardMoments()
+    for rewards, sizes in history:
+        one = merged(one, group_moments(rewards, sizes))
+        several = merged(several, spread(rewards, sizes, owners))
+    assert one == several
+    rewards = np.concatenate([rewards for rewards, _ in history])
+    assert one.count == len(rewards)
+    np.testing.assert_allclose(one.mean, rewards.mean(), atol=1e-9)
+    np.testing.assert_allclose(one.deviation, rewards.std(ddof=1) if len(rewards) > 1 else 0.0, atol=1e-7)
+
+
+@given(batches(), batches())
+def test_a_resumed_run_goes_on_with_the_same_bits(
+    first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
+) -> None:
+    moments = merged(RewardMoments(), group_moments(*first))
+    state = ControlState(1, ControlState.initial(spec().data).cursor, reward_moments=moments)
+    restored = ControlState.from_json(json.loads(json.dumps(state.to_json()))).reward_moments
+    assert restored == moments
+    assert merged(restored, group_moments(*second)) == merged(moments, group_moments(*second))
+
+
+def test_rewards_are_divided_by_the_deviation_of_earlier_ones() -> None:
+    before = merged(RewardMoments(), group_moments(np.array([0.0, 2.0, 4.0, 6.0]), np.array([2, 2])))
+    rewards = np.array([-1.0, 0.0, 3.0])
+    found, metrics = scaled(rewards, before, "running", 1e-4)
+    np.testing.assert_allclose(found, rewards / (np.std([0, 2, 4, 6], ddof=1) + 1e-4))
+    assert metrics == {"reward_scale": before.scale(1e-4)}
+    assert scaled(rewards, before, "none", 1e-4) == (rewards, {})
+
+
+@pytest.mark.parametrize("history", [[], [1.0], [0.5, 0.5, 0.5]])
+def test_without_any_spread_so_far_rewards_stay_as_they_are(history: list[float]) -> None:
+    before = RewardMoments()
+    if history:
+        before = merged(before, group_moments(np.array(history), np.array([len(history)])))
+    assert scaled(np.array([1.0]), before, "running", 1e-4)[0].tolist() == [1.0]

@@ -1,0 +1,85 @@
+"""Moments of rewards, merged from one partial a group in prompt order, so that bits never depend on who computed which group.
+
+Consumes rewards group after group, float64; produces partials, what they merge to, and the scale that follows from all rewards
+of a run so far.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Scaling = Literal["none", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMoments:
+    """Partials of G groups, each [G]: size, mean, and sum of the squared distances to that mean."""
+
+    sizes: Int64
+    means: Float64
+    squares: Float64
+
+
+@dataclass(frozen=True, slots=True)
+class RewardMoments:
+    """Of all rewards up to some point, in order: how many, mean, and sum of the squared distances to the mean."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over n - 1; 0 for fewer than two rewards."""
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+
+    def scale(self, epsilon: float) -> float:
+        """What a reward is multiplied by: 1 / (deviation + epsilon), and 1 while rewards have shown no spread.
+
+        Dividing by the deviation of earlier rewards, without a shift, keeps a reward's sign (arXiv 2005.12729, 2307.04964).
+        """
+        return 1.0 / (self.deviation + epsilon) if self.deviation > 0.0 else 1.0
+
+
+def group_moments(rewards: Float64, sizes: Int64) -> GroupMoments:
+    """Partials of each group from its own rewards alone. rewards: [sum(sizes)]; sizes: [G], all positive."""
+    groups = np.split(rewards, np.cumsum(sizes)[:-1])
+    means = np.array([group.mean() for group in groups], dtype=np.float64)
+    squares = np.array(
+        [((group - mean) ** 2).sum() for group, mean in zip(groups, means, strict=True)], dtype=np.float64
+    )
+    return GroupMoments(sizes, means, squares)
+
+
+def merged(before: RewardMoments, groups: GroupMoments) -> RewardMoments:
+    """The moments with some groups more, taken in one behind the other, in prompt order.
+
+    Merging is Chan's: M2 = M2a + M2b + d^2 na nb / (na + nb), with d the difference of the means.
+    """
+    count, mean, squares = before.count, before.mean, before.squares
+    for size, group_mean, group_squares in zip(
+        groups.sizes.tolist(), groups.means.tolist(), groups.squares.tolist(), strict=True
+    ):
+        distance = group_mean - mean
+        total = count + size
+        squares += group_squares + distance * distance * count * size / total
+        mean += distance * size / total
+        count = total
+    return RewardMoments(count, mean, squares)
+
+
+def scaled(
+    rewards: Float64, before: RewardMoments, scaling: Scaling, epsilon: float
+) -> tuple[Float64, dict[str, float]]:
+    """Rewards as `GrpoSpec.reward_scaling` wants them, and the metrics of that. before: of all earlier iterations."""
+    if scaling == "none":
+        return rewards, {}
+    scale = before.scale(epsilon)
+    return rewards * scale, {"reward_scale": scale}
