@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from flows.attempts import recorded_receipt
 from flows.segment import Segment
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, PrepareReceipt, ShardRef
-
-References = tuple[ShardRef, ...]
+from yatt_core.receipts import Admission, BatchTask, PrepareReceipt, ShardRef
 
 
-def batch_task(segment: Segment, branch: int, iteration: int, name: str, references: References) -> BatchTask:
-    """The task of a phase over an iteration's sealed shards, in canonical order."""
-    return BatchTask(WorkKey(segment.run, branch, iteration, name), segment.fence.epoch, references)
+@dataclass(frozen=True, slots=True)
+class SealedBatch:
+    """Sealed shards in canonical order, and which of their groups are learnt from; none for all of them."""
+
+    shards: tuple[ShardRef, ...]
+    admission: Admission | None
+
+
+def batch_task(segment: Segment, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:
+    """The task of a phase over an iteration's experience."""
+    key = WorkKey(segment.run, branch, iteration, name)
+    return BatchTask(key, segment.fence.epoch, batch.shards, batch.admission)
 
 
 def prepared_columns(
-    segment: Segment, branch: int, iteration: int, references: References, same_layout: bool = True
+    segment: Segment, branch: int, iteration: int, batch: SealedBatch, same_layout: bool = True
 ) -> PrepareReceipt:
     """What an earlier attempt at `prepare` left, or the same made again where it is missing or damaged.
 
@@ -25,4 +34,4 @@ def prepared_columns(
     done = recorded_receipt(segment, branch, iteration, "prepare", PrepareReceipt)
     if done is not None and same_layout and segment.fleet.prepared_is_whole(done):
         return done
-    return segment.fleet.prepare(batch_task(segment, branch, iteration, "prepare", references))
+    return segment.fleet.prepare(batch_task(segment, branch, iteration, "prepare", batch))

@@ -50,6 +50,15 @@ class ShardTask:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What dynamic sampling decides by: one entry per prompt, in order of ordinal. tokens: of all of its responses."""
+
+    reward_min: tuple[float, ...] = ()
+    reward_max: tuple[float, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ShardReceipt:
     """A finished shard: its manifest is durable.
 
@@ -68,6 +77,7 @@ class ShardReceipt:
     sums: Mapping[str, float]
     timing: Mapping[str, float]
     adopted: bool = False
+    groups: GroupFacts = GroupFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +124,25 @@ class ShardRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """Which of an iteration's groups an update learns from, by prompt ordinal, ascending.
+
+    padding: groups that fill the batch up and are masked. keep: samples at either end of a group's rewards; none for all.
+    """
+
+    groups: tuple[int, ...]
+    padding: tuple[int, ...] = ()
+    keep: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BatchTask:
-    """An iteration's whole experience, to be prepared or learnt from; shards in canonical order."""
+    """An iteration's sealed experience, to be prepared or learnt from; shards in canonical order. admission: none for all."""
 
     key: WorkKey
     epoch: int
     shards: tuple[ShardRef, ...]
+    admission: Admission | None = None
 
 
 @dataclass(frozen=True, slots=True)

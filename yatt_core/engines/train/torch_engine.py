@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from yatt_core.algorithms.schedule import learning_rate_share
-from yatt_core.data.batch import ExperienceBatch, load_batch
+from yatt_core.data.admission import load_admitted_batch
+from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.inputs import Inputs
 from yatt_core.data.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
 from yatt_core.data.text import open_codec
@@ -249,8 +250,9 @@ class TorchTrainEngine:
 
     def _load(self, task: BatchTask) -> ExperienceBatch:
         """The task's batch; sealed shards never change, so that `learn` takes the one that `prepare` read."""
-        if self._batch is None or self._batch[0].shards != task.shards:
-            self._batch = (task, load_batch(self._context.run_folder, task.shards))
+        kept = None if self._batch is None else (self._batch[0].shards, self._batch[0].admission)
+        if self._batch is None or kept != (task.shards, task.admission):
+            self._batch = (task, load_admitted_batch(self._context.run_folder, task))
         return self._batch[1]
 
     def _columns(self, batch: ExperienceBatch, prepared: PrepareReceipt) -> PreparedColumns:
