@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flows.attempts import recorded_receipt
+from flows.experience import SealedBatch
 from flows.segment import Segment
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import Admission, BatchTask, PrepareReceipt, ShardRef
-
-
-@dataclass(frozen=True, slots=True)
-class SealedBatch:
-    """Sealed shards in canonical order, and which of their groups are learnt from; none for all of them."""
-
-    shards: tuple[ShardRef, ...]
-    admission: Admission | None
+from yatt_core.receipts import BatchTask, PrepareReceipt
 
 
 def batch_task(segment: Segment, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:

@@ -14,7 +14,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from db.records import ShardRow
-from flows.batches import SealedBatch
 from flows.metrics import add_sums
 from flows.segment import Segment
 from flows.state import ControlState
@@ -26,7 +25,15 @@ from yatt_core.data.telemetry import write_telemetry
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import GroupFacts, PromptRef, ShardReceipt, ShardRef, ShardTask
+from yatt_core.receipts import Admission, GroupFacts, PromptRef, ShardReceipt, ShardRef, ShardTask
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBatch:
+    """Sealed shards in canonical order, and which of their groups are learnt from; none for all of them."""
+
+    shards: tuple[ShardRef, ...]
+    admission: Admission | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +104,20 @@ def _sealed_wave(segment: Segment, iteration: int, wave: PlannedWave) -> list[Se
     # Of a settled wave nothing is missing but what was damaged.
     open_shards = range(len(prompts)) if wave.outcome is None else lost
     missing = [shard for shard in sorted(open_shards) if shard not in sealed and shard not in wave.cut]
+
+    def is_enough() -> bool:
+        return lost <= sealed.keys() and sum(len(shard.ordinals) for shard in sealed.values()) >= wave.plan.wanted
+
     segment.allow(segment.fleet.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
-    with closing(_make(segment, segment.branch, iteration, wave, prompts, missing)) as receipts:
-        while lost - sealed.keys() or sum(len(shard.ordinals) for shard in sealed.values()) < wave.plan.wanted:
-            receipt = next(receipts, None)
-            if receipt is None:
-                raise InfrastructureError(f"wave {wave.plan.wave}: the controllers ended before all shards were sealed")
+    with closing(_make(segment, segment.branch, iteration, wave, prompts, [] if is_enough() else missing)) as receipts:
+        for receipt in receipts:
             row = _row(receipt)
             _record(segment, row, replaces=row.shard in lost)
             sealed[row.shard] = SealedShard(row, ordinals[row.shard], receipt.groups)
+            if wave.plan.is_overdispatched and is_enough():
+                break
+    if not is_enough():
+        raise InfrastructureError(f"wave {wave.plan.wave}: the controllers ended before all shards were sealed")
     if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
         cut = [shard for shard in range(len(prompts)) if shard not in sealed]
         record_cut(segment, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])

@@ -78,6 +78,11 @@ class WavePlan:
     gap: int
     average: float
 
+    @property
+    def is_overdispatched(self) -> bool:
+        """True if it may end before all of its prompts are done."""
+        return self.prompts > self.wanted
+
 
 @dataclass(frozen=True, slots=True)
 class WaveGroups:

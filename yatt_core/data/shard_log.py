@@ -170,6 +170,8 @@ def damaged_shards(run_folder: Path, rows: Iterable[Recorded]) -> list[Recorded]
 def read_group_facts(run_folder: Path, row: RecordedShard) -> GroupFacts:
     """What a recorded shard's manifest says of its groups. Raises `DataError` for another manifest than the recorded one."""
     fields = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields
+    if "groups" not in fields:
+        raise DataError(f"{run_folder / row.folder / MANIFEST}: tells nothing of its groups, an older version made it")
     return _groups(fields)
 
 
