@@ -157,11 +157,19 @@ class Records:
             connection.execute(insert(Wave), asdict(row) | extra)
         return row
 
-    def settle_wave(self, fence: Fence, branch: int, iteration: int, wave: int, outcome: Mapping[str, Any]) -> None:
-        """Records what a planned wave came to, once. Raises `Fenced`, `OutOfOrder`."""
+    def settle_wave(
+        self, fence: Fence, branch: int, iteration: int, wave: int, outcome: Mapping[str, Any], warning: str = ""
+    ) -> None:
+        """Records what a planned wave came to, once; a warning becomes a link of the audit chain.
+
+        Raises `Fenced`, `OutOfOrder`.
+        """
         with self._database.fenced(fence) as (connection, _):
             key = (*_iteration(Wave, fence.run, branch, iteration), Wave.wave == wave)
             _set_outcome(connection, Wave, key, outcome, f"run {fence.run}, iteration {iteration}, wave {wave}")
+            if warning:
+                body = {"branch": branch, "iteration": iteration, "wave": wave, "warning": warning}
+                append(connection, lock_run(connection, self._database, fence.run), "sampling_short", body)
 
     def waves(self, run: str, branch: int, iteration: int) -> list[WaveRow]:
         """The waves of an iteration in order."""

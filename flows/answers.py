@@ -11,10 +11,9 @@ from typing import Any
 
 from db.records import ChoiceRow
 from flows.branches import open_branch
-from flows.experience import has_damage
+from flows.experience import cursor_behind, has_damage
 from flows.segment import Segment
 from flows.state import ControlState
-from yatt_core.data.prompts import draw
 from yatt_core.errors import DataError, FailureClass, NumericError, ReplayError, StorageFullError, YattError
 from yatt_core.logs import redact
 
@@ -115,7 +114,7 @@ def obey_rollback(segment: Segment, state: ControlState) -> bool:
     choice = segment.ledger.records.choices(segment.run, segment.branch, iteration).get(NON_FINITE)
     if choice is None or choice.body["answer"] != ROLLBACK:
         return False
-    _, cursor = draw(segment.spec.data, segment.spec.seed, state.cursor, segment.spec.data.prompts_per_iteration)
+    cursor = cursor_behind(segment, iteration, state.cursor)
     at, reason = int(choice.body["to"]), f"{NON_FINITE}: update {iteration} of branch {segment.branch}"
     choices = {CURSOR: {"cursor": cursor.to_json()}}
     segment.enter_branch(open_branch(segment.ledger, segment.fence, segment.spec, at, reason, choices))

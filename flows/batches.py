@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flows.attempts import recorded_receipt
+from flows.experience import SealedBatch
 from flows.segment import Segment
 from flows.state import ControlState
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, PrepareReceipt, ShardRef
-
-References = tuple[ShardRef, ...]
+from yatt_core.receipts import BatchTask, PrepareReceipt
 
 
-def batch_task(segment: Segment, branch: int, iteration: int, name: str, references: References) -> BatchTask:
-    """The task of a phase over an iteration's sealed shards, in canonical order."""
-    return BatchTask(WorkKey(segment.run, branch, iteration, name), segment.fence.epoch, references)
+def batch_task(segment: Segment, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:
+    """The task of a phase over an iteration's experience."""
+    key = WorkKey(segment.run, branch, iteration, name)
+    return BatchTask(key, segment.fence.epoch, batch.shards, batch.admission)
 
 
 def prepared_columns(
-    segment: Segment, branch: int, iteration: int, references: References, same_layout: bool = True
+    segment: Segment, branch: int, iteration: int, batch: SealedBatch, same_layout: bool = True
 ) -> PrepareReceipt:
     """What an earlier attempt at `prepare` left, or the same made again where it is missing or damaged.
 
@@ -33,5 +33,5 @@ def prepared_columns(
     if before is None:
         raise InfrastructureError(f"run {segment.run}: iteration {iteration - 1} is not in the ledger")
     moments = ControlState.from_json(before.state).reward_moments
-    task = batch_task(segment, branch, iteration, "prepare", references)
+    task = batch_task(segment, branch, iteration, "prepare", batch)
     return segment.fleet.prepare(replace(task, reward_moments=moments))

@@ -234,7 +234,9 @@ def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, a
     following = row.iteration + 1
     begun = home.run_folder(run) / iteration_folder(row.current_branch, following)
     if keys and (
-        ledger.records.shards(run, row.current_branch, following) or (begun.exists() and any(begun.iterdir()))
+        ledger.records.waves(run, row.current_branch, following)
+        or ledger.records.shards(run, row.current_branch, following)
+        or (begun.exists() and any(begun.iterdir()))
     ):
         raise ConfigurationError(
             f"run {run}: {', '.join(keys)} cannot be changed while iteration {following} has experience that was made with "

@@ -1,37 +1,62 @@
-"""An iteration's sealed shards: made by the controllers, recorded as they come, and made again where a file was damaged.
+"""An iteration's sealed shards: made by the controllers wave by wave, recorded as they come, and made again where damaged.
 
-A shard that the ledger names is not made again while its files agree with their digests. One that was damaged is made again
-alone, from the same prompts, seeds and weights, and has to come out with the digests that the ledger recorded.
+A wave's plan is recorded before it starts and its outcome once all of its shards are sealed (`flows.waves`); a recovering
+driver obeys both. A shard that the ledger names is not made again while its files agree with their digests. One that was
+damaged is made again alone, from the same prompts, seeds and weights, and has to come out with the digests that the ledger
+recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from db.records import ShardRow
 from flows.metrics import add_sums
 from flows.segment import Segment
+from flows.state import ControlState
+from flows.waves import PlannedWave, plan_wave, planned_waves, record_cut, settle_wave
+from yatt_core.controllers.sampling import Sampling, SamplingRule, admission_of
 from yatt_core.data.prompts import Cursor, draw
-from yatt_core.data.shard_log import damaged_shards
+from yatt_core.data.shard_log import damaged_shards, read_group_facts
 from yatt_core.data.telemetry import write_telemetry
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import PromptRef, ShardReceipt, ShardRef, ShardTask
+from yatt_core.receipts import Admission, GroupFacts, PromptRef, ShardReceipt, ShardRef, ShardTask
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBatch:
+    """Sealed shards in canonical order, and which of their groups are learnt from; none for all of them."""
+
+    shards: tuple[ShardRef, ...]
+    admission: Admission | None
+
+
+@dataclass(frozen=True, slots=True)
+class SealedShard:
+    """A sealed shard of the open iteration, the ordinals of its prompts, and the facts of their groups."""
+
+    row: ShardRow
+    ordinals: tuple[int, ...]
+    facts: GroupFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """An iteration's sealed shards in canonical order, their summed statistics, and where the prompts' cursor then stands."""
+    """An iteration's sealed shards in canonical order, its finished sampling, and where the prompts' cursor then stands."""
 
     shards: tuple[ShardRow, ...]
+    sampling: Sampling
     cursor: Cursor
 
     @property
-    def references(self) -> tuple[ShardRef, ...]:
-        """The shards as tasks name them."""
-        return references_of(self.shards)
+    def batch(self) -> SealedBatch:
+        """What the trainer is told of."""
+        return SealedBatch(references_of(self.shards), admission_of(self.sampling.outcomes))
 
     @property
     def sums(self) -> dict[str, float]:
@@ -40,7 +65,7 @@ class Experience:
 
     @property
     def digest(self) -> str:
-        """The iteration's experience digest."""
+        """The iteration's experience digest, over all samples that were made."""
         return experience_digest_of_iteration(b"".join(row.group_digests for row in self.shards))
 
 
@@ -49,44 +74,107 @@ def references_of(rows: Iterable[ShardRow]) -> tuple[ShardRef, ...]:
     return tuple(ShardRef(row.folder, row.manifest_sha256) for row in rows)
 
 
-def gather(segment: Segment, iteration: int, cursor: Cursor) -> Experience:
-    """All shards of an iteration: those on disk that are whole, the others made now with the weights before the iteration."""
-    prompts, after = draw(segment.spec.data, segment.spec.seed, cursor, segment.spec.data.prompts_per_iteration)
-    recorded = segment.ledger.records.shards(segment.run, segment.branch, iteration)
-    rows = {row.shard: row for row in whole_shards(segment, recorded)}
-    missing = [shard for shard in range(segment.spec.shards) if shard not in rows]
-    damaged = {row.shard for row in recorded} - rows.keys()
-    for row in _make(segment, segment.branch, iteration, prompts, missing):
-        _record(segment, row, replaces=row.shard in damaged)
-        rows[row.shard] = row
-    return Experience(tuple(rows[shard] for shard in sorted(rows)), after)
+# -- the open iteration -----------------------------------------------------------------------------------------------
 
 
-def sealed_shards(segment: Segment, run: str, branch: int, iteration: int) -> tuple[ShardRef, ...]:
-    """A committed iteration's shards, to be learnt from again; the trainer holds the weights before the iteration."""
-    recorded = segment.ledger.records.shards(run, branch, iteration)
-    whole = {row.shard: row for row in whole_shards(segment, recorded)}
-    damaged = [row.shard for row in recorded if row.shard not in whole]
+def gather(segment: Segment, iteration: int, state: ControlState) -> Experience:
+    """All waves of an iteration: shards on disk that are whole, the others made now with the weights before the iteration."""
+    sampling = Sampling(SamplingRule.of(segment.spec), state.sampling_average)
+    cursor, shards = state.cursor, list[ShardRow]()
+    while not sampling.finished:
+        wave = plan_wave(segment, iteration, sampling.plan(), cursor)
+        sealed = _sealed_wave(segment, iteration, wave)
+        groups = ((shard.ordinals, shard.facts) for shard in sealed)
+        sampling = sampling.after(wave.outcome or settle_wave(segment, iteration, wave, sampling, groups))
+        shards += [shard.row for shard in sealed]
+        cursor = _prompts_of(segment, wave)[1]
+    return Experience(tuple(shards), sampling, cursor)
+
+
+def _sealed_wave(segment: Segment, iteration: int, wave: PlannedWave) -> list[SealedShard]:
+    """The wave's finished shards in order. Of an over-dispatched wave the stragglers are cut, once enough prompts are done."""
+    prompts = split_shards(_prompts_of(segment, wave)[0], wave.plan.shards)
+    ordinals = [tuple(ref.ordinal for ref in part) for part in prompts]
+    recorded = segment.ledger.records.shards(segment.run, segment.branch, iteration, wave.plan.wave)
+    sealed = {
+        row.shard: SealedShard(row, ordinals[row.shard], read_group_facts(segment.folder, row))
+        for row in whole_shards(segment, recorded)
+    }
+    lost = {row.shard for row in recorded} - sealed.keys()
+    # Of a settled wave nothing is missing but what was damaged.
+    open_shards = range(len(prompts)) if wave.outcome is None else lost
+    missing = [shard for shard in sorted(open_shards) if shard not in sealed and shard not in wave.cut]
+
+    def is_enough() -> bool:
+        return lost <= sealed.keys() and sum(len(shard.ordinals) for shard in sealed.values()) >= wave.plan.wanted
+
+    segment.allow(segment.fleet.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
+    with closing(_make(segment, segment.branch, iteration, wave, prompts, [] if is_enough() else missing)) as receipts:
+        for receipt in receipts:
+            row = _row(receipt)
+            _record(segment, row, replaces=row.shard in lost)
+            sealed[row.shard] = SealedShard(row, ordinals[row.shard], receipt.groups)
+            if wave.plan.is_overdispatched and is_enough():
+                break
+    if not is_enough():
+        raise InfrastructureError(f"wave {wave.plan.wave}: the controllers ended before all shards were sealed")
+    if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
+        cut = [shard for shard in range(len(prompts)) if shard not in sealed]
+        record_cut(segment, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])
+        segment.fleet.cut()
+    return [sealed[shard] for shard in sorted(sealed)]
+
+
+def cursor_behind(segment: Segment, iteration: int, cursor: Cursor) -> Cursor:
+    """Where the cursor stands behind all that an uncommitted iteration has drawn. cursor: before it."""
+    waves = planned_waves(segment, segment.branch, iteration)
+    return _prompts_of(segment, waves[-1])[1] if waves else cursor
+
+
+def is_gathered(segment: Segment, iteration: int) -> bool:
+    """True if every wave of the current branch's iteration is settled and all of its shards are whole on disk."""
+    waves = planned_waves(segment, segment.branch, iteration)
+    outcomes = [wave.outcome for wave in waves if wave.outcome]
+    if not outcomes or len(outcomes) < len(waves) or outcomes[-1].padding is None:
+        return False
+    rows = segment.ledger.records.shards(segment.run, segment.branch, iteration)
+    return len(whole_shards(segment, rows)) == sum(outcome.shards for outcome in outcomes)
+
+
+# -- committed iterations ---------------------------------------------------------------------------------------------
+
+
+def sealed_batch(segment: Segment, branch: int, iteration: int) -> SealedBatch:
+    """A committed iteration's experience, to be learnt from again; the trainer holds the weights before the iteration."""
+    recorded = segment.ledger.records.shards(segment.run, branch, iteration)
+    waves = planned_waves(segment, branch, iteration)
+    whole = {(row.wave, row.shard): row for row in whole_shards(segment, recorded)}
+    damaged = [(row.wave, row.shard) for row in recorded if (row.wave, row.shard) not in whole]
     if damaged:
-        before = segment.ledger.commits.at(segment.run, iteration - 1)
-        if before is None:
-            raise InfrastructureError(f"run {segment.run}: iteration {iteration - 1} is not in the ledger")
-        cursor = Cursor.from_json(before.state["cursor"])
-        prompts, _ = draw(segment.spec.data, segment.spec.seed, cursor, segment.spec.data.prompts_per_iteration)
         segment.fleet.sync(iteration - 1)
-        for row in _make(segment, branch, iteration, prompts, damaged):
+    for number, places in itertools.groupby(damaged, key=lambda place: place[0]):
+        if number >= len(waves):
+            raise InfrastructureError(f"run {segment.run}, iteration {iteration}: wave {number} is not in the ledger")
+        prompts = split_shards(_prompts_of(segment, waves[number])[0], waves[number].plan.shards)
+        for receipt in _make(segment, branch, iteration, waves[number], prompts, [shard for _, shard in places]):
+            row = _row(receipt)
             _record(segment, row, replaces=True)
-            whole[row.shard] = row
-    return references_of(whole[shard] for shard in sorted(whole))
+            whole[row.wave, row.shard] = row
+    outcomes = [wave.outcome for wave in waves if wave.outcome]
+    # An iteration from before waves were recorded was learnt from as it is.
+    admission = admission_of(outcomes) if outcomes else None
+    return SealedBatch(references_of(whole[place] for place in sorted(whole)), admission)
+
+
+# -- both -------------------------------------------------------------------------------------------------------------
 
 
 def whole_shards(segment: Segment, rows: Sequence[ShardRow]) -> list[ShardRow]:
     """Those whose files are there and agree with their digests; each other one is said."""
     damaged = damaged_shards(segment.folder, rows)
-    for row in rows:
-        if row.shard in damaged:
-            segment.observer.warned(f"{row.folder} is damaged; this shard alone is made again")
-    return [row for row in rows if row.shard not in damaged]
+    for row in damaged:
+        segment.observer.warned(f"{row.folder} is damaged; this shard alone is made again")
+    return [row for row in rows if row not in damaged]
 
 
 def has_damage(segment: Segment, branch: int, iteration: int) -> bool:
@@ -101,25 +189,30 @@ def split_shards(references: Sequence[PromptRef], shards: int) -> list[tuple[Pro
     return [tuple(references[bounds[i] : bounds[i + 1]]) for i in range(shards)]
 
 
+def _prompts_of(segment: Segment, wave: PlannedWave) -> tuple[tuple[PromptRef, ...], Cursor]:
+    """The prompts that a wave draws, and the cursor behind them."""
+    return draw(segment.spec.data, segment.spec.seed, wave.cursor, wave.plan.prompts)
+
+
 def _make(
-    segment: Segment, branch: int, iteration: int, prompts: Sequence[PromptRef], shards: Sequence[int]
-) -> Iterable[ShardRow]:
-    """Has shards made and yields their rows as manifests become durable; what took how long goes into a telemetry file."""
-    parts = split_shards(prompts, segment.spec.shards)
-    tasks = [
-        ShardTask(
-            WorkKey(segment.run, branch, iteration, "collect", shard=shard),
-            segment.fence.epoch,
-            parts[shard],
-            iteration - 1,
-        )
-        for shard in shards
-    ]
+    segment: Segment,
+    branch: int,
+    iteration: int,
+    wave: PlannedWave,
+    prompts: Sequence[tuple[PromptRef, ...]],
+    shards: Sequence[int],
+) -> Generator[ShardReceipt]:
+    """Has shards made and yields receipts as manifests become durable; what took how long goes into a telemetry file."""
+    number, epoch = wave.plan.wave, segment.fence.epoch
+    keys = {shard: WorkKey(segment.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}
+    tasks = [ShardTask(key, epoch, prompts[shard], iteration - 1) for shard, key in keys.items()]
     telemetry = {}
-    for receipt in segment.fleet.collect(tasks):
-        telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
-        yield _row(receipt)
-    write_telemetry(segment.folder, branch, iteration, f"collect.e{segment.fence.epoch:04d}", telemetry)
+    try:
+        for receipt in segment.fleet.collect(tasks):
+            telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
+            yield receipt
+    finally:
+        write_telemetry(segment.folder, branch, iteration, f"collect.w{number:02d}.e{epoch:04d}", telemetry)
 
 
 def _record(segment: Segment, row: ShardRow, replaces: bool) -> None:

@@ -58,6 +58,8 @@ def _copy_experience(
 ) -> None:
     commit = ledger.commits.at(parent, iteration, branch)
     assert commit is not None, "the caller has looked at every iteration"
+    for wave in ledger.records.waves(parent, commit.branch, iteration):
+        ledger.records.wave(fence, wave)
     for row in ledger.records.shards(parent, commit.branch, iteration):
         key = WorkKey(fence.run, commit.branch, iteration, "collect", wave=row.wave, shard=row.shard)
         folder = str(shard_folder(key, COPIED))

@@ -26,8 +26,8 @@ from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
 from flows.state import ControlState
+from yatt_core.controllers.sampling import sampling_metrics
 from yatt_core.data.prepared import sweep_prepared
-from yatt_core.data.prompts import Cursor
 from yatt_core.data.shard_log import sweep
 from yatt_core.errors import DataError
 from yatt_core.placement.policy import Telemetry
@@ -84,9 +84,9 @@ def place(segment: Segment, iteration: int) -> DecisionRow:
 
 
 @phase
-def collect(segment: Segment, iteration: int, cursor: Cursor) -> Experience:
-    """Has every logical shard's experience made and sealed; a shard that the ledger knows is not made again."""
-    experience = gather(segment, iteration, cursor)
+def collect(segment: Segment, iteration: int, state: ControlState) -> Experience:
+    """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
+    experience = gather(segment, iteration, state)
     segment.start.book_losses()  # of controllers whose shards went to others
     return experience
 
@@ -94,13 +94,13 @@ def collect(segment: Segment, iteration: int, cursor: Cursor) -> Experience:
 @phase
 def prepare(segment: Segment, iteration: int, experience: Experience) -> PrepareReceipt:
     """Has old and reference log-probabilities and advantages written, unless an earlier attempt left them whole."""
-    return prepared_columns(segment, segment.branch, iteration, experience.references)
+    return prepared_columns(segment, segment.branch, iteration, experience.batch)
 
 
 @phase
 def learn(segment: Segment, iteration: int, experience: Experience, prepared: PrepareReceipt) -> UpdateReceipt:
     """Has the trainer apply the iteration's optimizer steps, unless a recorded choice says that the update is skipped."""
-    task = batch_task(segment, segment.branch, iteration, "learn", experience.references)
+    task = batch_task(segment, segment.branch, iteration, "learn", experience.batch)
     if is_skipped(segment, segment.run, segment.branch, iteration):
         return segment.fleet.skip(task)
     return segment.fleet.learn(task, prepared)
@@ -155,6 +155,8 @@ def commit(
     new_snapshot = segment.snapshots.collect()
     sums = experience.sums
     metrics = experience_metrics(sums) + learning_metrics(prepared, update)
+    if segment.spec.samples_dynamically:
+        metrics += [Metric(key, value, RESULT) for key, value in sampling_metrics(experience.sampling).items()]
     if evaluation is not None:
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
@@ -163,6 +165,7 @@ def commit(
         state,
         iteration=iteration,
         cursor=experience.cursor,
+        sampling_average=experience.sampling.average_now,
         fingerprint=dict(update.fingerprint),
         reward_moments=prepared.reward_moments,
     )

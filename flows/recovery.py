@@ -15,7 +15,7 @@ from db.records import SnapshotRow
 from flows.answers import CURSOR, is_skipped, obey_rollback
 from flows.attempts import phase, recorded_receipt
 from flows.batches import batch_task, prepared_columns
-from flows.experience import sealed_shards, whole_shards
+from flows.experience import is_gathered, sealed_batch
 from flows.segment import Segment
 from flows.snapshots import other_weights
 from flows.state import ControlState, Recovered
@@ -83,13 +83,8 @@ def holds_state(segment: Segment, state: ControlState, standing: FleetStanding) 
         return False
     if standing.trainer_key != WorkKey(segment.run, segment.branch, following, "learn"):
         return False
-    rows = segment.ledger.records.shards(segment.run, segment.branch, following)
     prepared = recorded_receipt(segment, segment.branch, following, "prepare", PrepareReceipt)
-    return (
-        len(whole_shards(segment, rows)) == segment.spec.shards
-        and prepared is not None
-        and segment.fleet.prepared_is_whole(prepared)
-    )
+    return is_gathered(segment, following) and prepared is not None and segment.fleet.prepared_is_whole(prepared)
 
 
 def restore_newest(segment: Segment, iteration: int) -> int:
@@ -150,13 +145,13 @@ def replay(segment: Segment, iteration: int) -> None:
     if commit is None:
         raise InfrastructureError(f"run {segment.run}: iteration {iteration} is not in the ledger")
     # Of a parent's iterations a fork has copies of its own.
-    references = sealed_shards(segment, segment.run, commit.branch, iteration)
-    task = batch_task(segment, commit.branch, iteration, "learn", references)
+    batch = sealed_batch(segment, commit.branch, iteration)
+    task = batch_task(segment, commit.branch, iteration, "learn", batch)
     if is_skipped(segment, commit.run, commit.branch, iteration):
         receipt = segment.fleet.skip(task)
     else:
         then, now = commit.state["environment"].get("layout"), segment.start.environment.get("layout")
-        prepared = prepared_columns(segment, commit.branch, iteration, references, same_layout=then == now)
+        prepared = prepared_columns(segment, commit.branch, iteration, batch, same_layout=then == now)
         receipt = segment.fleet.learn(task, prepared)
     _compare(segment, commit, dict(receipt.fingerprint))
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from yatt_core.algorithms.moments import RewardMoments
+from yatt_core.controllers.sampling import FIRST_AVERAGE
 from yatt_core.data.prompts import Cursor
 from yatt_core.receipts import RecoverReceipt
 from yatt_core.spec.data import DataSpec
@@ -16,12 +17,14 @@ from yatt_core.spec.data import DataSpec
 class ControlState:
     """State after an iteration's commit. iteration: the last committed one, -1 before the first.
 
+    sampling_average: prompts per valid group, by which dynamic sampling draws its next wave.
     fingerprint: of the iteration's update, which a replay has to reproduce. best: the highest held-out accuracy and its
     iteration. environment: what the update's last bits depend on. reward_moments: of all rewards so far.
     """
 
     iteration: int
     cursor: Cursor
+    sampling_average: float = FIRST_AVERAGE
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     best: tuple[float, int] | None = None
@@ -37,6 +40,7 @@ class ControlState:
         return {
             "iteration": self.iteration,
             "cursor": self.cursor.to_json(),
+            "sampling_average": self.sampling_average,
             "fingerprint": dict(self.fingerprint),
             "environment": dict(self.environment),
             "best": list(self.best) if self.best else None,
@@ -50,6 +54,8 @@ class ControlState:
         return cls(
             iteration=state["iteration"],
             cursor=Cursor.from_json(state["cursor"]),
+            # Commits from before there was dynamic sampling have none.
+            sampling_average=state.get("sampling_average", FIRST_AVERAGE),
             fingerprint=state["fingerprint"],
             environment=state["environment"],
             best=(best[0], best[1]) if best else None,

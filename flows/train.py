@@ -85,7 +85,7 @@ def iterate(segment: Segment, state: ControlState) -> ControlState:
     """One iteration: every phase in order, ended by its commit."""
     iteration = state.iteration + 1
     place(segment, iteration)
-    experience = collect(segment, iteration, state.cursor)
+    experience = collect(segment, iteration, state)
     prepared = prepare(segment, iteration, experience)
     update = learn(segment, iteration, experience, prepared)
     sync(segment, iteration)

@@ -40,6 +40,10 @@ class InfrastructureError(YattError):
     """A process, machine, network or disk failed; trying again may help."""
 
 
+class CutError(InfrastructureError):
+    """Work is not waited for any more: it was over-dispatched, and enough of it is done."""
+
+
 class StorageFullError(InfrastructureError):
     """A disk or a quota is full; what was durable before stays. Trying again helps once there is room."""
 

@@ -51,6 +51,15 @@ class ShardTask:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What dynamic sampling decides by: one entry per prompt, in order of ordinal. tokens: of all of its responses."""
+
+    reward_min: tuple[float, ...] = ()
+    reward_max: tuple[float, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ShardReceipt:
     """A finished shard: its manifest is durable.
 
@@ -69,6 +78,7 @@ class ShardReceipt:
     sums: Mapping[str, float]
     timing: Mapping[str, float]
     adopted: bool = False
+    groups: GroupFacts = GroupFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +125,28 @@ class ShardRef:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchTask:
-    """An iteration's whole experience, to be prepared or learnt from; shards in canonical order.
+class Admission:
+    """Which of an iteration's groups an update learns from, by prompt ordinal, ascending.
 
-    reward_moments: of all iterations before, which `prepare` may scale rewards by.
+    padding: groups that fill the batch up and are masked. keep: samples at either end of a group's rewards; none for all.
+    """
+
+    groups: tuple[int, ...]
+    padding: tuple[int, ...] = ()
+    keep: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTask:
+    """An iteration's sealed experience, to be prepared or learnt from; shards in canonical order.
+
+    admission: what of it; none for all. reward_moments: of all iterations before, which `prepare` may scale rewards by.
     """
 
     key: WorkKey
     epoch: int
     shards: tuple[ShardRef, ...]
+    admission: Admission | None = None
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
 
 

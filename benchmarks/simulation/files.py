@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 
 from yatt_core import durable
@@ -11,7 +12,7 @@ from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.data.batch import SAMPLES_FILE, SHARD_KIND
 from yatt_core.keys import shard_folder
 from yatt_core.manifests import entry_of_bytes, publish_manifest
-from yatt_core.receipts import ShardReceipt, ShardTask, SnapshotReceipt
+from yatt_core.receipts import GroupFacts, ShardReceipt, ShardTask, SnapshotReceipt
 
 STATE_FILE = "state"
 
@@ -23,7 +24,9 @@ def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
     folder = shard_folder(key, task.epoch)
     durable.make_folder(run_folder / folder)
     durable.write_file(run_folder / folder / SAMPLES_FILE, data)
-    manifest_sha256 = publish_manifest(run_folder / folder, SHARD_KIND, {}, {SAMPLES_FILE: entry_of_bytes(data)})
+    groups = GroupFacts((0.0,) * prompts, (1.0,) * prompts, (1,) * prompts)
+    files = {SAMPLES_FILE: entry_of_bytes(data)}
+    manifest_sha256 = publish_manifest(run_folder / folder, SHARD_KIND, {"groups": asdict(groups)}, files)
     names = ("correct", "truncated", "reward_errors", "zero_spread_groups", "reward", "reward_squared")
     counts = dict.fromkeys(("prompts", "samples", "prompt_tokens", "response_tokens"), float(prompts))
     return ShardReceipt(
@@ -37,6 +40,7 @@ def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
         group_digests=b"".join(hashlib.sha256(b"%d" % prompt.ordinal).digest() for prompt in task.prompts),
         sums=counts | dict.fromkeys(names, 0.0),
         timing={},
+        groups=groups,
     )
 
 

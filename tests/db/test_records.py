@@ -60,6 +60,11 @@ def test_a_wave_obeys_its_first_plan(ledger: Ledger, run: str, fence: Fence) -> 
     with pytest.raises(OutOfOrder, match="wave 5"):
         ledger.records.settle_wave(fence, 0, 1, 5, {})
     assert ledger.records.waves(run, 0, 1) == [replace(plan, outcome={"admitted": [1]})]
+    assert not ledger.events.of_kind(run, "sampling_short")
+    ledger.records.wave(fence, replace(plan, wave=1))
+    ledger.records.settle_wave(fence, 0, 1, 1, {"admitted": []}, "too few are valid")
+    (link,) = ledger.events.of_kind(run, "sampling_short")
+    assert link.body == {"branch": 0, "iteration": 1, "wave": 1, "warning": "too few are valid"}
 
 
 @pytest.mark.postgresql

@@ -20,10 +20,14 @@ from yatt_core.errors import ExitCode, YattError
 
 
 class KillingObserver(SilentObserver):
-    """Kills this process, as `kill -9` would, once a phase of an iteration is under way."""
+    """Kills this process, as `kill -9` would, once a phase of an iteration is under way.
 
-    def __init__(self, home: Home, run: str, phase: str, iteration: int) -> None:
-        self._home, self._run, self._moment = home, run, (iteration, phase)
+    Of `collect`: once a shard of the wave is recorded, or with `settled` in its place once that wave is settled.
+    """
+
+    def __init__(self, home: Home, run: str, phase: str, iteration: int, wave: int) -> None:
+        self._settled, self._wave = phase == "settled", wave
+        self._home, self._run, self._moment = home, run, (iteration, "collect" if self._settled else phase)
 
     def phase_started(self, iteration: int, phase: str) -> None:
         if (iteration, phase) == self._moment:
@@ -35,23 +39,29 @@ class KillingObserver(SilentObserver):
             while True:
                 attempts = [a for a in ledger.phases.attempts(self._run, 0, iteration) if a.phase == phase]
                 under_way = any(attempt.state == "DISPATCHED" for attempt in attempts)
-                if under_way and (phase != "collect" or ledger.records.shards(self._run, 0, iteration)):
+                if under_way and (phase != "collect" or self._has_come(ledger, iteration)):
                     os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(0.001)
+
+    def _has_come(self, ledger: Ledger, iteration: int) -> bool:
+        if self._settled:
+            waves = ledger.records.waves(self._run, 0, iteration)
+            return any(row.wave == self._wave and row.outcome is not None for row in waves)
+        return bool(ledger.records.shards(self._run, 0, iteration, self._wave))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("home", type=Path)
     parser.add_argument("run")
-    parser.add_argument("--kill", metavar="PHASE:ITERATION")
+    parser.add_argument("--kill", metavar="PHASE:ITERATION[:WAVE]")
     parser.add_argument("--accept-drift", action="store_true")
     arguments = parser.parse_args()
     home = Home(arguments.home)
     observer = SilentObserver()
     if arguments.kill:
-        phase, _, iteration = arguments.kill.partition(":")
-        observer = KillingObserver(home, arguments.run, phase, int(iteration))
+        phase, iteration, *wave = arguments.kill.split(":")
+        observer = KillingObserver(home, arguments.run, phase, int(iteration), int(wave[0]) if wave else 0)
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     try:
         outcome = run_segment(home, arguments.run, observer, tracker, arguments.accept_drift)

@@ -1,7 +1,8 @@
-"""Reward functions that misbehave while a file says so."""
+"""Reward functions that misbehave while a file says so, and one under which few groups are worth learning from."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -20,3 +21,14 @@ def broken(prompt: Prompt, response: str, switch: str) -> float:
     if fault == "die":
         os._exit(9)
     return float("nan") if fault == "nan" else 0.5
+
+
+def sparse(prompt: Prompt, response: str, share: float) -> float:
+    """0 for most prompts whatever the response; for that share of them 0 or 1, by the response."""
+    if _noise(prompt.prompt_id) >= share:
+        return 0.0
+    return float(_noise(response) < 0.5)
+
+
+def _noise(text: str) -> float:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") / 2.0**64

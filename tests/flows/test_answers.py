@@ -16,7 +16,10 @@ from flows.protocols import SilentObserver
 from flows.recovery import committed_state
 from flows.segment import Segment
 from flows.state import ControlState
+from flows.waves import plan_wave
 from tests.services import ROOT
+from yatt_core.controllers.sampling import WavePlan
+from yatt_core.data.prompts import draw
 from yatt_core.errors import DataError, InfrastructureError, NumericError, ReplayError, StorageFullError, YattError
 from yatt_core.spec import load_spec
 
@@ -45,8 +48,6 @@ def fail(segment: Segment, phase: str, iteration: int, error: YattError) -> None
 
 def commit(segment: Segment, iteration: int) -> ControlState:
     """Commits an iteration; the cursor moves on by an iteration's prompts, as in a run."""
-    from yatt_core.data.prompts import draw
-
     if iteration == 0:
         state = ControlState.initial(segment.spec.data)
     else:
@@ -126,6 +127,21 @@ def test_a_rollback_opens_a_branch_that_draws_other_prompts(opened: Opened) -> N
     assert not obey_rollback(segment, state), "once"
     with pytest.raises(Paused, match="again and again"):
         fail(segment, "learn", 4, NumericError("the loss is nan"))
+
+
+def test_a_rollback_skips_all_that_the_waves_of_the_failed_iteration_drew(opened: Opened) -> None:
+    segment = opened("recovery.on_non_finite=rollback", "dynamic_sampling.kind=valid_group")
+    states = [commit(segment, iteration) for iteration in range(3)]
+    snapshot(segment, 1)
+    cursor = states[-1].cursor
+    for wave, prompts in enumerate((20, 7)):
+        plan_wave(segment, 3, WavePlan(wave, prompts, prompts, 4, 8, 1.0), cursor)
+        _, cursor = draw(segment.spec.data, segment.spec.seed, cursor, prompts)
+    with pytest.raises(PhaseRetry):
+        fail(segment, "learn", 3, NumericError("the loss is nan"))
+    assert obey_rollback(segment, states[-1])
+    assert committed_state(segment).cursor == cursor
+    assert cursor.ordinal == states[-1].cursor.ordinal + 27
 
 
 def test_without_a_snapshot_there_is_nothing_to_roll_back_to(opened: Opened) -> None:

@@ -46,7 +46,7 @@ class Driver:
         return process.output
 
     def drive_until_killed(self, run: str, moment: str) -> None:
-        """Runs a driver that kills itself at PHASE:ITERATION, in the middle of it."""
+        """Runs a driver that kills itself at PHASE:ITERATION, or PHASE:ITERATION:WAVE, in the middle of it."""
         self.drive(run, "--kill", moment, expect=-signal.SIGKILL)
 
     def end_actors(self, run: str) -> None:

@@ -30,6 +30,8 @@ VIRTUAL = (
     "iterations=6", "snapshots.every=2", "evaluation.every=2", "data.logical_shards=2", "data.held_out=4",
     "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000",
     "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000", "recovery.quarantine_after=1000",
+    "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
+    'rewards.parts=[{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: 0.3}}]',
 )  # fmt: skip
 TORCH = (
     "snapshots.every=2", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
@@ -41,6 +43,10 @@ NEVER_MISSING = (
     "driver dies: after COMMIT of db.lease.Leases.acquire",
     "driver dies: after COMMIT of db.phases.Phases.dispatch",
     "driver dies: an item of Fleet.collect",
+    "driver dies: before COMMIT of db.records.Records.wave",
+    "driver dies: after COMMIT of db.records.Records.wave",
+    "driver dies: before COMMIT of db.records.Records.settle_wave",
+    "driver dies: after COMMIT of db.records.Records.settle_wave",
     "driver dies: before Fleet.sync",
     "driver dies: after Fleet.learn",
     "driver dies: after MlflowTracker.deliver",

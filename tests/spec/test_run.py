@@ -172,6 +172,16 @@ def test_exact_needs_float32_and_says_what_stands_in_its_way():
     assert loose.exact_obstacles() == ["rollout.engine.dtype is bfloat16, exact needs float32"]
 
 
+def test_a_cut_of_stragglers_stands_in_the_way_of_exactness():
+    cut = {"kind": "valid_group", "overdispatch": {"factor": 1.5}}
+    (line,) = mistakes(dynamic_sampling=cut)
+    assert line == (
+        "exact: set it to false, because dynamic_sampling.overdispatch cuts by arrival, exact needs every response"
+    )
+    assert spec(dynamic_sampling=cut, exact=False).samples_dynamically
+    assert not spec().samples_dynamically
+
+
 TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
 
 
@@ -195,6 +205,20 @@ TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
         (
             {"rollout__samples_per_prompt": 8, "rollout__batch_samples": 7},
             "rollout: batch_samples 7 is less than samples_per_prompt 8: the answers to a prompt are decoded together",
+        ),
+        (
+            {"dynamic_sampling": {"kind": "best_and_worst", "keep": 5}, "rollout__samples_per_prompt": 9},
+            "dynamic_sampling.keep: 5 best and 5 worst samples are more than rollout.samples_per_prompt 9; "
+            "right would be at most 4",
+        ),
+        (
+            {
+                "dynamic_sampling": {"kind": "all", "overdispatch": {"factor": 1.25}},
+                "exact": False,
+                "data__logical_shards": 4,
+            },
+            "dynamic_sampling.overdispatch.factor: of 80 prompts in shards of up to 20 none could be cut without falling "
+            "below data.prompts_per_iteration 64; raise it, or data.logical_shards",
         ),
         (
             {"rollout__max_new_tokens": 64, "model": {"kind": "from_config", "max_positions": 64}},

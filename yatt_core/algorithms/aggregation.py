@@ -23,6 +23,8 @@ def token_weights(lengths: Int64, aggregation: Aggregation, max_new_tokens: int)
     fixed_length: 1 / (N max_new_tokens) (Dr. GRPO, arXiv 2503.20783). A response without tokens still counts in N.
     """
     count = len(lengths)
+    if not count:
+        return np.empty(0)
     match aggregation:
         case "token_mean":
             return np.full(count, 1.0 / max(int(lengths.sum()), 1))

@@ -13,7 +13,7 @@ from typing import Any
 
 from yatt_core.cluster.presence import Presence
 from yatt_core.controllers.dispatch import DispatchQueue, Ticket
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec
 
@@ -67,7 +67,14 @@ class Dispatcher:
 
     async def forget(self, owner: str) -> None:
         """Drops what an owner waits for or holds, who is dead or gave up."""
-        self._refuse(self._queue.forget(owner), f"{owner} gave up its batches")
+        self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} gave up its batches"))
+        self._advance()
+
+    async def cut(self, epoch: int, owners: Sequence[str]) -> None:
+        """Drops what these owners wait for, whose work is not waited for any more; what engines hold goes on to its end."""
+        self._presence.fence.check(epoch)
+        for owner in owners:
+            self._refuse(self._queue.forget(owner), CutError(f"what {owner} waits for is not wanted any more"))
         self._advance()
 
     async def retain(self, owners: Sequence[str]) -> None:
@@ -83,8 +90,8 @@ class Dispatcher:
     def _advance(self) -> None:
         for ticket, index in self._queue.grant():
             self._granted.pop(ticket.number).set_result(index)
-        self._refuse(self._queue.stranded(), "no rollout engine is left")
+        self._refuse(self._queue.stranded(), InfrastructureError("no rollout engine is left"))
 
-    def _refuse(self, tickets: Sequence[Ticket], reason: str) -> None:
+    def _refuse(self, tickets: Sequence[Ticket], error: InfrastructureError) -> None:
         for ticket in tickets:
-            self._granted.pop(ticket.number).set_exception(InfrastructureError(reason))
+            self._granted.pop(ticket.number).set_exception(error)

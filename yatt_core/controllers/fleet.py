@@ -269,6 +269,11 @@ class Fleet:
         receipt: ShardReceipt = self._get([reference], name, [name])[0]
         return receipt
 
+    def cut(self) -> None:
+        """Takes back what controllers still wait for; what engines are at goes on, and its shards are not asked for."""
+        dispatcher, owners = self._crew.of(DISPATCHER)[0], self._members(CONTROLLER)
+        self._get([dispatcher.cut.remote(self._epoch, owners)], "the dispatcher to cut", [f"{DISPATCHER}-0"])
+
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Old and reference log-probabilities where needed, and the advantages."""
         receipt: PrepareReceipt = self._all_ranks("prepare", task)[0]

@@ -15,7 +15,7 @@ import ray
 
 from yatt_core.cluster.metering import unwrap_ray_error
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult
-from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.errors import CutError, FencedError, InfrastructureError
 from yatt_core.fence import EpochFence
 
 Tag = TypeVar("Tag")
@@ -66,6 +66,7 @@ class GenerationStream(Generic[Tag]):
     def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
         """Each submitted batch's tag and result; more may be submitted while it is consumed.
 
+        Ends early where the rest is cut: batches that no engine has begun are then never answered.
         Raises `InfrastructureError` when an engine or the dispatcher is lost, `FencedError` when they obey an epoch that
         is not the run's driver's, and what an engine raised.
         """
@@ -73,11 +74,13 @@ class GenerationStream(Generic[Tag]):
             ready, _ = ray.wait([*self._running, *self._queued], num_returns=1)
             reference = ready[0]
             if reference in self._queued:
-                self._start(reference)
+                if not self._start(reference):
+                    return
             elif (answer := self._collect(reference)) is not None:
                 yield answer
 
-    def _start(self, reference: Any) -> None:
+    def _start(self, reference: Any) -> bool:
+        """Gives a batch to the engine that was granted; false where it is cut."""
         batch = self._queued.pop(reference)
         try:
             grant = _Grant(*self._get(reference, "the dispatcher"))
@@ -85,8 +88,11 @@ class GenerationStream(Generic[Tag]):
             if not self._is_outdated(batch):
                 raise
             self.submit(batch.tag, batch.request)
+        except CutError:
+            return False
         else:
             self._generate(batch, grant)
+        return True
 
     def _generate(self, batch: _Batch[Tag], grant: _Grant) -> None:
         epoch = self._fence.epoch

@@ -41,6 +41,7 @@ class ExperienceBatch:
     ordinals, samples, weight_versions: [N]. prompt_tokens: [sum of prompt lengths] with prompt_offsets [N + 1].
     response_tokens, log_probs_sampler, loss_mask: [T] with response_offsets [N + 1]. rewards (total), correct, truncated:
     [N]. reward_parts: name of the part -> [N]. media: content addresses of each prompt's images, N tuples; empty without.
+    padding: ordinals of the groups that only fill the batch up: none of their tokens counts, nor they in any statistic.
     """
 
     ordinals: Int64
@@ -57,6 +58,7 @@ class ExperienceBatch:
     truncated: Bool
     weight_versions: Int32
     media: tuple[tuple[str, ...], ...] = ()
+    padding: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ordinals)
@@ -75,6 +77,11 @@ class ExperienceBatch:
     def lengths(self) -> Int64:
         """Tokens of each sample, prompt and response together, [N]."""
         return self.prompt_lengths + self.response_lengths
+
+    @property
+    def learnt(self) -> Bool:
+        """Which samples are learnt from, [N]: all but the padding."""
+        return ~np.isin(self.ordinals, np.array(self.padding, dtype=np.int64))
 
     @property
     def group_offsets(self) -> Int64:
@@ -100,6 +107,7 @@ class ExperienceBatch:
             truncated=self.truncated[indices],
             weight_versions=self.weight_versions[indices],
             media=tuple(self.media[i] for i in indices) if self.media else (),
+            padding=self.padding,
         )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from yatt_core.data.columns import Array, Int64, fixed_column, ragged_column, text_column
 from yatt_core.errors import DataError
+from yatt_core.receipts import GroupFacts
 
 PART_PREFIX = "reward/"
 FINISH_STOP, FINISH_LENGTH = "stop", "length"
@@ -134,6 +135,17 @@ def group_digest(table: pa.Table) -> bytes:
     if len(digests) != 32:
         raise DataError(f"experience: rows of one prompt expected, these are of {len(digests) // 32}")
     return digests
+
+
+def group_facts(table: pa.Table) -> GroupFacts:
+    """What dynamic sampling decides by, of a canonical table."""
+    rewards, bounds = fixed_column(table, "reward"), group_offsets(fixed_column(table, "prompt_ordinal"))
+    tokens = np.diff(ragged_column(table, "response_tokens")[1][bounds])
+    return GroupFacts(
+        reward_min=tuple(np.minimum.reduceat(rewards, bounds[:-1]).tolist()),
+        reward_max=tuple(np.maximum.reduceat(rewards, bounds[:-1]).tolist()),
+        tokens=tuple(tokens.tolist()),
+    )
 
 
 def sums_of(table: pa.Table) -> dict[str, float]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,11 @@ from yatt_core import durable
 from yatt_core.data.batch import SAMPLES_FILE, SHARD_KIND, load_table
 from yatt_core.data.chunks import Chunk, read_chunk, write_chunk
 from yatt_core.data.columns import fixed_column
-from yatt_core.data.experience import canonical_table, group_digests, sums_of
+from yatt_core.data.experience import canonical_table, group_digests, group_facts, sums_of
 from yatt_core.errors import DataError, FencedError
 from yatt_core.keys import WorkKey, iteration_folder, shard_folder
 from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
-from yatt_core.receipts import ShardReceipt, ShardRef
+from yatt_core.receipts import GroupFacts, ShardReceipt, ShardRef
 
 _log = logging.getLogger(__name__)
 _FOLDER = re.compile(r"w\d+-s\d+\.e(\d+)(?:\.(\d+))?")
@@ -148,11 +148,6 @@ class RecordedShard(Protocol):
     """A shard as the ledger names it."""
 
     @property
-    def shard(self) -> int:
-        """Its number."""
-        ...
-
-    @property
     def folder(self) -> str:
         """Relative to the run folder."""
         ...
@@ -163,16 +158,27 @@ class RecordedShard(Protocol):
         ...
 
 
-def damaged_shards(run_folder: Path, rows: Iterable[RecordedShard]) -> list[int]:
-    """Numbers of the recorded shards whose files are missing or changed; what is wrong with each is said in the log."""
+Recorded = TypeVar("Recorded", bound=RecordedShard)
+
+
+def damaged_shards(run_folder: Path, rows: Iterable[Recorded]) -> list[Recorded]:
+    """The recorded shards whose files are missing or changed; what is wrong with each is said in the log."""
     damaged = []
     for row in rows:
         try:
             verify_shard(run_folder, row.folder, row.manifest_sha256)
         except DataError as error:
-            _log.error("shard %d has to be made again: %s", row.shard, error)
-            damaged.append(row.shard)
+            _log.error("%s has to be made again: %s", row.folder, error)
+            damaged.append(row)
     return damaged
+
+
+def read_group_facts(run_folder: Path, row: RecordedShard) -> GroupFacts:
+    """What a recorded shard's manifest says of its groups. Raises `DataError` for another manifest than the recorded one."""
+    fields = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields
+    if "groups" not in fields:
+        raise DataError(f"{run_folder / row.folder / MANIFEST}: tells nothing of its groups, an older version made it")
+    return _groups(fields)
 
 
 def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
@@ -229,7 +235,12 @@ def _facts(key: WorkKey, epoch: int, plan: str, table: pa.Table) -> dict[str, An
         "prompt_ordinals": np.unique(fixed_column(table, "prompt_ordinal")).tolist(),
         "group_digests": [digests[start : start + 32].hex() for start in range(0, len(digests), 32)],
         "weight_versions": np.unique(fixed_column(table, "weight_version")).tolist(),
+        "groups": {name: list(values) for name, values in asdict(group_facts(table)).items()},
     }
+
+
+def _groups(facts: Mapping[str, Any]) -> GroupFacts:
+    return GroupFacts(**{name: tuple(values) for name, values in facts["groups"].items()})
 
 
 def _receipt(
@@ -254,6 +265,7 @@ def _receipt(
         sums=dict(sums),
         timing=dict(timing),
         adopted=adopted,
+        groups=_groups(facts),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal, Self
 
@@ -11,6 +12,7 @@ from yatt_core.digests import json_digest
 from yatt_core.spec.algorithm import AlgorithmSpec, GrpoSpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.data import DataSpec
+from yatt_core.spec.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
 from yatt_core.spec.model import ModelFromConfig, ModelSpec, WarmupSpec
 from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
@@ -75,6 +77,7 @@ class RunSpec(SpecModel):
     """`null`: the first iteration starts from the model as it is."""
     data: DataSpec
     rollout: RolloutSpec = RolloutSpec()
+    dynamic_sampling: DynamicSamplingSpec = AllGroups()
     rewards: RewardSpec
     algorithm: AlgorithmSpec = GrpoSpec()
     trainer: TrainerSpec = TrainerSpec()
@@ -102,6 +105,11 @@ class RunSpec(SpecModel):
         return self.rollout.engine.kind == "virtual"
 
     @property
+    def samples_dynamically(self) -> bool:
+        """True where not every sampled group is learnt from."""
+        return self.dynamic_sampling != AllGroups()
+
+    @property
     def accuracy_part(self) -> str:
         """Name of the reward part that tells right from wrong."""
         return self.rewards.accuracy_part or self.rewards.parts[0].name
@@ -117,6 +125,8 @@ class RunSpec(SpecModel):
         for place, engine in (("rollout", self.rollout.engine), ("trainer", self.trainer.engine)):
             if getattr(engine, "dtype", "float32") != "float32":
                 obstacles.append(f"{place}.engine.dtype is {getattr(engine, 'dtype', '')}, exact needs float32")
+        if self.dynamic_sampling.overdispatch is not None:
+            obstacles.append("dynamic_sampling.overdispatch cuts by arrival, exact needs every response")
         return obstacles
 
     @model_validator(mode="after")
@@ -146,8 +156,26 @@ class RunSpec(SpecModel):
             )
         if self.rollout.samples_per_prompt < 2:
             yield "rollout.samples_per_prompt: grpo compares the answers to a prompt, so at least 2 are needed"
+        yield from self._unfit_sampling()
         if not self.virtual and isinstance(self.model, ModelFromConfig):
             yield from self._too_long(self.model)
+
+    def _unfit_sampling(self) -> Iterator[str]:
+        sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt
+        if isinstance(sampling, BestAndWorst) and 2 * sampling.keep > samples:
+            yield (
+                f"dynamic_sampling.keep: {sampling.keep} best and {sampling.keep} worst samples are more than "
+                f"rollout.samples_per_prompt {samples}; right would be at most {samples // 2}"
+            )
+        if sampling.overdispatch is not None:
+            wanted = self.data.prompts_per_iteration
+            sent = math.ceil(wanted * sampling.overdispatch.factor)
+            largest = math.ceil(sent / min(self.data.logical_shards, sent))
+            if sent - largest < wanted:
+                yield (
+                    f"dynamic_sampling.overdispatch.factor: of {sent} prompts in shards of up to {largest} none could be "
+                    f"cut without falling below data.prompts_per_iteration {wanted}; raise it, or data.logical_shards"
+                )
 
     def _too_long(self, model: ModelFromConfig) -> Iterator[str]:
         if self.rollout.max_new_tokens >= model.max_positions:

@@ -47,8 +47,9 @@ class GrpoLearner:
     def gradients(self, batch: ExperienceBatch, columns: PreparedColumns, step: StepPlan) -> LossSums:
         """Leaves the summed gradients of the step in the optimizer; returns its sums over all ranks."""
         weights = np.zeros(len(batch))
-        weights[step.samples] = token_weights(
-            counted_lengths(batch)[step.samples], self._spec.algorithm.aggregation, self._spec.rollout.max_new_tokens
+        learnt = step.samples[batch.learnt[step.samples]]
+        weights[learnt] = token_weights(
+            counted_lengths(batch)[learnt], self._spec.algorithm.aggregation, self._spec.rollout.max_new_tokens
         )
         self._optimizer.gradients.zero_()
         sums = LossSums()

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from yatt_core.algorithms.advantages import advantages
 from yatt_core.algorithms.moments import scaled
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.columns import offsets_of, ragged_positions
 from yatt_core.data.prepared import PreparedColumns
+from yatt_core.engines.train.batch_advantages import batch_advantages
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import PolicyForward, assemble
 from yatt_core.engines.train.optimizer import FlatAdamW
-from yatt_core.engines.train.plan import StepPlan, plan_step, seeded_permutation
+from yatt_core.engines.train.plan import StepPlan, plan_step
 from yatt_core.errors import NumericError
 from yatt_core.receipts import BatchTask
 from yatt_core.spec.run import RunSpec
@@ -67,7 +67,7 @@ class Preparer:
             divergence = self._divergence(batch, share, old, ref)
             rewards = rewards - kl.coefficient * divergence
             metrics["kl"] = float(divergence.sum() / max(np.count_nonzero(batch.loss_mask), 1))
-        values = self._advantages(rewards, np.diff(batch.group_offsets), task.key.branch, task.key.iteration)
+        values = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise NumericError(f"advantage {values[row]} of prompt ordinal {batch.ordinals[row]} is not finite")
@@ -96,14 +96,6 @@ class Preparer:
                 sums[sample] = differences[start:stop].sum()
         total: Float64 = self._collective.sum(torch.from_numpy(sums)).numpy()
         return total
-
-    def _advantages(self, rewards: Float64, sizes: Int64, branch: int, iteration: int) -> Float64:
-        algorithm = self._spec.algorithm
-        values = advantages(rewards, sizes, algorithm.normalise, algorithm.epsilon)
-        if algorithm.permute_advantages:
-            seeds = (self._spec.seed, branch, iteration)
-            values = values[seeded_permutation(len(values), "permute_advantages", *seeds)]
-        return values
 
 
 def _columns(

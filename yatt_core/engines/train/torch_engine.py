@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from yatt_core.algorithms.moments import group_moments, merged
 from yatt_core.algorithms.schedule import learning_rate_share
-from yatt_core.data.batch import ExperienceBatch, load_batch
+from yatt_core.data.admission import load_admitted_batch
+from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.inputs import Inputs
 from yatt_core.data.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
 from yatt_core.data.text import open_codec
 from yatt_core.digests import weights_digest
 from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
 from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.train.batch_advantages import moments_behind
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.learner import GrpoLearner, update_metrics
@@ -123,7 +124,7 @@ class TorchTrainEngine:
             return None
         folder, digests = publish_prepared(self._context.run_folder, task.key, task.epoch, files)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
-        moments = merged(task.reward_moments, group_moments(batch.rewards, np.diff(batch.group_offsets)))
+        moments = moments_behind(task.reward_moments, batch)
         return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
@@ -251,8 +252,9 @@ class TorchTrainEngine:
 
     def _load(self, task: BatchTask) -> ExperienceBatch:
         """The task's batch; sealed shards never change, so that `learn` takes the one that `prepare` read."""
-        if self._batch is None or self._batch[0].shards != task.shards:
-            self._batch = (task, load_batch(self._context.run_folder, task.shards))
+        kept = None if self._batch is None else (self._batch[0].shards, self._batch[0].admission)
+        if self._batch is None or kept != (task.shards, task.admission):
+            self._batch = (task, load_admitted_batch(self._context.run_folder, task))
         return self._batch[1]
 
     def _columns(self, batch: ExperienceBatch, prepared: PrepareReceipt) -> PreparedColumns:

@@ -16,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from yatt_core.algorithms.advantages import advantages
-from yatt_core.algorithms.moments import group_moments, merged, scaled
-from yatt_core.data.batch import load_batch, load_table
+from yatt_core.algorithms.moments import scaled
+from yatt_core.data.admission import load_admitted_batch, load_admitted_table
 from yatt_core.data.experience import group_digests
 from yatt_core.data.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.digests import weights_digest
 from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
-from yatt_core.engines.train.plan import seeded_permutation
+from yatt_core.engines.train.batch_advantages import batch_advantages, moments_behind
 from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
@@ -97,17 +96,13 @@ class VirtualTrainEngine:
         self._require(task.key.iteration - 1, f"prepare {task.key}")
         if self._rank != 0:
             return None
-        batch = load_batch(self._context.run_folder, task.shards)
+        batch = load_admitted_batch(self._context.run_folder, task)
         algorithm = self._spec.algorithm
-        sizes = np.diff(batch.group_offsets)
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        values = advantages(rewards, sizes, algorithm.normalise, algorithm.epsilon)
-        if algorithm.permute_advantages:
-            seeds = (self._spec.seed, task.key.branch, task.key.iteration)
-            values = values[seeded_permutation(len(values), "permute_advantages", *seeds)]
+        values = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
         columns = PreparedColumns(batch.ordinals, batch.samples, values, batch.response_offsets)
         folder, files = write_prepared(self._context.run_folder, task.key, task.epoch, [columns])
-        moments = merged(task.reward_moments, group_moments(batch.rewards, sizes))
+        moments = moments_behind(task.reward_moments, batch)
         return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
@@ -122,7 +117,7 @@ class VirtualTrainEngine:
         self._require(iteration - 1, f"learn {task.key}")
         if task.key.branch == 0 and iteration in self._engine.non_finite_at:
             raise NumericError(f"{task.key}: the loss is nan, as trainer.engine.non_finite_at wants it")
-        table = load_table(self._context.run_folder, task.shards)
+        table = load_admitted_table(self._context.run_folder, task)
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
         tokens = int(columns.response_offsets[-1])
         self._state = hashlib.sha256(self._state + group_digests(table) + _columns_digest(columns)).digest()

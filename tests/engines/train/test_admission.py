@@ -1,0 +1,103 @@
+"""What dynamic sampling dropped or only padded with changes no gradient, under every statistic and denominator of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines.train.support import make_engine, make_model_folder, make_spec, prepare, random_rows, write_shards
+from yatt_core.data.admission import best_and_worst
+from yatt_core.data.prepared import read_prepared
+from yatt_core.receipts import Admission, BatchTask
+
+ADMITTED, PADDING, DROPPED = (1, 4), (0, 5), (2, 3)
+ALGORITHMS: list[dict[str, Any]] = [
+    {"aggregation": "token_mean", "normalise": "batch_std", "entropy_bonus": 0.01},
+    {"aggregation": "sequence_mean", "normalise": "group_std", "kl": {"coefficient": 0.05}},
+    {"aggregation": "fixed_length", "normalise": "group_mean", "kl": {"coefficient": 0.05, "where": "reward"}},
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_folder(tmp_path_factory.mktemp("model"))
+
+
+def varied_rows() -> list[dict[str, Any]]:
+    """Rewards that differ within every group, so that each would count."""
+    rows = random_rows(1, seed=4)
+    for row in rows:
+        row["reward"] = row["reward/exact"] = float((row["sample"] * 5 + row["prompt_ordinal"]) % 4) / 3
+    return rows
+
+
+def learnt(folder: Path, model: Path, algorithm: dict[str, Any], task: BatchTask) -> tuple[dict[str, Any], Any]:
+    """The weights and metrics after one update."""
+    engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), folder, model)
+    engine.warm_up()
+    receipt = engine.learn(task, prepare(engine, task))
+    return {name: array.copy() for name, array in engine.export_weights().items()}, receipt
+
+
+def assert_same(one: tuple[dict[str, Any], Any], other: tuple[dict[str, Any], Any]) -> None:
+    for name, array in one[0].items():
+        np.testing.assert_allclose(other[0][name], array, atol=2e-6, rtol=0, err_msg=name)
+    assert one[1].metrics["tokens"] == other[1].metrics["tokens"] > 0
+    assert one[1].metrics["grad_norm"] == pytest.approx(other[1].metrics["grad_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm["aggregation"])
+def test_padding_and_dropped_groups_change_no_gradient(tmp_path: Path, model: Path, algorithm: dict[str, Any]) -> None:
+    rows = varied_rows()
+    alone = write_shards(tmp_path / "alone", 1, [row for row in rows if row["prompt_ordinal"] in ADMITTED])
+    drawn = write_shards(tmp_path / "drawn", 1, rows)
+    task = replace(drawn, admission=Admission(ADMITTED, PADDING))
+    expected = learnt(tmp_path / "alone", model, algorithm, alone)
+    assert_same(expected, learnt(tmp_path / "drawn", model, algorithm, task))
+    everything = learnt(tmp_path / "drawn", model, algorithm, drawn)
+    assert max(float(np.abs(everything[0][name] - array).max()) for name, array in expected[0].items()) > 1e-4
+
+
+def test_samples_that_were_not_kept_change_no_gradient(tmp_path: Path, model: Path) -> None:
+    rows, kept = varied_rows(), []
+    for ordinal in ADMITTED:
+        group = [row for row in rows if row["prompt_ordinal"] == ordinal]
+        kept += [group[i] for i in best_and_worst(np.array([row["reward"] for row in group]), 1)]
+    alone = write_shards(tmp_path / "alone", 1, kept)
+    task = replace(write_shards(tmp_path / "drawn", 1, rows), admission=Admission(ADMITTED, PADDING, keep=1))
+    assert len(kept) == 4
+    for algorithm in ALGORITHMS[:1]:
+        assert_same(
+            learnt(tmp_path / "alone", model, algorithm, alone), learnt(tmp_path / "drawn", model, algorithm, task)
+        )
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
+def test_an_update_from_padding_alone_leaves_fresh_weights_as_they_are(
+    tmp_path: Path, model: Path, aggregation: str
+) -> None:
+    """Every group is masked; the plan still has its steps."""
+    task = replace(write_shards(tmp_path, 1, varied_rows()), admission=Admission((), tuple(range(6))))
+    algorithm = {"aggregation": aggregation, "mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01}
+    engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), tmp_path, model)
+    before = {name: array.copy() for name, array in engine.export_weights().items()}
+    prepared = prepare(engine, task)
+    receipt = engine.learn(task, prepared)
+    assert (receipt.version, receipt.metrics["tokens"], receipt.metrics["grad_norm"]) == (1, 0.0, 0.0)
+    assert all((engine.export_weights()[name] == array).all() for name, array in before.items())
+    columns = read_prepared(tmp_path, prepared.folder, prepared.files)
+    assert len(columns.advantages) == 24 and not columns.advantages.any()
+
+
+def test_mini_batches_divide_the_target_whatever_was_admitted(tmp_path: Path, model: Path) -> None:
+    """Two of four groups are padding: both steps are taken, and the digest of the plan tells where everything went."""
+    rows = varied_rows()
+    task = replace(write_shards(tmp_path, 1, rows), admission=Admission(ADMITTED, PADDING))
+    _, receipt = learnt(tmp_path, model, {"mini_batches": 4}, task)
+    counted = sum(sum(row["loss_mask"]) for row in rows if row["prompt_ordinal"] in ADMITTED)
+    assert receipt.metrics["tokens"] == counted
+    assert np.isfinite(receipt.metrics["loss"])
