@@ -55,7 +55,7 @@ class ControlState:
             iteration=state["iteration"],
             cursor=Cursor.from_json(state["cursor"]),
             # Commits from before there was dynamic sampling have none.
-            sampling_average=state.get("sampling_average", FIRST_AVERAGE),
+            sampling_average=float(state.get("sampling_average", FIRST_AVERAGE)),
             fingerprint=state["fingerprint"],
             environment=state["environment"],
             best=(best[0], best[1]) if best else None,

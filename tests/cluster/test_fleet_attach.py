@@ -125,6 +125,20 @@ def test_calls_of_a_replaced_driver_are_refused(fleets: list[Fleet], tmp_path: P
         assert pids() == before, "a replaced driver ends no actor of its successor's"
 
 
+def test_what_is_cut_is_not_begun_and_the_controllers_are_free_again(fleets: list[Fleet], tmp_path: Path) -> None:
+    """One engine, which takes about a second for each of eight shards and has two at a time."""
+    spec = fleet_spec("controllers.count=1", "rollout.engine.instances=1", "rollout.engine.base_seconds=0.4")
+    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
+    begin(fleet)
+    tasks = shard_tasks(spec, 1)
+    receipts = fleet.collect(tasks)
+    first = next(receipts)
+    fleet.cut()
+    early = [first, *receipts]
+    assert len(early) < len(tasks)
+    assert len(list(fleet.collect(tasks))) == len(tasks), "those that are asked for again are made"
+
+
 @VERIFY
 def test_a_rank_that_waits_for_one_that_was_never_asked_is_not_waited_for(fleets: list[Fleet], tmp_path: Path) -> None:
     """The driver died between two ranks of the same call."""

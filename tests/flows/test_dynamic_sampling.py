@@ -23,10 +23,10 @@ def test_controllers_kills_and_damage_between_waves_never_show(driver: Driver) -
     quiet, struck = driver.create(*wanted), driver.create(*wanted, "controllers.count=3")
     driver.drive(quiet)
     driver.drive_until_killed(struck, "settled:2:0")
-    driver.drive_until_killed(struck, "collect:4:1")
+    driver.drive_until_killed(struck, "collect:3:1")
     driver.end_actors(struck)
     with driver.ledger() as ledger:
-        lost = ledger.records.shards(struck, 0, 3)[-1]
+        lost = ledger.records.shards(struck, 0, 2)[-1]
     assert lost.wave > 0
     flip(driver.home.run_folder(struck) / lost.folder / "samples.parquet")
     driver.drive(struck)
@@ -36,13 +36,13 @@ def test_controllers_kills_and_damage_between_waves_never_show(driver: Driver) -
         for iteration in range(1, 5):
             waves = [ledger.records.waves(run, 0, iteration) for run in (quiet, struck)]
             assert waves[0] == waves[1], "plans and outcomes are functions of the spec"
-            assert len(waves[0]) > 1, "else there is nothing between waves"
+            assert len(waves[0]) > 1 or iteration == 4, "else there is nothing between waves"
             outcomes = [row.outcome for row in waves[0] if row.outcome]
             assert sum(len(outcome["admitted"]) for outcome in outcomes) + len(outcomes[-1]["padding"]) == TARGET
-        failed = {a.iteration for i in (2, 4) for a in ledger.phases.attempts(struck, 0, i) if a.state == "FAILED"}
-        assert failed == {2, 4}, "both kills fell where they were meant to"
+        failed = {a.iteration for i in (2, 3) for a in ledger.phases.attempts(struck, 0, i) if a.state == "FAILED"}
+        assert failed == {2, 3}, "both kills fell where they were meant to"
         (made,) = ledger.events.of_kind(struck, "shard_regenerated")
-        assert (made.body["iteration"], made.body["wave"], made.body["shard"]) == (3, lost.wave, lost.shard)
+        assert (made.body["iteration"], made.body["wave"], made.body["shard"]) == (2, lost.wave, lost.shard)
         drawn = dict(ledger.metrics.history(quiet, "sampling/drawn_groups"))
         assert {int(step): count for step, count in drawn.items()} == {
             i: sum(row.plan["prompts"] for row in ledger.records.waves(quiet, 0, i)) for i in range(1, 5)
@@ -68,7 +68,7 @@ def test_under_a_reward_that_is_never_valid_the_run_goes_on_with_a_recorded_warn
         assert ledger.metrics.history(run, "sampling/padded_groups") == [(1, 8.0), (2, 8.0)]
         assert ledger.metrics.history(run, "sampling/filled_share") == [(1, 0.0), (2, 0.0)]
         assert ledger.events.verify(run) is None
-    logs = "".join(path.read_text() for path in (driver.home.run_folder(run) / "logs").glob("driver*.jsonl"))
+    logs = "".join(path.read_text() for path in (driver.home.run_folder(run) / "logs").glob("*driver*.jsonl"))
     assert "masked groups fill the batch" in logs
 
 

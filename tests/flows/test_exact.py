@@ -124,6 +124,21 @@ def weights_of(driver: Driver, snapshot: SnapshotRow) -> dict[str, Any]:
 
 
 @pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_waves_of_real_samples_have_the_same_bits_however_they_are_made(driver: Driver) -> None:
+    wanted = ("torch.yaml", "dynamic_sampling={kind: best_and_worst, keep: 1}", "snapshots.every=100")
+    quiet, struck = driver.create(*wanted, "controllers.count=1"), driver.create(*wanted, "controllers.count=4")
+    driver.drive(quiet)
+    driver.drive_until_killed(struck, "settled:2:0")
+    driver.drive_until_killed(struck, "learn:4")
+    driver.end_actors(struck)
+    driver.drive(struck)
+    assert same_result(driver.results(quiet), driver.results(struck))
+    with driver.ledger() as ledger:
+        assert max(len(ledger.records.waves(quiet, 0, iteration)) for iteration in range(1, 5)) > 1
+
+
+@pytest.mark.verify
 def test_another_seed_gives_another_result(undisturbed: RunResults, driver: Driver) -> None:
     """What the equalities above are worth: digests do change."""
     run = driver.create("torch.yaml", "seed=1", "iterations=1")

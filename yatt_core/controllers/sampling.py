@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -102,10 +103,10 @@ class WaveGroups:
         for prompts, facts in parts:
             if not len(prompts) == len(facts.reward_min) == len(facts.reward_max) == len(facts.tokens):
                 raise DataError(f"a shard of {len(prompts)} prompts tells the facts of {len(facts.tokens)} groups")
-        ordinals = np.array([ordinal for part, _ in parts for ordinal in part], dtype=np.int64)
-        lowest = np.array([value for _, facts in parts for value in facts.reward_min], dtype=np.float64)
-        highest = np.array([value for _, facts in parts for value in facts.reward_max], dtype=np.float64)
-        tokens = np.array([count for _, facts in parts for count in facts.tokens], dtype=np.int64)
+        ordinals = np.fromiter(chain.from_iterable(prompts for prompts, _ in parts), np.int64)
+        lowest = np.fromiter(chain.from_iterable(facts.reward_min for _, facts in parts), np.float64)
+        highest = np.fromiter(chain.from_iterable(facts.reward_max for _, facts in parts), np.float64)
+        tokens = np.fromiter(chain.from_iterable(facts.tokens for _, facts in parts), np.int64)
         order = np.argsort(ordinals, kind="stable")
         return cls(ordinals[order], (highest > lowest)[order], tokens[order])
 
