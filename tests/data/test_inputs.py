@@ -46,14 +46,15 @@ def contents(folder):
 def test_everything_is_there_and_counted(made):
     folder, receipt = made
     collection = collect_prompts(SPEC.data, SPEC.seed)
+    train = list(collection.train[0])
     found = Inputs.open(folder / receipt.folder, SPEC)
     assert (receipt.held_out_prompts, receipt.probe_prompts, receipt.train_prompts) == (
         60,
         40,
-        len(collection.train[0]),
+        len(train),
     )
     assert tuple(found.held_out) == collection.held_out and tuple(found.probe) == collection.probe
-    assert tuple(found.demonstrations(50)) == collection.train[0][:50]
+    assert found.demonstrations(50) == train[:50]
     assert receipt.model_path == str(folder / "inputs" / "model")
     manifest = json.loads((folder / "inputs" / "manifest.json").read_text())
     assert set(manifest["files"]) == set(contents(folder / "inputs")) - {"manifest.json"}
