@@ -81,7 +81,7 @@ def parquet_files(path: str) -> list[DataFile]:
     if given.is_dir():
         base, found = given, _visible_files(given, {".parquet"})
     else:
-        base = given
+        base = given.parent
         while glob.has_magic(str(base)):
             base = base.parent
         found = [file for file in base.glob(given.relative_to(base).as_posix()) if file.is_file()]

@@ -33,9 +33,9 @@ SCHEMA = pa.schema(
 )
 MEDIA_FIELD = pa.field("media", pa.list_(pa.string()), nullable=False)
 """Only in files of prompts that may have images."""
-GROUP_ROWS, GROUP_CHARACTERS = 256, 1 << 20
+GROUP_ROWS, GROUP_CHARACTERS = 256, 1 << 18
 """A row group ends with whatever it reaches first."""
-GROUPS_KEPT = 32
+GROUPS_KEPT = 16
 
 
 class PromptWriter:

@@ -21,16 +21,18 @@ import pyarrow.parquet as pq
 
 from yatt_core.errors import ConfigurationError, DataError
 
-ROWS_AT_ONCE = 512
+ROWS_AT_ONCE = 64
 HEAVY_ROWS_AT_ONCE = 8
 """Of rows that hold images."""
+BUFFER_BYTES = 1 << 20
+"""Of a Parquet file's column; without a buffer whole columns of a row group would be read at once."""
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Row number (from 1) and row."""
 
 
 def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
     """Rows of a Parquet file. needed: columns that are read whatever they hold. heavy: whether rows hold images."""
-    with _reading(path), pq.ParquetFile(path, memory_map=True) as file:
+    with _reading(path), pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
         columns = _columns(file.schema_arrow, needed)
         size = HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE
         yield from _rows(file.iter_batches(batch_size=size, columns=columns, use_threads=False), size)
