@@ -5,7 +5,7 @@ checked, how often, and the first disagreement with its place, what was expected
 
     events       every link of the audit chain
     spec         digest of every revision, against the chain
-    inputs       every file that the run started from
+    inputs       every file that the run started from, images too
     commits      iterations and control states, against the chain
     experience   group digests of every shard from its file; of a pruned one from its row alone
     snapshots    every file of those kept; the audit head in the manifest, against the chain
@@ -31,6 +31,7 @@ from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.data.batch import SAMPLES_FILE, load_table
 from yatt_core.data.experience import group_digests
 from yatt_core.data.inputs import INPUTS, read_manifest
+from yatt_core.data.media import MEDIA, describe_media, media_path, stored_addresses
 from yatt_core.digests import experience_digest_of_iteration, file_sha256, json_digest
 from yatt_core.errors import DataError
 from yatt_core.manifests import MANIFEST
@@ -159,15 +160,25 @@ def _spec(audit: _Audit) -> Iterator[int]:
 
 def _inputs(audit: _Audit) -> Iterator[int]:
     folder = audit.folder / INPUTS
-    recorded = audit.ledger.records.choices(audit.run, 0, 0).get(INPUTS)
-    if recorded is None:
+    began_with = audit.ledger.records.choices(audit.run, 0, 0).get(INPUTS)
+    if began_with is None:
         return  # it was never started
-    _agree(str(folder / MANIFEST), recorded.body["manifest_sha256"], _sha256(folder / MANIFEST))
+    _agree(str(folder / MANIFEST), began_with.body["manifest_sha256"], _sha256(folder / MANIFEST))
     spec = RunSpec.model_validate(audit.ledger.runs.revision(audit.run, 1).spec)
-    files: Mapping[str, str] = read_manifest(folder, spec)["files"]
+    manifest = read_manifest(folder, spec)
+    files: Mapping[str, str] = manifest["files"]
+    recorded = manifest.get(MEDIA)
+    things = len(files) + (recorded["images"] if recorded else 0)
     for name, sha256 in sorted(files.items()):
         _agree(str(folder / name), sha256, _sha256(folder / name))
-        yield len(files)
+        yield things
+    if recorded is None:
+        return
+    _agree(str(folder / MEDIA), recorded, describe_media(folder))
+    for address in stored_addresses(folder):
+        path = media_path(folder, address)
+        _agree(str(path), address, _sha256(path))
+        yield things
 
 
 def _commits(audit: _Audit) -> Iterator[int]:

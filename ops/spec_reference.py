@@ -49,7 +49,9 @@ def render(schema: Schema) -> str:
 def _part(place: str, part: Schema, definitions: Schema, title: str) -> Iterator[str]:
     """A part's heading, meaning and table, and then the parts below it."""
     fields = {key: field for key, field in part["properties"].items() if key != "extends"}
-    rows = [_row(key, field, key in part.get("required", []), definitions) for key, field in fields.items()]
+    required = part.get("required", [])
+    first = sorted(fields, key=lambda key: key not in required)
+    rows = [_row(key, fields[key], key in required, definitions) for key in first]
     table = "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
     yield f"## {title}\n\n{_one_line(part.get('description', ''))}\n\n{table}\n"
     for key, field in fields.items():

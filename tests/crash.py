@@ -16,7 +16,9 @@ KILLED, DONE = 9, 0
 Scenario = Callable[[Path, Callable[[str], None]], None]
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["pytest", "tests.checkpoints.scenarios", "tests.data.scenarios"])
+_context.set_forkserver_preload(
+    ["pytest", "tests.checkpoints.scenarios", "tests.data.scenarios", "tests.data.example_specs"]
+)
 
 
 def run_until(scenario: Scenario, folder: Path, step: int) -> tuple[bool, list[str]]:

@@ -43,23 +43,22 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
 
 
 def check_names(spec: RunSpec) -> None:
-    """Tasks, their options and reward functions that the spec names have to exist; rows of files have to be readable."""
+    """Tasks, their options and reward functions have to exist, the first rows of files have to be readable."""
     from yatt_core.rewards.registry import resolve
 
     for part in spec.rewards.parts:
         resolve(part)
-    if any(isinstance(source, JsonlSource) for source in spec.data.sources):
-        from yatt_core.data.sources import collect_prompts
-
-        # Reads every row: a broken one, or too few of them, is said now and not when the cluster is up.
-        collect_prompts(spec.data, spec.seed)
-        return
     gym_sources = [source for source in spec.data.sources if isinstance(source, ReasoningGymSource)]
     if gym_sources:
         from yatt_core.data.gym import create_task
 
         for source in gym_sources:
             create_task(source.task, source.options)
+    if len(gym_sources) < len(spec.data.sources):
+        from yatt_core.data.sources import look_over
+
+        # A broken row, or too few of them, is said now and not when the cluster is up.
+        look_over(spec.data, spec.seed)
 
 
 def existing_parent(folder: Path) -> Path:

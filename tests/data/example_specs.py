@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from yatt_core.data.inputs import materialise
 from yatt_core.spec import RunSpec
@@ -36,6 +39,23 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Writes rows and returns the source that reads them."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"kind": "jsonl", "path": str(path)}
+
+
+def png(*colour: int, size: tuple[int, int] = (4, 4)) -> bytes:
+    """A PNG file of one colour: red, green, blue."""
+    stream = io.BytesIO()
+    Image.new("RGB", size, tuple(colour)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write_image_source(folder: Path, count: int, first: int = 0) -> dict[str, Any]:
+    """Writes rows of one question, each with a PNG file of its own, and returns the source that reads them."""
+    folder.mkdir(parents=True)
+    rows = []
+    for i in range(first, first + count):
+        (folder / f"{i}.png").write_bytes(png(i % 256, i // 256, 7))
+        rows.append({"prompt": "Which colour is it?", "answer": str(i), "image": f"{i}.png"})
+    return {**write_jsonl(folder / "rows.jsonl", rows), "image_field": "image"}
 
 
 def make_inputs(spec_json: str, folder: Path, acknowledge: Callable[[str], None]) -> None:

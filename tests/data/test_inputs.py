@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from tests.crash import run_until
-from tests.data.example_specs import SPELL, SUM, VIRTUAL, make_inputs, run_spec, write_jsonl
+from tests.data.example_specs import SPELL, SUM, VIRTUAL, make_inputs, png, run_spec, write_jsonl
 from yatt_core.data import inputs as inputs_module
 from yatt_core.data.inputs import Inputs, materialise
+from yatt_core.data.media import read_media, stored_addresses
 from yatt_core.data.model_folder import make_model
+from yatt_core.data.prompt_files import PromptFile
 from yatt_core.data.prompts import Cursor, draw
 from yatt_core.data.sources import collect_prompts
 from yatt_core.data.text import open_codec
@@ -46,14 +48,15 @@ def contents(folder):
 def test_everything_is_there_and_counted(made):
     folder, receipt = made
     collection = collect_prompts(SPEC.data, SPEC.seed)
+    train = list(collection.train[0])
     found = Inputs.open(folder / receipt.folder, SPEC)
     assert (receipt.held_out_prompts, receipt.probe_prompts, receipt.train_prompts) == (
         60,
         40,
-        len(collection.train[0]),
+        len(train),
     )
     assert tuple(found.held_out) == collection.held_out and tuple(found.probe) == collection.probe
-    assert tuple(found.demonstrations(50)) == collection.train[0][:50]
+    assert found.demonstrations(50) == train[:50]
     assert receipt.model_path == str(folder / "inputs" / "model")
     manifest = json.loads((folder / "inputs" / "manifest.json").read_text())
     assert set(manifest["files"]) == set(contents(folder / "inputs")) - {"manifest.json"}
@@ -163,8 +166,10 @@ def test_inputs_of_another_spec_are_refused_and_harmless_changes_are_not(own, ch
 
 
 def test_a_kill_after_any_durable_step_leaves_nothing_or_all(tmp_path):
-    source = write_jsonl(tmp_path / "a.jsonl", ({"prompt": f"q{i}"} for i in range(120)))
-    spec = run_spec(source, **VIRTUAL)
+    for i in range(2):
+        (tmp_path / f"{i}.png").write_bytes(png(i))
+    rows = ({"prompt": f"q{i}", "image": f"{i % 2}.png"} for i in range(120))
+    spec = run_spec({**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"}, **VIRTUAL)
     expected = materialise(spec, tmp_path / "whole")
     killed, step = True, 0
     while killed:
@@ -174,7 +179,50 @@ def test_a_kill_after_any_durable_step_leaves_nothing_or_all(tmp_path):
         assert acknowledged == ([] if killed else ["made"])
         assert materialise(spec, folder) == expected
         assert [p.name for p in folder.iterdir()] == ["inputs"]
-    assert step > 10
+        images = [read_media(folder / "inputs", name) for name in stored_addresses(folder / "inputs")]
+        assert len(images) == 2 and set(images) == {png(0), png(1)}
+    assert step > 20
+
+
+@pytest.mark.parametrize(
+    ("sources", "digest", "identity", "tokenizer"),
+    [
+        (
+            [SPELL, SUM],
+            "d490bdd98406e82e5194ce4f91836c17fdc1067f49a9c403a48901046f829d1a",
+            "6a51afdcee1c826839276c8577a921b78db7e3b83691ffa64463c6c46942afc6",
+            "b1d6ce2cb8f2ce4a80995bc4d3472025c4cc0d968c4c1b531101671c2b0f2474",
+        ),
+        (
+            [{"kind": "jsonl", "path": "a.jsonl", "weight": 2.0}, SPELL],
+            "20dfdaf91a6a41f70637d7ed8863b4947fb75ad7dc00915cc3bbf63a431265e1",
+            "8e3dbbf075e94379419a37015bf95b6d2068641232975edd19cdb361ece782d4",
+            "d7e1f9e7f278fa28457b3cfe7b1a9cace7698853afdc66c5dd170e97d52b50cc",
+        ),
+    ],
+)
+def test_inputs_are_those_of_earlier_versions(tmp_path, monkeypatch, sources, digest, identity, tokenizer):
+    """A change of these digests changes every run: then exact resumption of older runs is gone."""
+    monkeypatch.chdir(tmp_path)
+    rows = ({"prompt": f"What is {i} plus 1?", "answer": str(i + 1), "level": i % 3} for i in range(200))
+    write_jsonl(Path("a.jsonl"), rows)
+    receipt = materialise(run_spec(*sources, seed=3 if sources[0] is SPELL else 0), tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "inputs" / "manifest.json").read_text())
+    assert (receipt.data_digest, manifest["identity"]) == (digest, identity)
+    assert manifest["files"]["model/tokenizer.json"] == tokenizer
+
+
+def test_inputs_in_one_row_group_are_read_as_those_in_many(made, own):
+    """As earlier versions wrote them."""
+    path = own / "inputs" / "train.parquet"
+    pq.write_table(pq.read_table(path), path, compression="zstd")
+    many = PromptFile(made[0] / "inputs" / "train.parquet")
+    one = PromptFile(path)
+    assert (
+        pq.ParquetFile(path).num_row_groups == 1 < pq.ParquetFile(made[0] / "inputs" / "train.parquet").num_row_groups
+    )
+    assert list(one) == list(many) and len(one) == len(many)
+    assert [one[row] for row in (0, 255, 256, len(one) - 1)] == [many[row] for row in (0, 255, 256, len(many) - 1)]
 
 
 def test_a_failure_while_making_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -78,3 +78,27 @@ def test_shares_are_whole_and_complete(total, weights):
     shares = apportion(total, weights)
     assert sum(shares) == total
     assert all(abs(share - total * weight / sum(weights)) < 1 for share, weight in zip(shares, weights, strict=True))
+
+
+@given(
+    seed=st.integers(0, 2**70),
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    counts=st.lists(st.integers(0, 12), min_size=1, max_size=8),
+)
+@settings(max_examples=60, deadline=None)
+def test_epochs_are_walked_whole_wherever_the_draws_are_cut(seed, sizes, counts):
+    """Whatever iterations a mixture is cut into, each source gives every row once an epoch, in that epoch's order."""
+    cursor, rows = Cursor.start(MIXTURE), ([], [])
+    for count in counts:
+        references, cursor = draw(MIXTURE, seed, Cursor.from_json(cursor.to_json()), count)
+        for reference in references:
+            epoch, place = locate(reference.position, sizes[reference.source])
+            rows[reference.source].append(
+                int(epoch_order(seed, reference.source, epoch, sizes[reference.source])[place])
+            )
+    for source, size in enumerate(sizes):
+        assert len(rows[source]) == cursor.drawn[source]
+        for start in range(0, len(rows[source]), size):
+            walked = rows[source][start : start + size]
+            assert walked == epoch_order(seed, source, start // size, size)[: len(walked)].tolist()
+            assert len(walked) < size or sorted(walked) == list(range(size))

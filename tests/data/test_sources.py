@@ -1,6 +1,7 @@
 """Sources: held-out, probe and training prompts never share a question; bad input is named."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,9 @@ from yatt_core.errors import ConfigurationError, DataError
 
 
 def collect(*sources, seed=0, **data):
-    return collect_prompts(run_spec(*sources, data=data).data, seed)
+    """All prompts of a spec, the training ones read."""
+    found = collect_prompts(run_spec(*sources, data=data).data, seed)
+    return SimpleNamespace(held_out=found.held_out, probe=found.probe, train=[list(prompts) for prompts in found.train])
 
 
 def questions(prompts):

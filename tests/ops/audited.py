@@ -22,13 +22,14 @@ from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
 from yatt_core.data.inputs import materialise
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.keys import snapshot_folder
+from yatt_core.spec import RunSpec
 
 COMMITTED = 3
 
 
-def make_sound_run(home: Home) -> str:
+def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
     """Iterations 0..3, a snapshot of iterations 0 and 2, all told to MLflow but the last."""
-    spec = toy_spec()
+    spec = spec or toy_spec()
     home.folder.mkdir(parents=True)
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id

@@ -12,9 +12,12 @@ import pytest
 
 from db.ledger import Ledger
 from flows.home import Home
+from tests.data.example_specs import write_image_source
 from tests.ops.audited import make_sound_run
 from tests.ops.conftest import Yatt
+from tests.ops.seeding import toy_spec
 from yatt_core.digests import file_sha256
+from yatt_core.spec import parse_spec
 
 RUN = "toy-1"
 Tamper = Callable[[Home], None]
@@ -154,6 +157,23 @@ def test_what_was_tampered_with_is_named(sound: Home, yatt: Yatt, name: str) -> 
     assert (found["check"], place in found["place"]) == (check, True), found
     assert found["expected"] != found["found"]
     assert answer.document["sound"] is False
+
+
+def test_a_damaged_or_missing_image_is_named(home: Home, yatt: Yatt, tmp_path: Path) -> None:
+    source = write_image_source(tmp_path / "images", 60)
+    spec = toy_spec()
+    data = {**spec.data.model_dump(mode="json"), "sources": [source]}
+    make_sound_run(home, parse_spec({**spec.model_dump(mode="json"), "data": data}, "toy"))
+    assert yatt("audit", "verify", RUN, "-o", "json").document["checked"]["inputs"] == 3 + 60
+    path = sorted((home.run_folder(RUN) / "inputs" / "media").rglob("*/*"))[7]
+    kept = path.read_bytes()
+    for damage in (lambda: path.write_bytes(kept[:-1] + b"?"), path.unlink):
+        damage()
+        answer = yatt("audit", "verify", RUN, "-o", "json")
+        found = answer.document["disagreement"]
+        assert (answer.code, found["check"]) == (1, "inputs")
+        assert "inputs/media" in found["place"], found
+        assert path.exists() == (path.name in found["place"])
 
 
 def test_a_person_reads_what_and_where(sound: Home, yatt: Yatt) -> None:

@@ -141,7 +141,7 @@ def test_a_timer_that_ran_before_runs_on():
 
 
 def test_a_tasks_own_score_over_a_mixture():
-    prompts = [p for prompts in collect_prompts(run_spec(SPELL, SUM).data, 0).train for p in prompts[:20]]
+    prompts = [p for prompts in collect_prompts(run_spec(SPELL, SUM).data, 0).train for p in list(prompts)[:20]]
     graded = scorer(part("graded", "reasoning_gym"))
     exact = scorer(part("exact", "reasoning_gym", options={"exact": True}))
     assert {p.entry["task"] for p in prompts} == {"spell_backward", "chain_sum"}

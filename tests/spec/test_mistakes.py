@@ -76,7 +76,7 @@ def test_a_key_of_another_kind_is_unknown_to_this_one():
         ({"algorithm": {"kind": "dpo"}}, "algorithm.kind: unknown kind 'dpo'; known kinds: grpo"),
         (
             {"data__sources": [JSONL, {"kind": "csv"}]},
-            "data.sources.1.kind: unknown kind 'csv'; known kinds: reasoning_gym, jsonl",
+            "data.sources.1.kind: unknown kind 'csv'; known kinds: reasoning_gym, jsonl, parquet, huggingface",
         ),
         ({"trainer__engine": {"ranks": 1}}, "trainer.engine.kind: required, and missing; known kinds: torch, virtual"),
     ],
@@ -187,7 +187,19 @@ PLACES = st.sampled_from(
         "rewards__parts__0", "trainer__engine", "trainer__optimizer", "other",
     ]
 )  # fmt: skip
-TAGS = ("reasoning_gym.", "jsonl.", "torch.", "virtual.", "from_config.", "folder.", "grpo.", "list.", "dict.")
+TAGS = (
+    "reasoning_gym.",
+    "jsonl.",
+    "parquet.",
+    "huggingface.",
+    "torch.",
+    "virtual.",
+    "from_config.",
+    "folder.",
+    "grpo.",
+    "list.",
+    "dict.",
+)
 
 
 @settings(max_examples=150, deadline=None)

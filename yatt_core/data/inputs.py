@@ -1,30 +1,33 @@
 """What a run starts from, made once and kept in its folder: prompts, tokenizer, initial model.
 
-Consumes a spec; produces `inputs/` in the run folder: train, held-out and probe prompts as Parquet, for a model made from a
-config its Hugging Face folder, and last the manifest with the sha256 of every file. The folder appears whole or not at all;
-a complete one is verified and used again, so that later changes of a source never reach a run. `Inputs` reads it.
+Consumes a spec; produces `inputs/` in the run folder: train, held-out and probe prompts as Parquet, their images by content
+address, for a model made from a config its Hugging Face folder, and last the manifest with the sha256 of every file. The folder
+appears whole or not at all; a complete one is verified and used again, so that later changes of a source never reach a run.
+Prompts are written as they are read. `Inputs` reads them one by one; a corpus is never held.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from yatt_core.data.media import MEDIA, MediaFolder, describe_media
 from yatt_core.data.model_folder import ModelFacts, check_model_unchanged, count_parameters, describe_model, make_model
+from yatt_core.data.prompt_files import PromptFile, PromptWriter
 from yatt_core.data.prompts import Prompt, apportion, epoch_order, locate
-from yatt_core.data.sources import Collection, collect_prompts
+from yatt_core.data.sources import collect_prompts
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
-from yatt_core.digests import canonical_json, chain_digest, file_sha256, json_digest
+from yatt_core.digests import chain_digest, file_sha256, json_digest
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.receipts import InputsReceipt, PromptRef
@@ -34,16 +37,6 @@ from yatt_core.spec.run import RunSpec
 
 INPUTS, MANIFEST, MODEL = "inputs", "manifest.json", "model"
 TRAIN, HELD_OUT, PROBE = "train.parquet", "held_out.parquet", "probe.parquet"
-SCHEMA = pa.schema(
-    [
-        pa.field("source", pa.int32(), nullable=False),
-        pa.field("index", pa.int64(), nullable=False),
-        pa.field("prompt_id", pa.large_string(), nullable=False),
-        pa.field("text", pa.large_string(), nullable=False),
-        pa.field("answer", pa.large_string()),
-        pa.field("entry", pa.large_string(), nullable=False),
-    ]
-)
 
 
 def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
@@ -61,6 +54,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     for name, sha256 in manifest["files"].items():
         if not (folder / name).is_file() or file_sha256(folder / name) != sha256:
             raise DataError(f"{folder / name} is missing or damaged; put it back, or start a new run")
+    check_media_list(folder, manifest)
     if isinstance(spec.model, ModelFolder) and not spec.virtual:
         check_model_unchanged(Path(manifest["model_path"]), manifest["model_files"])
     if spec.warmup is not None:
@@ -95,9 +89,25 @@ def read_manifest(folder: Path, spec: RunSpec) -> dict[str, Any]:
     return manifest
 
 
+def check_media_list(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises `DataError` unless the images of the inputs are those of the manifest by number and name.
+
+    Their bytes are checked when they are used: `media.read_media`.
+    """
+    recorded = manifest.get(MEDIA)
+    if recorded is not None and (found := describe_media(folder)) != recorded:
+        raise DataError(
+            f"{folder / MEDIA} holds {found['images']} images, the run was made with {recorded['images']}, or has others; "
+            "put them back, or start a new run"
+        )
+
+
 def identity(spec: RunSpec) -> str:
     """Digest of all in a spec that its inputs depend on; the rest may change within a run."""
     data = spec.data.model_dump(mode="json", include={"sources", "held_out", "probe", "system_prompt"})
+    for source in data["sources"]:
+        if source.get("image_field", "") is None:
+            del source["image_field"]  # younger than the inputs of some runs, and nothing to one without images
     model = None if spec.virtual else spec.model.model_dump(mode="json")
     return json_digest({"seed": spec.seed, "data": data, "model": model})
 
@@ -111,7 +121,7 @@ class Inputs:
         self._weights = [source.weight for source in spec.data.sources]
         self.train_sizes: tuple[int, ...] = tuple(manifest["train_sizes"])
         self._starts = np.concatenate([[0], np.cumsum(self.train_sizes)])
-        self._train = _read_table(folder / TRAIN)
+        self._train = PromptFile(folder / TRAIN)
         self._orders: dict[int, tuple[int, npt.NDArray[np.int64]]] = {}
 
     @classmethod
@@ -127,12 +137,12 @@ class Inputs:
     @cached_property
     def held_out(self) -> Sequence[Prompt]:
         """The tasks for evaluation, in a fixed order."""
-        return _read_prompts(_read_table(self._folder / HELD_OUT))
+        return tuple(PromptFile(self._folder / HELD_OUT))
 
     @cached_property
     def probe(self) -> Sequence[Prompt]:
         """The training-side tasks that tell the warm-up when to stop."""
-        return _read_prompts(_read_table(self._folder / PROBE))
+        return tuple(PromptFile(self._folder / PROBE))
 
     def demonstrations(self, count: int) -> Sequence[Prompt]:
         """Training prompts with a reference answer, the first of each source, shared out by weight.
@@ -156,7 +166,7 @@ class Inputs:
         return prompts
 
     def _training_prompt(self, source: int, index: int) -> Prompt:
-        return _read_prompts(self._train.slice(int(self._starts[source]) + index, 1))[0]
+        return self._train[int(self._starts[source]) + index]
 
     def _order(self, source: int, epoch: int) -> npt.NDArray[np.int64]:
         """The order of a source's current epoch; the last one used is kept."""
@@ -169,48 +179,76 @@ class Inputs:
 
 def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     """Writes everything beside its place, syncs it and renames it there, the manifest having been written last."""
-    collection = collect_prompts(spec.data, spec.seed)
     make_folder(run_folder)
     temporary = run_folder / f".{INPUTS}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        train = [prompt for prompts in collection.train for prompt in prompts]
-        parts = {TRAIN: train, HELD_OUT: collection.held_out, PROBE: collection.probe}
-        for name, prompts in parts.items():
-            pq.write_table(_table(prompts), temporary / name, compression="zstd")
-        model = _initial_model(spec, collection, temporary)
-        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        facts = _write_prompts(spec, temporary)
+        model = _initial_model(spec, temporary)
+        files = _files(temporary)
         for path in files:
             sync_file(path)
+        if spec.data.has_images:
+            facts[MEDIA] = describe_media(temporary)
         manifest = {
             "identity": identity(spec),
             "files": {path.relative_to(temporary).as_posix(): file_sha256(path) for path in files},
-            "data_digest": chain_digest(_row_digest(name, prompt) for name, part in parts.items() for prompt in part),
-            "train_sizes": [len(prompts) for prompts in collection.train],
-            "held_out_prompts": len(collection.held_out),
-            "probe_prompts": len(collection.probe),
+            **facts,
             **asdict(model),
         }
-        for path in temporary.rglob("*"):
-            if path.is_dir():
-                sync_folder(path)
+        for below, _, _ in os.walk(temporary, topdown=False):
+            sync_folder(Path(below))
         write_json(temporary / MANIFEST, manifest)
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _initial_model(spec: RunSpec, collection: Collection, folder: Path) -> ModelFacts:
-    """Facts of the initial model; makes it below the inputs' folder if the spec says so."""
+def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
+    """Writes all prompts and their images; returns what the manifest says of them."""
+    collection = collect_prompts(spec.data, spec.seed, MediaFolder(folder).keep)
+    train_sizes = [0] * len(collection.train)
+
+    def counted() -> Iterator[Prompt]:
+        for prompt in itertools.chain.from_iterable(collection.train):
+            train_sizes[prompt.source] += 1
+            yield prompt
+
+    parts = ((TRAIN, counted()), (HELD_OUT, collection.held_out), (PROBE, collection.probe))
+    digests = (_written(folder / name, prompts, spec.data.has_images) for name, prompts in parts)
+    return {
+        "data_digest": chain_digest(itertools.chain.from_iterable(digests)),
+        "train_sizes": train_sizes,
+        "held_out_prompts": len(collection.held_out),
+        "probe_prompts": len(collection.probe),
+    }
+
+
+def _written(path: Path, prompts: Iterable[Prompt], with_media: bool) -> Iterator[str]:
+    """Writes a file of prompts and gives the digest of each as it is written."""
+    with PromptWriter(path, with_media) as writer:
+        for prompt in prompts:
+            writer.add(prompt)
+            yield _row_digest(path.name, prompt)
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files but the images, which are synced as they are written and vouched for together."""
+    tops = (top for top in folder.iterdir() if top.name != MEDIA)
+    return sorted(path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
+
+
+def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
+    """Facts of the initial model; makes it below the inputs' folder if the spec says so, its tokenizer from the prompts there."""
     if isinstance(spec.rollout.engine, VirtualRollout):
         return ModelFacts("", {}, spec.rollout.engine.vocabulary, 0)
     if isinstance(spec.model, ModelFolder):
         return describe_model(Path(spec.model.path).resolve())
-    prompts = [prompt for prompts in (*collection.train, collection.probe) for prompt in prompts]
-    answers = [prompt.answer for prompt in prompts if prompt.answer is not None]
-    others = [*answers, spec.data.system_prompt or ""]
-    tokenizer = train_tokenizer(spec.model.tokenizer, [prompt.text for prompt in prompts], others)
+    files = [PromptFile(folder / name) for name in (TRAIN, PROBE)]
+    answers = (answer for file in files for answer in file.column("answer") if answer is not None)
+    others = itertools.chain(answers, [spec.data.system_prompt or ""])
+    tokenizer = train_tokenizer(spec.model.tokenizer, _Texts(files), others)
     vocabulary: int = tokenizer.get_vocab_size()
     (folder / MODEL).mkdir()
     save_tokenizer(tokenizer, folder / MODEL, spec.model.max_positions)
@@ -218,28 +256,16 @@ def _initial_model(spec: RunSpec, collection: Collection, folder: Path) -> Model
     return ModelFacts(MODEL, {}, vocabulary, count_parameters(folder / MODEL))
 
 
-def _table(prompts: Sequence[Prompt]) -> pa.Table:
-    rows = [
-        (prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, canonical_json(prompt.entry))
-        for prompt in prompts
-    ]
-    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts of some files' prompts, read whenever they are walked."""
+
+    files: Sequence[PromptFile]
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.chain.from_iterable(file.column("text") for file in self.files)
 
 
 def _row_digest(part: str, prompt: Prompt) -> str:
     row = [part, prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, dict(prompt.entry)]
-    return json_digest(row)
-
-
-def _read_table(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path, schema=SCHEMA).combine_chunks()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-
-
-def _read_prompts(table: pa.Table) -> list[Prompt]:
-    return [
-        Prompt(row["source"], row["index"], row["prompt_id"], row["text"], row["answer"], json.loads(row["entry"]))
-        for row in table.to_pylist()
-    ]
+    return json_digest([*row, list(prompt.media)] if prompt.media else row)

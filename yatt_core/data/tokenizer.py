@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,18 @@ CHAT_TEMPLATE = (
 _UNIT = re.compile(r"\s?[^\W\d_]+|\s?\d+|\s?[^\w\s]+|_|\s")
 
 
-def train_tokenizer(spec: TokenizerSpec, prompts: Sequence[str], others: Iterable[str]) -> Tokenizer:
+def train_tokenizer(spec: TokenizerSpec, prompts: Iterable[str], others: Iterable[str]) -> Tokenizer:
     """A tokenizer whose phrases come from the prompts, and whose characters from the prompts and the other texts.
+
+    prompts: walked several times and never held, so no iterator.
 
     Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, then phrases, longest first, then characters in order of code point.
     """
     normalizer = normalizers.Lowercase() if spec.lowercase else normalizers.Sequence([])
-    normalized = [normalizer.normalize_str(text) for text in prompts]
-    phrases = common_phrases(normalized, spec.phrase_share)
-    alphabet = set().union(*normalized, *(normalizer.normalize_str(text) for text in others))
+    phrases = common_phrases(_Normalized(normalizer, prompts), spec.phrase_share)
+    alphabet: set[str] = set()
+    for text in _Normalized(normalizer, itertools.chain(prompts, others)):
+        alphabet.update(text)
     vocabulary = {token: index for index, token in enumerate((*SPECIALS, *phrases, *sorted(alphabet)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizer
@@ -52,21 +56,34 @@ def train_tokenizer(spec: TokenizerSpec, prompts: Sequence[str], others: Iterabl
     return tokenizer
 
 
-def common_phrases(prompts: Sequence[str], share: float) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Normalized:
+    """Texts as the normalizer leaves them, made when they are walked."""
+
+    normalizer: Any
+    texts: Iterable[str]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.normalizer.normalize_str, self.texts)
+
+
+def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
     """The longest runs of common words that occur in at least this share of the prompts, and in two; longest first.
 
     A common word occurs in that share of the prompts itself. Single letters and numbers count as no words: they are the
-    stuff of answers, which have to stay spelled out.
+    stuff of answers, which have to stay spelled out. prompts: walked twice.
     """
-    least = max(2, share * len(prompts))
-    prompt_units = [_UNIT.findall(text) for text in prompts]
-    occurrences = Counter(unit for units in prompt_units for unit in set(units))
-    common = {unit for unit, count in occurrences.items() if count >= least and _is_word(unit)}
+    count, occurrences = 0, Counter[str]()
+    for text in prompts:
+        count += 1
+        occurrences.update(set(_UNIT.findall(text)))
+    least = max(2, share * count)
+    common = {unit for unit, times in occurrences.items() if times >= least and _is_word(unit)}
     runs: Counter[str] = Counter()
-    for units in prompt_units:
-        grouped = itertools.groupby(units, key=common.__contains__)
+    for text in prompts:
+        grouped = itertools.groupby(_UNIT.findall(text), key=common.__contains__)
         runs.update({"".join(run) for is_common, run in grouped if is_common})
-    chosen = (run for run, count in runs.items() if count >= least and len(run) > 1)
+    chosen = (run for run, times in runs.items() if times >= least and len(run) > 1)
     return sorted(chosen, key=lambda run: (-len(run), run))
 
 

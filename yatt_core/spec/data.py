@@ -23,7 +23,20 @@ class ReasoningGymSource(SpecModel):
     """Share of the prompts that come from here, relative to the other sources."""
 
 
-class JsonlSource(SpecModel):
+class FileSource(SpecModel):
+    """Rows of local files, one prompt a row; what all kinds of files share."""
+
+    prompt_field: str = "prompt"
+    """Key (or column) of the prompt in a row: a text, or a chat of one message, `[{role: user, content: TEXT}]`."""
+    answer_field: str = "answer"
+    """Key of the reference answer in a row; rows may lack it."""
+    image_field: str | None = None
+    """Key of the prompt's image, or of the list of its images (PNG or JPEG): paths relative to the data file, or the bytes."""
+    weight: PositiveFloat = 1.0
+    """Share of the prompts that come from here, relative to the other sources."""
+
+
+class JsonlSource(FileSource):
     """A local JSON Lines file, one prompt a row."""
 
     kind: Literal["jsonl"] = "jsonl"
@@ -31,15 +44,32 @@ class JsonlSource(SpecModel):
     """The file, relative to the spec's folder."""
     held_out_path: str | None = None
     """A file of held-out rows; without it they are taken from the end of `path`."""
-    prompt_field: str = "prompt"
-    """Key of the prompt's text in a row."""
-    answer_field: str = "answer"
-    """Key of the reference answer in a row; rows may lack it."""
-    weight: PositiveFloat = 1.0
-    """Share of the prompts that come from here, relative to the other sources."""
 
 
-Source = Annotated[ReasoningGymSource | JsonlSource, Field(discriminator="kind")]
+class ParquetSource(FileSource):
+    """Local Parquet files, one prompt a row."""
+
+    kind: Literal["parquet"] = "parquet"
+    path: str
+    """A file, a folder (all `*.parquet` below it) or a pattern such as `data/*.parquet`, relative to the spec's folder; files
+    follow one another in order of their names."""
+    held_out_path: str | None = None
+    """The same for held-out rows; without it they are taken from the end of `path`."""
+
+
+class HuggingFaceSource(FileSource):
+    """A local folder of a Hugging Face dataset: written by `save_to_disk`, or files that `load_dataset` reads."""
+
+    kind: Literal["huggingface"] = "huggingface"
+    path: str
+    """The folder, relative to the spec's folder. Nothing is fetched."""
+    split: str = "train"
+    """The split of the training rows."""
+    held_out_split: str | None = None
+    """The split of the held-out rows; without it they are taken from the end of `split`."""
+
+
+Source = Annotated[ReasoningGymSource | JsonlSource | ParquetSource | HuggingFaceSource, Field(discriminator="kind")]
 
 
 class DataSpec(SpecModel):
@@ -52,10 +82,15 @@ class DataSpec(SpecModel):
     logical_shards: PositiveInt = 16
     """Fixed slices of an iteration's prompts; files and decode batches follow them."""
     held_out: PositiveInt = 300
-    """Tasks for evaluation, shared out over the sources by weight; no training prompt has the same text."""
+    """Tasks for evaluation, shared out over the sources by weight; no training prompt has the same text and images."""
     probe: NonNegativeInt = 200
     """Training-side tasks that tell the warm-up when to stop; never trained on either. A run without a warm-up needs none."""
     system_prompt: str | None = None
     """A system message before each prompt, where the model's chat template takes one."""
     max_prompt_tokens: PositiveInt = 1024
     """A longer prompt is an error that names the row."""
+
+    @property
+    def has_images(self) -> bool:
+        """True where prompts may come with images."""
+        return any(isinstance(source, FileSource) and source.image_field is not None for source in self.sources)

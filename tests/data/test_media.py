@@ -1,0 +1,235 @@
+"""Images of prompts: taken in from every kind of file, kept once, checked when they are used; what cannot be used is named."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from flows.inheritance import copy_folder
+from tests.data.example_specs import VIRTUAL, png, run_spec, write_image_source, write_jsonl
+from tests.data.test_source_files import SAVED, hugging_face
+from yatt_core.data.inputs import INPUTS, Inputs, materialise
+from yatt_core.data.media import MAX_PIXELS, decode_media, media_path, read_media, stored_addresses
+from yatt_core.data.prompts import Cursor, Prompt, draw
+from yatt_core.data.sources import collect_prompts
+from yatt_core.errors import DataError
+
+SMALL = {"held_out": 2, "probe": 1}
+FEW = {"data": SMALL, **VIRTUAL}
+
+
+def collected(source: dict[str, Any], **data: int) -> tuple[list[Prompt], list[Prompt], list[Prompt]]:
+    """Held-out, probe and training prompts of a source."""
+    found = collect_prompts(run_spec(source, data={**SMALL, **data}).data, 0)
+    return list(found.held_out), list(found.probe), list(found.train[0])
+
+
+def address(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return stream.getvalue()
+
+
+def parquet(path: Path, **columns: Any) -> dict[str, Any]:
+    count = len(next(iter(columns.values())))
+    table = pa.table({"prompt": [f"q{i}" for i in range(count)], **columns})
+    pq.write_table(table, path)
+    return {"kind": "parquet", "path": str(path), "image_field": "image"}
+
+
+def test_every_prompt_has_its_images_and_the_bytes_are_as_they_were(tmp_path: Path) -> None:
+    spec = run_spec(write_image_source(tmp_path / "images", 20), **FEW)
+    materialise(spec, tmp_path / "r")
+    inputs = Inputs.open(tmp_path / "r" / INPUTS, spec)
+    references, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), 17)
+    prompts = [*inputs.held_out, *inputs.probe, *map(inputs.prompt, references)]
+    assert sorted(int(prompt.answer or "") for prompt in prompts) == list(range(20))
+    for prompt in prompts:
+        data = (tmp_path / "images" / prompt.entry["image"]).read_bytes()
+        assert prompt.media == (address(data),)
+        assert read_media(tmp_path / "r" / INPUTS, prompt.media[0]) == data
+        shade = int(prompt.answer or "")
+        assert decode_media(data).getpixel((0, 0)) == (shade, 0, 7)
+
+
+def test_paths_bytes_lists_and_features_give_the_same_addresses(tmp_path: Path) -> None:
+    images = [png(i) for i in range(6)]
+    for i, image in enumerate(images):
+        (tmp_path / f"{i}.png").write_bytes(image)
+    forms: list[list[Any]] = [
+        images,
+        [f"{i}.png" for i in range(6)],
+        [str(tmp_path / f"{i}.png") for i in range(6)],
+        [[image] for image in images],
+        [{"bytes": image, "path": "elsewhere.png"} for image in images],
+        [{"bytes": None, "path": f"{i}.png"} for i in range(6)],
+        [[{"bytes": image, "path": None}] for image in images],
+    ]
+    for number, form in enumerate(forms):
+        parts = collected(parquet(tmp_path / f"{number}.parquet", image=form))
+        assert [p.media for part in parts for p in part] == [(address(images[i]),) for i in (5, 4, 0, 1, 2, 3)], form
+        assert all(("image" in p.entry) == isinstance(form[0], str) for part in parts for p in part), (
+            "bytes are no JSON"
+        )
+    rows = [{"prompt": f"q{i}", "image": [f"{i}.png", "0.png"] if i % 2 else None} for i in range(6)]
+    source = {**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"}
+    _, _, train = collected(source)
+    assert [p.media for p in train] == [
+        (address(images[1]), address(images[0])),
+        (),
+        (address(images[3]), address(images[0])),
+    ]
+    assert train[0].entry["image"] == ["1.png", "0.png"]
+
+
+def test_images_that_datasets_saved() -> None:
+    for field, counts in (("image", [1] * 5), ("images", [1, 2, 0, 1, 2])):
+        _, _, train = collected(hugging_face(SAVED, image_field=field))
+        assert [len(prompt.media) for prompt in train] == counts
+        assert set(train[0].entry) == {"prompt", "chat", "answer"}
+
+
+def test_tasks_differ_by_their_images(tmp_path: Path) -> None:
+    same = [{"prompt": "Which colour?", "image": "a.png"}] * 3
+    other = [{"prompt": " WHICH colour? ", "image": f"{name}.png"} for name in "bcd"]
+    for i, name in enumerate("abcd"):
+        (tmp_path / f"{name}.png").write_bytes(png(i))
+    (tmp_path / "again.png").write_bytes(png(3))
+    rows = [*same, *other, {"prompt": "which colour?", "image": "again.png"}, {"prompt": "Which colour?", "image": []}]
+    source = {**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"}
+    held_out, probe, train = collected(source)
+    # from the end: the question alone, then the fourth colour, whose other row is held out too
+    assert [p.media for p in held_out] == [(), (address(png(3)),)]
+    assert [p.media for p in probe] == [(address(png(0)),)]
+    assert [p.entry["image"] for p in train] == ["b.png", "c.png"]
+
+
+def test_an_image_is_kept_once_and_synced_before_the_inputs_appear(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "same.png").write_bytes(png(1))
+    (tmp_path / "other.png").write_bytes(png(2))
+    rows = [{"prompt": f"q{i}", "image": ["same.png", "other.png"]} for i in range(30)]
+    source = {**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"}
+    events: list[str] = []
+    real = Path.rename
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: events.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+    monkeypatch.setattr(Path, "rename", lambda path, target: events.append(f"to {target}") or real(path, target))
+    materialise(run_spec(source, **FEW), tmp_path / "r")
+    before = events[: events.index(f"to {tmp_path / 'r' / INPUTS}")]
+    temporary = tmp_path / "r" / ".inputs.tmp"
+    for data in (png(1), png(2)):
+        path = media_path(temporary, address(data))
+        assert before.count(str(path)) == 1
+        assert {str(path.parent), str(path.parent.parent)} <= set(before[before.index(str(path)) :])
+    manifest = json.loads((tmp_path / "r" / INPUTS / "manifest.json").read_text())
+    assert manifest["media"]["images"] == 2 and not any("media" in name for name in manifest["files"])
+    assert list(stored_addresses(tmp_path / "r" / INPUTS)) == sorted([address(png(1)), address(png(2))])
+
+
+def test_a_damaged_or_missing_image_is_noticed(tmp_path: Path) -> None:
+    spec = run_spec(write_image_source(tmp_path / "images", 6), **FEW)
+    receipt = materialise(spec, tmp_path / "r")
+    inputs = tmp_path / "r" / INPUTS
+    chosen = next(stored_addresses(inputs))
+    path = media_path(inputs, chosen)
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-1] + b"?")
+    with pytest.raises(DataError, match=rf"{chosen}: the image is damaged; put it back"):
+        read_media(inputs, chosen)
+    path.unlink()
+    with pytest.raises(DataError, match=rf"{chosen}: the image cannot be read: No such file"):
+        read_media(inputs, chosen)
+    with pytest.raises(DataError, match=r"media holds 5 images, the run was made with 6"):
+        materialise(spec, tmp_path / "r")
+    path.with_name("0" * 64).write_bytes(kept)
+    with pytest.raises(DataError, match=r"media holds 6 images, the run was made with 6, or has others"):
+        materialise(spec, tmp_path / "r")
+    path.with_name("0" * 64).rename(path)
+    assert materialise(spec, tmp_path / "r") == receipt
+    for wrong in ("../../../etc/passwd", "", "A" * 64):
+        with pytest.raises(DataError, match="is no address of an image"):
+            read_media(inputs, wrong)
+
+
+def test_a_fork_takes_the_images_along(tmp_path: Path) -> None:
+    spec = run_spec(write_image_source(tmp_path / "images", 6), **FEW)
+    receipt = materialise(spec, tmp_path / "r")
+    copy_folder(tmp_path / "r" / INPUTS, tmp_path / "fork" / INPUTS)
+    assert materialise(spec, tmp_path / "fork") == receipt
+    prompt = Inputs.open(tmp_path / "fork" / INPUTS, spec).held_out[0]
+    assert address(read_media(tmp_path / "fork" / INPUTS, prompt.media[0])) == prompt.media[0]
+
+
+def test_decoding_gives_upright_rgb() -> None:
+    sideways = Image.new("RGB", (8, 4), (250, 0, 0))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    photo = decode_media(encoded(sideways, "JPEG", exif=turned))
+    assert (photo.mode, photo.size) == ("RGB", (4, 8))
+    assert decode_media(encoded(Image.new("RGBA", (2, 2), (1, 2, 3, 0)), "PNG")).getpixel((0, 0)) == (1, 2, 3)
+    assert decode_media(encoded(Image.new("L", (2, 2), 9), "PNG")).getpixel((0, 0)) == (9, 9, 9)
+
+
+def bomb() -> bytes:
+    """A PNG file of some kilobytes that claims one line too many pixels."""
+    return encoded(Image.new("1", (8000, MAX_PIXELS // 8000 + 1)), "PNG", optimize=True)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (b"no image", r"it is no PNG or JPEG file"),
+        (encoded(Image.new("P", (2, 2)), "GIF"), r"it is no PNG or JPEG file"),
+        (png(1, 2, 3, size=(64, 64))[:-30], r"it cannot be decoded: "),
+        (encoded(Image.new("RGB", (64, 64)), "JPEG")[:-300], r"it cannot be decoded: Truncated File Read"),
+        (encoded(Image.new("I;16", (2, 2)), "PNG"), r"its mode is I;16; write 8 bits a channel"),
+        (bomb(), r"8000 x 8001 pixels are too many; at most 64,000,000 are decoded"),
+        (encoded(Image.new("1", (20_000, 20_000)), "PNG"), r"it has too many pixels"),
+    ],
+)
+def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, message: str) -> None:
+    good = [png(i) for i in range(6)]
+    with pytest.raises(DataError, match=rf"a\.parquet:4: image 2 of 'image': {message}"):
+        collected(
+            parquet(
+                tmp_path / "a.parquet", image=[*([i] for i in good[:3]), [good[0], image], *([i] for i in good[4:])]
+            )
+        )
+    with pytest.raises(DataError, match=message):
+        decode_media(image)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"image": "no.png"}, r"a\.jsonl:2: image 1 of 'image': .*no\.png cannot be read: No such file"),
+        ({"image": "."}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: Is a directory"),
+        ({"image": "a\0b"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: embedded null byte"),
+        ({"image": 7}, r"a\.jsonl:2: image 1 of 'image' is int; give a path, or the bytes"),
+        ({"image": [None]}, r"a\.jsonl:2: image 1 of 'image' is NoneType; give a path"),
+        ({"image": {"bytes": None, "path": None}}, r"a\.jsonl:2: image 1 of 'image' is NoneType; give a path"),
+        (
+            {"images": "0.png"},
+            r"a\.jsonl:2: the row has no key 'image' for the image \(data\.sources image_field\).*'images'",
+        ),
+    ],
+)
+def test_rows_whose_images_cannot_be_had_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    (tmp_path / "0.png").write_bytes(png(0))
+    rows = [{"prompt": "a", "image": "0.png"}, {"prompt": "b", **row}]
+    with pytest.raises(DataError, match=message):
+        collected({**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"})
