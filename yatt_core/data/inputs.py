@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from yatt_core.data.media import media_path
 from yatt_core.data.model_folder import ModelFacts, check_model_unchanged, count_parameters, describe_model, make_model
 from yatt_core.data.prompts import Prompt, apportion, epoch_order, locate
 from yatt_core.data.sources import Collection, collect_prompts
@@ -44,6 +45,8 @@ SCHEMA = pa.schema(
         pa.field("entry", pa.large_string(), nullable=False),
     ]
 )
+MEDIA_SCHEMA = SCHEMA.append(pa.field("media", pa.string(), nullable=False))
+"""Of inputs with images; media: content addresses, separated by blanks."""
 
 
 def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
@@ -178,7 +181,11 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
         train = [prompt for prompts in collection.train for prompt in prompts]
         parts = {TRAIN: train, HELD_OUT: collection.held_out, PROBE: collection.probe}
         for name, prompts in parts.items():
-            pq.write_table(_table(prompts), temporary / name, compression="zstd")
+            schema = MEDIA_SCHEMA if collection.images else SCHEMA
+            pq.write_table(_table(prompts, schema), temporary / name, compression="zstd")
+        for address, path in collection.images.items():
+            media_path(temporary, address).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, media_path(temporary, address))
         model = _initial_model(spec, collection, temporary)
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         for path in files:
@@ -218,28 +225,36 @@ def _initial_model(spec: RunSpec, collection: Collection, folder: Path) -> Model
     return ModelFacts(MODEL, {}, vocabulary, count_parameters(folder / MODEL))
 
 
-def _table(prompts: Sequence[Prompt]) -> pa.Table:
+def _table(prompts: Sequence[Prompt], schema: pa.Schema) -> pa.Table:
     rows = [
-        (prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, canonical_json(prompt.entry))
-        for prompt in prompts
+        (p.source, p.index, p.prompt_id, p.text, p.answer, canonical_json(p.entry), " ".join(p.media)) for p in prompts
     ]
-    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+    return pa.Table.from_pylist([dict(zip(MEDIA_SCHEMA.names, row, strict=True)) for row in rows], schema=schema)
 
 
 def _row_digest(part: str, prompt: Prompt) -> str:
     row = [part, prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, dict(prompt.entry)]
+    row += list(prompt.media)
     return json_digest(row)
 
 
 def _read_table(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path, schema=SCHEMA).combine_chunks()
+        return pq.read_table(path).combine_chunks()
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
 def _read_prompts(table: pa.Table) -> list[Prompt]:
     return [
-        Prompt(row["source"], row["index"], row["prompt_id"], row["text"], row["answer"], json.loads(row["entry"]))
+        Prompt(
+            row["source"],
+            row["index"],
+            row["prompt_id"],
+            row["text"],
+            row["answer"],
+            json.loads(row["entry"]),
+            tuple(row.get("media", "").split()),
+        )
         for row in table.to_pylist()
     ]

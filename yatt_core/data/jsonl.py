@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.spec.data import JsonlSource
 
@@ -30,6 +31,17 @@ def read_rows(path: Path, source: JsonlSource) -> Iterator[tuple[int, dict[str, 
                 yield number, _parse_row(line, f"{path}:{number}", source)
     if not found:
         raise DataError(f"{path}: the file has no rows")
+
+
+def images_of(row: Mapping[str, Any], place: str, key: str | None, folder: Path) -> tuple[tuple[str, Path], ...]:
+    """Content address and file of each image of a row. key: none for prompts of text alone."""
+    if key is None or row.get(key) is None:
+        return ()
+    names = [row[key]] if isinstance(row[key], str) else row[key]
+    try:
+        return tuple((file_sha256(folder / name), folder / name) for name in names)
+    except OSError as error:
+        raise DataError(f"{place}: {key!r}: {error.filename} cannot be read: {error.strerror}") from None
 
 
 def _parse_row(line: bytes, place: str, source: JsonlSource) -> dict[str, Any]:

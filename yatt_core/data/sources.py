@@ -10,7 +10,7 @@ training seeds lie millions apart. The held-out seed is fixed, so that runs of e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,23 +33,27 @@ class Collection:
     train: tuple[tuple[Prompt, ...], ...]
     held_out: tuple[Prompt, ...]
     probe: tuple[Prompt, ...]
+    images: Mapping[str, Path]
+    """The files of the prompts' images by content address."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row before it is known which part it belongs to. origin: split, file or task, and row."""
+    """A row before it is known which part it belongs to. origin: split, file or task, and row. images: address and file."""
 
     origin: str
     text: str
     answer: str | None
     entry: dict[str, Any]
+    images: tuple[tuple[str, Path], ...] = ()
 
     @property
     def question(self) -> str:
-        return normalise(self.text)
+        return " ".join([normalise(self.text), *(address for address, _ in self.images)])
 
     def prompt(self, source: int, index: int) -> Prompt:
-        return Prompt(source, index, f"{source}/{self.origin}", self.text, self.answer, self.entry)
+        media = tuple(address for address, _ in self.images)
+        return Prompt(source, index, f"{source}/{self.origin}", self.text, self.answer, self.entry, media)
 
 
 def normalise(text: str) -> str:
@@ -70,14 +74,17 @@ def collect_prompts(data: DataSpec, seed: int) -> Collection:
     """
     weights = [source.weight for source in data.sources]
     questions: set[str] = set()
+    images: dict[str, Path] = {}
     held_out: list[Prompt] = []
     for number, share in enumerate(apportion(data.held_out, weights)):
         rows = _held_out_rows(data.sources[number], share)
         taken = _take_distinct(rows, share, questions)
         _check_enough("held_out", data, number, share, len(taken))
         held_out += [row.prompt(number, index) for index, row in enumerate(taken)]
+        images |= dict(image for row in taken for image in row.images)
 
     pools = [_without(_train_rows(source, seed), questions) for source in data.sources]
+    images |= dict(image for pool in pools for row in pool for image in row.images)
     probe_questions: set[str] = set()
     probe: list[Prompt] = []
     for number, share in enumerate(apportion(data.probe, weights)):
@@ -94,7 +101,7 @@ def collect_prompts(data: DataSpec, seed: int) -> Collection:
                 f"held out are left for training after data.probe ({data.probe}); add rows or lower data.probe"
             )
         train.append(tuple(row.prompt(number, index) for index, row in enumerate(rest)))
-    return Collection(tuple(train), tuple(held_out), tuple(probe))
+    return Collection(tuple(train), tuple(held_out), tuple(probe), images)
 
 
 def _take_distinct(rows: Iterable[_Row], count: int, taken: set[str]) -> list[_Row]:
@@ -151,4 +158,5 @@ def _gym_rows(source: ReasoningGymSource, split: str, seed: int, size: int) -> I
 def _jsonl_rows(source: JsonlSource, split: str, path: Path) -> Iterator[_Row]:
     for number, entry in jsonl.read_rows(path, source):
         text, answer = entry[source.prompt_field], entry.get(source.answer_field)
-        yield _Row(f"{split}/{path.name}:{number}", text, answer, entry)
+        images = jsonl.images_of(entry, f"{path}:{number}", source.image_field, path.parent)
+        yield _Row(f"{split}/{path.name}:{number}", text, answer, entry, images)

@@ -35,6 +35,8 @@ class JsonlSource(SpecModel):
     """Key of the prompt's text in a row."""
     answer_field: str = "answer"
     """Key of the reference answer in a row; rows may lack it."""
+    image_field: str | None = None
+    """Key of a row's images: a path relative to the file, or a list of such; `null`: prompts of text alone."""
     weight: PositiveFloat = 1.0
     """Share of the prompts that come from here, relative to the other sources."""
 
