@@ -217,7 +217,8 @@ def _initial_model(spec: RunSpec, collection: Collection, folder: Path) -> Model
     prompts = [prompt for prompts in (*collection.train, collection.probe) for prompt in prompts]
     answers = [prompt.answer for prompt in prompts if prompt.answer is not None]
     others = [*answers, spec.data.system_prompt or ""]
-    tokenizer = train_tokenizer(spec.model.tokenizer, [prompt.text for prompt in prompts], others)
+    texts, with_images = [prompt.text for prompt in prompts], spec.model.vision is not None
+    tokenizer = train_tokenizer(spec.model.tokenizer, texts, others, with_images)
     vocabulary: int = tokenizer.get_vocab_size()
     (folder / MODEL).mkdir()
     save_tokenizer(tokenizer, folder / MODEL, spec.model.max_positions)

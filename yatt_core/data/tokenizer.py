@@ -21,6 +21,8 @@ from yatt_core.spec.model import TokenizerSpec
 
 PAD, END, SEPARATOR, UNKNOWN = SPECIALS = ("<pad>", "<eos>", "<sep>", "<unk>")
 PAD_ID, END_ID, SEPARATOR_ID, UNKNOWN_ID = range(4)
+IMAGE, IMAGE_ID = "<image>", 4
+"""Stands for a patch of an image in a prompt; a token of models with a vision tower alone."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -34,21 +36,27 @@ CHAT_TEMPLATE = (
 _UNIT = re.compile(r"\s?[^\W\d_]+|\s?\d+|\s?[^\w\s]+|_|\s")
 
 
-def train_tokenizer(spec: TokenizerSpec, prompts: Sequence[str], others: Iterable[str]) -> Tokenizer:
+def train_tokenizer(
+    spec: TokenizerSpec, prompts: Sequence[str], others: Iterable[str], with_images: bool = False
+) -> Tokenizer:
     """A tokenizer whose phrases come from the prompts, and whose characters from the prompts and the other texts.
 
-    Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, then phrases, longest first, then characters in order of code point.
+    Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then characters in
+    order of code point.
     """
+    specials = (*SPECIALS, IMAGE) if with_images else SPECIALS
+    if with_images:
+        prompts = [text.replace(IMAGE, "") for text in prompts]
     normalizer = normalizers.Lowercase() if spec.lowercase else normalizers.Sequence([])
     normalized = [normalizer.normalize_str(text) for text in prompts]
     phrases = common_phrases(normalized, spec.phrase_share)
     alphabet = set().union(*normalized, *(normalizer.normalize_str(text) for text in others))
-    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *phrases, *sorted(alphabet)))}
+    vocabulary = {token: index for index, token in enumerate((*specials, *phrases, *sorted(alphabet)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_split_pattern(phrases)), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     return tokenizer
 
 
