@@ -48,6 +48,10 @@ class ImageTokens:
             )
         return text if marks else IMAGE * images + text
 
+    def plain(self, text: str) -> str:
+        """A marked text with the model's own token for each mark."""
+        return text.replace(IMAGE, self.text)
+
     def parts(self, text: str) -> list[dict[str, str]]:
         """A marked text as the content of a message, for chat templates that want images and texts apart."""
         parts: list[dict[str, str]] = []
@@ -59,7 +63,7 @@ class ImageTokens:
         return parts
 
     def expanded(self, text: str) -> str:
-        """A rendered prompt with as many placeholders for each mark as an image has."""
+        """A rendered prompt with as many placeholders for each of the model's tokens as an image has."""
         return text.replace(self.text, self.text * self.count)
 
     def check(self, tokens: Sequence[int], images: int) -> None:

@@ -112,9 +112,9 @@ class PromptCodec:
         try:
             marked = self._images.marked(text, images)
             if self._tokenizer.chat_template is None:
-                tokens = list(self._tokenizer(self._images.expanded(marked))["input_ids"])
+                tokens = list(self._tokenizer(self._images.expanded(self._images.plain(marked)))["input_ids"])
             else:
-                content = marked if self._takes_text else self._images.parts(marked)
+                content = self._images.plain(marked) if self._takes_text else self._images.parts(marked)
                 rendered = self._render([*self._system, {"role": "user", "content": content}])
                 tokens = self._encode_bare(self._images.expanded(rendered))
             self._images.check(tokens, images)
