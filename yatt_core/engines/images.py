@@ -8,20 +8,20 @@ vision tower and dropped; requests, experience and logs have addresses alone.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL.Image import Image
 from torch import nn
 
 from yatt_core.data.media import decode_media, read_media
 from yatt_core.errors import ConfigurationError, DataError
 
 PASS_IMAGES = 16
-"""Images of one pass through the vision tower while decoding; always so many, so that its kernels are always the same."""
+"""Images of one pass through the vision tower; always so many, so that its kernels are always the same."""
 
 
 class ImageReader:
@@ -29,7 +29,6 @@ class ImageReader:
 
     def __init__(self, model_path: str, inputs_folder: Path) -> None:
         """Raises `ConfigurationError` for a folder without settings of an image processor."""
-        os.environ["HF_HUB_OFFLINE"] = "1"
         from transformers import AutoImageProcessor
 
         self._inputs_folder = inputs_folder
@@ -41,10 +40,20 @@ class ImageReader:
             raise ConfigurationError(f"{model_path}: its image processor cannot be loaded: {error}") from error
 
     def pixels(self, addresses: Sequence[str]) -> torch.Tensor:
-        """Prepared pixels, [images, channels, height, width] in float32. Raises `DataError` as `read_media`."""
-        images = [decode_media(read_media(self._inputs_folder, address)) for address in addresses]
+        """Prepared pixels, [images, channels, height, width] in float32.
+
+        Raises `DataError` as `read_media`, and for an address whose bytes cannot be decoded.
+        """
+        images = [self._decoded(address) for address in addresses]
         pixels: torch.Tensor = self._processor(images, return_tensors="pt")["pixel_values"]
         return pixels
+
+    def _decoded(self, address: str) -> Image:
+        data = read_media(self._inputs_folder, address)
+        try:
+            return decode_media(data)
+        except DataError as error:
+            raise DataError(f"image {address} of the run's inputs: {error}") from error
 
 
 def open_reader(model: nn.Module, model_path: str, inputs_folder: Path) -> ImageReader | None:

@@ -165,6 +165,15 @@ def test_a_damaged_image_and_a_missing_one_are_refused(tmp_path: Path, place: tu
         engine.generate(request)
 
 
+def test_bytes_that_are_no_image_are_refused_by_address(tmp_path: Path, place: tuple[Path, Path]) -> None:
+    data = b"no image"
+    address = hashlib.sha256(data).hexdigest()
+    media_path(tmp_path, address).parent.mkdir(parents=True)
+    media_path(tmp_path, address).write_bytes(data)
+    with pytest.raises(DataError, match=f"image {address} of the run's inputs"):
+        vision_engine(place[0], tmp_path).generate(request_of([prompt_with(1, 3, 0)], media=[(address,)]))
+
+
 def test_a_model_of_text_alone_refuses_images(torch_engine: Any) -> None:
     request = request_of([np.array([2, 3], np.int32)], media=[(hashlib.sha256(b"").hexdigest(),)])
     with pytest.raises(DataError, match=r"prompt 0 of the decode batch .* the model takes text alone"):
