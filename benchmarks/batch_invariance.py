@@ -79,7 +79,7 @@ def make_model(folder: Path, name: str) -> None:
 
 def load_engine(folder: Path) -> TorchRolloutEngine:
     """The engine with the folder's weights as version 0."""
-    engine = TorchRolloutEngine(str(folder), "float32", MAX_PROMPT, 128)
+    engine = TorchRolloutEngine(str(folder), "float32", MAX_PROMPT, 128, folder)
     engine.update_weights(load_file(folder / "model.safetensors"), 0)
     return engine
 

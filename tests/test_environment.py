@@ -13,11 +13,13 @@ import yatt_core
 from tests.spec.trees import ROOT, VIRTUAL, spec
 from yatt_core import environment
 from yatt_core.environment import code_revision, environment_facts
+from yatt_core.spec import load_spec
 
 
 def test_a_real_run_depends_on_libraries_processor_and_layout():
     facts = environment_facts(spec(trainer__engine={"kind": "torch", "ranks": 3}))
     assert set(facts) == {"code", "python", "numpy", "layout", "torch", "transformers", "instructions", "threads"}
+    assert "pillow" in environment_facts(load_spec(ROOT / "tests" / "specs" / "pictures.yaml"))
     assert facts["layout"] == "torch x 3"
     assert facts["numpy"] == np.__version__
     assert facts["torch"] == torch.__version__

@@ -96,6 +96,7 @@ def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRo
     """Verifies and loads the snapshot, answers every held-out task once, and scores the answers."""
     from yatt_core.controllers.shards import greedy_request, split_responses
     from yatt_core.data.inputs import INPUTS, Inputs, read_manifest
+    from yatt_core.data.prompts import media_of
     from yatt_core.data.text import open_codec
     from yatt_core.engines.registry import build_rollout_engine
     from yatt_core.rewards.scoring import RewardScorer
@@ -104,14 +105,15 @@ def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRo
     relative = read_manifest(folder, spec)["model_path"]
     model_path = str((folder / relative).resolve()) if relative else ""
     codec, scorer = open_codec(spec, model_path), RewardScorer(spec.rewards)
-    engine = build_rollout_engine(spec, model_path)
+    engine = build_rollout_engine(spec, model_path, folder)
     engine.update_weights(snapshot_weights(run_folder, spec, row), row.iteration)
     prompts = Inputs.open(folder, spec).held_out
     correct, rewards = 0, []
     for start in range(0, len(prompts), spec.rollout.batch_samples):
         batch = prompts[start : start + spec.rollout.batch_samples]
-        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in batch]
-        result = engine.generate(greedy_request(spec, tokens, codec.stop_tokens, row.iteration))
+        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
+        request = greedy_request(spec, tokens, codec.stop_tokens, row.iteration, media_of(batch))
+        result = engine.generate(request)
         for prompt, response in zip(batch, split_responses(result), strict=True):
             score = scorer.score(prompt, codec.decode(response), sample=0)
             correct += score.correct

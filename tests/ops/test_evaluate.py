@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,7 @@ def answered_by_hand(home: Home, run: str) -> int:
     trainer = VirtualTrainEngine(spec, RankContext(folder, folder / INPUTS, "", 0))
     trainer.connect(0, 1, "")
     trainer.initialise()
-    engine, codec, scorer = build_rollout_engine(spec, ""), open_codec(spec, ""), RewardScorer(spec.rewards)
+    engine, codec, scorer = build_rollout_engine(spec, "", Path()), open_codec(spec, ""), RewardScorer(spec.rewards)
     engine.update_weights(trainer.export_weights(), 0)
     correct = 0
     for prompt in Inputs.open(folder / INPUTS, spec).held_out:

@@ -25,7 +25,7 @@ from yatt_core.controllers.shards import (
     training_request,
 )
 from yatt_core.data.inputs import Inputs, materialise
-from yatt_core.data.prompts import Prompt
+from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.shard_log import ShardLog, adopt
 from yatt_core.data.shard_plan import shard_plan
 from yatt_core.data.text import TextCodec, open_codec
@@ -126,8 +126,10 @@ class Controller:
         ):
             for start in range(0, len(prompts), size):
                 rows = range(start, min(start + size, len(prompts)))
-                tokens = [codec.encode_prompt(prompts[i].text, prompts[i].prompt_id) for i in rows]
-                stream.submit(rows, greedy_request(self._spec, tokens, codec.stop_tokens, task.weight_version))
+                batch = [prompts[i] for i in rows]
+                tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
+                version, media = task.weight_version, media_of(batch)
+                stream.submit(rows, greedy_request(self._spec, tokens, codec.stop_tokens, version, media))
             for rows, result in stream.results():
                 for row, response in zip(rows, split_responses(result), strict=True):
                     score = self._scorer.score(prompts[row], codec.decode(response), sample=0)
@@ -138,7 +140,7 @@ class Controller:
     def _open(self, task: ShardTask) -> _OpenShard:
         inputs, codec = self._ready()
         prompts = [inputs.prompt(ref) for ref in task.prompts]
-        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in prompts]
+        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in prompts]
         log = ShardLog(self._folder, task.key, task.epoch, shard_plan(self._spec, task))
         return _OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self._spec))
 
@@ -151,9 +153,8 @@ class Controller:
                 continue
             refs = [shard.task.prompts[i] for i in rows]
             tokens = [shard.tokens[i] for i in rows]
-            request = training_request(
-                self._spec, shard.task.key, refs, tokens, codec.stop_tokens, shard.task.weight_version
-            )
+            media, version = media_of([shard.prompts[i] for i in rows]), shard.task.weight_version
+            request = training_request(self._spec, shard.task.key, refs, tokens, codec.stop_tokens, version, media)
             stream.submit((shard, index), request)
 
     def _take(self, shard: _OpenShard, batch: int, result: GenerateResult) -> None:
@@ -168,6 +169,7 @@ class Controller:
                 [shard.tokens[i] for i in rows],
                 result,
                 codec,
+                self._spec.data.has_images,
             )
             shard.log.append_responses(batch, responses)
         self._score(shard, batch, responses)

@@ -80,7 +80,7 @@ class Dispatcher:
     async def retain(self, owners: Sequence[str]) -> None:
         """Drops what all but these wait for or hold: the others are gone."""
         for owner in self._queue.owners() - set(owners):
-            self._refuse(self._queue.forget(owner), f"{owner} is gone")
+            self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} is gone"))
         self._advance()
 
     async def outstanding(self) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,12 @@ from yatt_core.spec import RunSpec
 
 SCORE_COLUMNS = ("reward", "correct", "reward_error")
 
+Media = Sequence[tuple[str, ...]]
 
-def response_schema() -> pa.Schema:
-    """The experience's columns that an engine's answer fills."""
-    return pa.schema([field for field in experience_schema(()) if field.name not in SCORE_COLUMNS])
+
+def response_schema(optional: Collection[str] = ()) -> pa.Schema:
+    """The experience's columns that an engine's answer fills; optional: as of `experience_schema`."""
+    return pa.schema([field for field in experience_schema((), optional) if field.name not in SCORE_COLUMNS])
 
 
 def score_schema(parts: Sequence[str]) -> pa.Schema:
@@ -36,9 +38,15 @@ def split_batches(prompts: int, spec: RunSpec) -> list[range]:
 
 
 def training_request(
-    spec: RunSpec, key: WorkKey, refs: Sequence[PromptRef], tokens: Sequence[Int32], stop: tuple[int, ...], version: int
+    spec: RunSpec,
+    key: WorkKey,
+    refs: Sequence[PromptRef],
+    tokens: Sequence[Int32],
+    stop: tuple[int, ...],
+    version: int,
+    media: Media = (),
 ) -> GenerateRequest:
-    """The decode batch of some prompts of a shard; seeds follow the prompts' ordinals."""
+    """The decode batch of some prompts of a shard; seeds follow the prompts' ordinals. media: the images of each."""
     samples = spec.rollout.samples_per_prompt
     seeds = [
         [sample_seed(spec.seed, key.branch, key.iteration, ref.ordinal, sample) for sample in range(samples)]
@@ -52,11 +60,14 @@ def training_request(
         weight_version=version,
         temperature=spec.rollout.temperature,
         top_p=spec.rollout.top_p,
+        media=media,
     )
 
 
-def greedy_request(spec: RunSpec, tokens: Sequence[Int32], stop: tuple[int, ...], version: int) -> GenerateRequest:
-    """One greedy response to each prompt."""
+def greedy_request(
+    spec: RunSpec, tokens: Sequence[Int32], stop: tuple[int, ...], version: int, media: Media = ()
+) -> GenerateRequest:
+    """One greedy response to each prompt. media: the images of each."""
     return GenerateRequest(
         prompts=tokens,
         seeds=np.zeros((len(tokens), 1), dtype=np.uint64),
@@ -64,6 +75,7 @@ def greedy_request(spec: RunSpec, tokens: Sequence[Int32], stop: tuple[int, ...]
         stop_tokens=stop,
         weight_version=version,
         greedy=True,
+        media=media,
     )
 
 
@@ -78,8 +90,12 @@ def response_table(
     tokens: Sequence[Int32],
     result: GenerateResult,
     codec: TextCodec,
+    with_images: bool = False,
 ) -> pa.Table:
-    """What an engine made of some prompts, one row a response, in the order of the request."""
+    """What an engine made of some prompts, one row a response, in the order of the request.
+
+    with_images: adds the column `media`; a matter of the run, not of these prompts, since its shards have the same columns.
+    """
     samples = len(result.lengths) // len(prompts)
     responses = split_responses(result)
     offsets = np.concatenate([[0], np.cumsum(result.lengths)]).astype(np.int32)
@@ -103,7 +119,9 @@ def response_table(
         "truncated": truncated,
         "weight_version": np.full(len(responses), result.weight_version, dtype=np.int32),
     }
-    return pa.table(columns, schema=response_schema())
+    if with_images:
+        columns["media"] = per_sample([" ".join(prompt.media) for prompt in prompts])
+    return pa.table(columns, schema=response_schema(columns))
 
 
 def score_table(parts: Sequence[str], scores: Sequence[SampleScore]) -> pa.Table:

@@ -248,7 +248,7 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
     files = [PromptFile(folder / name) for name in (TRAIN, PROBE)]
     answers = (answer for file in files for answer in file.column("answer") if answer is not None)
     others = itertools.chain(answers, [spec.data.system_prompt or ""])
-    tokenizer = train_tokenizer(spec.model.tokenizer, _Texts(files), others)
+    tokenizer = train_tokenizer(spec.model.tokenizer, _Texts(files), others, with_images=spec.model.vision is not None)
     vocabulary: int = tokenizer.get_vocab_size()
     (folder / MODEL).mkdir()
     save_tokenizer(tokenizer, folder / MODEL, spec.model.max_positions)

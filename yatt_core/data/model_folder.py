@@ -14,11 +14,11 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from yatt_core.data.tokenizer import END_ID, PAD_ID, load_tokenizer
+from yatt_core.data.tokenizer import END_ID, IMAGE_ID, PAD_ID, load_tokenizer
 from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
-from yatt_core.spec.model import ModelFromConfig
+from yatt_core.spec.model import ModelFromConfig, VisionSpec
 
 CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = (
@@ -52,11 +52,26 @@ def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path)
     vocabulary: rows of the embedding.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, LlavaForConditionalGeneration
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    config = AutoConfig.for_model(
+    config = _text_config(model, vocabulary)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stable_seed("weights", seed))
+        if model.vision is None:
+            network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        else:
+            network = LlavaForConditionalGeneration(_vision_language_config(model.vision, config))
+            _image_processor(model.vision).save_pretrained(folder)
+    network.save_pretrained(folder)
+
+
+def _text_config(model: ModelFromConfig, vocabulary: int) -> Any:
+    """The transformers config of the text model."""
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(
         model.architecture,
         vocab_size=vocabulary,
         hidden_size=model.hidden_size,
@@ -71,10 +86,41 @@ def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path)
         eos_token_id=END_ID,
         bos_token_id=None,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stable_seed("weights", seed))
-        network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    network.save_pretrained(folder)
+
+
+def _vision_language_config(vision: VisionSpec, text: Any) -> Any:
+    """LLaVA (arXiv 2304.08485): all patches of the tower's last block, through a projector, among the text model's tokens."""
+    from transformers import LlavaConfig, SiglipVisionConfig
+
+    tower = SiglipVisionConfig(
+        hidden_size=vision.hidden_size,
+        intermediate_size=vision.intermediate_size,
+        num_hidden_layers=vision.layers,
+        num_attention_heads=vision.heads,
+        image_size=vision.image_size,
+        patch_size=vision.patch_size,
+        vision_use_head=False,
+    )
+    return LlavaConfig(
+        vision_config=tower,
+        text_config=text,
+        image_token_index=IMAGE_ID,
+        image_seq_length=(vision.image_size // vision.patch_size) ** 2,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        tie_word_embeddings=text.tie_word_embeddings,
+        pad_token_id=PAD_ID,
+        eos_token_id=END_ID,
+    )
+
+
+def _image_processor(vision: VisionSpec) -> Any:
+    """Resizes to the tower's size and scales pixels to -1 .. 1, with Pillow and numpy alone."""
+    from transformers import SiglipImageProcessorPil
+
+    return SiglipImageProcessorPil(
+        size={"height": vision.image_size, "width": vision.image_size}, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
 
 
 def describe_model(folder: Path) -> ModelFacts:

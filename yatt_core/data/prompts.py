@@ -40,6 +40,12 @@ class Prompt:
     media: tuple[str, ...] = ()
 
 
+def media_of(prompts: Sequence[Prompt]) -> tuple[tuple[str, ...], ...]:
+    """The images of each of some prompts; empty when none shows any."""
+    media = tuple(prompt.media for prompt in prompts)
+    return media if any(media) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """How far a run has drawn: the ordinal of its next prompt, and how many each source has given."""

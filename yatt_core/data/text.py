@@ -10,13 +10,15 @@ registry (five seconds, with torch) only for folders without a tokenizer.json.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from jinja2 import TemplateError
 
+from yatt_core.data.image_tokens import ImageTokens, image_tokens
 from yatt_core.data.model_folder import read_config
 from yatt_core.data.tokenizer import load_tokenizer
 from yatt_core.engines.protocol import Int32
@@ -44,8 +46,11 @@ class TextCodec(Protocol):
         """Number of tokens."""
         ...
 
-    def encode_prompt(self, text: str, prompt_id: str = "") -> Int32:
-        """Tokens of a prompt, ready for generation: [length]. Raises `DataError` that names a prompt that is too long."""
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
+        """Tokens of a prompt, ready for generation: [length]; images: how many it shows.
+
+        Raises `DataError` that names a prompt that is too long, or whose images the model or the text has no place for.
+        """
         ...
 
     def encode_answer(self, text: str) -> Int32:
@@ -60,8 +65,16 @@ class TextCodec(Protocol):
 class PromptCodec:
     """The codec of a Hugging Face folder: chat template and system prompt where the tokenizer has a template."""
 
-    def __init__(self, tokenizer: Any, system_prompt: str | None, longest: int, stop_tokens: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        system_prompt: str | None,
+        longest: int,
+        stop_tokens: Sequence[int],
+        images: ImageTokens | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._images = images
         self._system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
         self._longest = longest
         self._stop_tokens = tuple(sorted(set(stop_tokens)))
@@ -78,13 +91,41 @@ class PromptCodec:
         """Number of tokens, added ones included."""
         return len(self._tokenizer)
 
-    def encode_prompt(self, text: str, prompt_id: str = "") -> Int32:
-        """Tokens of a prompt, ready for generation: [length]. Raises `DataError` that names a prompt that is too long."""
-        if self._tokenizer.chat_template is None:
-            tokens = self._tokenizer(text)["input_ids"]
-        else:
-            tokens = self._encode_bare(self._render([*self._system, {"role": "user", "content": text}]))
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
+        """Tokens of a prompt, ready for generation: [length]; images: how many it shows.
+
+        Raises `DataError` that names a prompt that is too long, or whose images the model or the text has no place for.
+        """
+        tokens = self._encode(text) if self._images is None else self._encode_with_images(text, prompt_id, images)
+        if self._images is None and images:
+            raise DataError(f"prompt {prompt_id or repr(text[:60])} shows {images} images, the model takes text alone")
         return _checked(tokens, self._longest, prompt_id, text)
+
+    def _encode(self, text: str) -> list[int]:
+        if self._tokenizer.chat_template is None:
+            return list(self._tokenizer(text)["input_ids"])
+        return self._encode_bare(self._render([*self._system, {"role": "user", "content": text}]))
+
+    def _encode_with_images(self, text: str, prompt_id: str, images: int) -> list[int]:
+        """Tokens of a prompt to a vision-language model, its images' placeholders among them."""
+        assert self._images is not None
+        try:
+            marked = self._images.marked(text, images)
+            if self._tokenizer.chat_template is None:
+                tokens = list(self._tokenizer(self._images.expanded(self._images.plain(marked)))["input_ids"])
+            else:
+                content = self._images.plain(marked) if self._takes_text else self._images.parts(marked)
+                rendered = self._render([*self._system, {"role": "user", "content": content}])
+                tokens = self._encode_bare(self._images.expanded(rendered))
+            self._images.check(tokens, images)
+        except DataError as error:
+            raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
+        return tokens
+
+    @cached_property
+    def _takes_text(self) -> bool:
+        """False for a chat template that wants a message's images and texts apart, and is silent about plain text."""
+        return "?" in self._render([{"role": "user", "content": "?"}])
 
     def encode_answer(self, text: str) -> Int32:
         """Tokens of a response that ends properly: [length], the end-of-sequence token included."""
@@ -98,7 +139,7 @@ class PromptCodec:
     def _encode_bare(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _render(self, messages: Sequence[dict[str, str]]) -> str:
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         return str(
             self._tokenizer.apply_chat_template(
                 messages,
@@ -134,8 +175,8 @@ class VirtualCodec:
         self.vocabulary = vocabulary
         self._longest = longest
 
-    def encode_prompt(self, text: str, prompt_id: str = "") -> Int32:
-        """Bytes of a prompt: [length]. Raises `DataError` that names a prompt that is too long."""
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
+        """Bytes of a prompt: [length]; images take no room. Raises `DataError` that names a prompt that is too long."""
         return _checked(list(text.encode()), self._longest, prompt_id, text)
 
     def encode_answer(self, text: str) -> Int32:
@@ -162,12 +203,13 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
         raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
     stop = [tokenizer.eos_token_id, *_generation_stops(folder, config)]
     stop += [_single_token(tokenizer, text) for text in spec.rollout.stop]
-    return PromptCodec(tokenizer, spec.data.system_prompt, _longest_prompt(spec, config), stop)
+    images = image_tokens(config, tokenizer)
+    return PromptCodec(tokenizer, spec.data.system_prompt, _longest_prompt(spec, config), stop, images)
 
 
 def _longest_prompt(spec: RunSpec, config: dict[str, Any]) -> int:
     """Tokens of the longest prompt that the spec allows and that leaves the response its room in the model."""
-    positions = config.get("max_position_embeddings")
+    positions = config.get("text_config", config).get("max_position_embeddings")
     if positions is None:
         return spec.data.max_prompt_tokens
     room = int(positions) - spec.rollout.max_new_tokens

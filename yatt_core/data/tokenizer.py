@@ -22,6 +22,8 @@ from yatt_core.spec.model import TokenizerSpec
 
 PAD, END, SEPARATOR, UNKNOWN = SPECIALS = ("<pad>", "<eos>", "<sep>", "<unk>")
 PAD_ID, END_ID, SEPARATOR_ID, UNKNOWN_ID = range(4)
+IMAGE, IMAGE_ID = "<image>", 4
+"""Stands for a patch of an image in a prompt; a token of models with a vision tower alone."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -35,36 +37,41 @@ CHAT_TEMPLATE = (
 _UNIT = re.compile(r"\s?[^\W\d_]+|\s?\d+|\s?[^\w\s]+|_|\s")
 
 
-def train_tokenizer(spec: TokenizerSpec, prompts: Iterable[str], others: Iterable[str]) -> Tokenizer:
+def train_tokenizer(
+    spec: TokenizerSpec, prompts: Iterable[str], others: Iterable[str], with_images: bool = False
+) -> Tokenizer:
     """A tokenizer whose phrases come from the prompts, and whose characters from the prompts and the other texts.
 
     prompts: walked several times and never held, so no iterator.
 
-    Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, then phrases, longest first, then characters in order of code point.
+    Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then characters in
+    order of code point.
     """
+    specials, dropped = ((*SPECIALS, IMAGE), IMAGE) if with_images else (SPECIALS, "")
     normalizer = normalizers.Lowercase() if spec.lowercase else normalizers.Sequence([])
-    phrases = common_phrases(_Normalized(normalizer, prompts), spec.phrase_share)
+    phrases = common_phrases(_Normalized(normalizer, prompts, dropped), spec.phrase_share)
     alphabet: set[str] = set()
-    for text in _Normalized(normalizer, itertools.chain(prompts, others)):
+    for text in _Normalized(normalizer, itertools.chain(prompts, others), dropped):
         alphabet.update(text)
-    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *phrases, *sorted(alphabet)))}
+    vocabulary = {token: index for index, token in enumerate((*specials, *phrases, *sorted(alphabet)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_split_pattern(phrases)), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     return tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class _Normalized:
-    """Texts as the normalizer leaves them, made when they are walked."""
+    """Texts without what is dropped, as the normalizer leaves them, made when they are walked."""
 
     normalizer: Any
     texts: Iterable[str]
+    dropped: str
 
     def __iter__(self) -> Iterator[str]:
-        return map(self.normalizer.normalize_str, self.texts)
+        return (self.normalizer.normalize_str(text.replace(self.dropped, "")) for text in self.texts)
 
 
 def common_phrases(prompts: Iterable[str], share: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import assert_never
 
 from yatt_core.engines.protocol import RankContext, RolloutEngine, TrainEngine
@@ -10,15 +11,15 @@ from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
 
 
-def build_rollout_engine(spec: RunSpec, model_path: str) -> RolloutEngine:
-    """The rollout engine of a spec, with weights yet to come."""
+def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) -> RolloutEngine:
+    """The rollout engine of a spec, with weights yet to come. inputs_folder: of the run, whose images it reads."""
     engine = spec.rollout.engine
     match engine:
         case TorchRollout():
             from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 
             return TorchRolloutEngine(
-                model_path, engine.dtype, spec.data.max_prompt_tokens, spec.rollout.max_new_tokens
+                model_path, engine.dtype, spec.data.max_prompt_tokens, spec.rollout.max_new_tokens, inputs_folder
             )
         case VirtualRollout():
             from yatt_core.engines.virtual.rollout import VirtualRolloutEngine

@@ -26,6 +26,31 @@ class TokenizerSpec(SpecModel):
     """A run of words that occurs in at least this share of the prompts becomes one token."""
 
 
+class VisionSpec(SpecModel):
+    """A vision tower (SigLIP) whose patches a projector of two layers turns into tokens of the text model (LLaVA)."""
+
+    image_size: PositiveInt = 32
+    """Width and height in pixels that every image is resized to; a multiple of `patch_size`."""
+    patch_size: PositiveInt = 8
+    """Width and height of a patch; an image takes (image_size / patch_size) squared tokens of the prompt."""
+    hidden_size: PositiveInt = 64
+    """Width of the tower's residual stream; a multiple of `heads`."""
+    layers: PositiveInt = 2
+    """Transformer blocks."""
+    heads: PositiveInt = 4
+    """Attention heads."""
+    intermediate_size: PositiveInt = 128
+    """Width of the feed-forward layers."""
+
+    @model_validator(mode="after")
+    def _sizes_divide(self) -> Self:
+        if self.image_size % self.patch_size:
+            raise ValueError(f"image_size {self.image_size} is no multiple of patch_size {self.patch_size}")
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of heads {self.heads}")
+        return self
+
+
 class ModelFromConfig(SpecModel):
     """A model made on the spot with seeded random weights, for machines without any."""
 
@@ -46,6 +71,8 @@ class ModelFromConfig(SpecModel):
     """Longest sequence, prompt and response together."""
     tie_embeddings: bool = True
     """One matrix for input embedding and output projection."""
+    vision: VisionSpec | None = None
+    """A vision tower in front of the text model, for prompts with images; `null`: a model of text alone."""
     tokenizer: TokenizerSpec = TokenizerSpec()
 
     @model_validator(mode="after")

@@ -159,6 +159,8 @@ class RunSpec(SpecModel):
         yield from self._unfit_sampling()
         if not self.virtual and isinstance(self.model, ModelFromConfig):
             yield from self._too_long(self.model)
+            if self.data.has_images and self.model.vision is None:
+                yield "model.vision: a source of data.sources has an image_field, so the model needs a vision tower"
 
     def _unfit_sampling(self) -> Iterator[str]:
         sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt

@@ -78,7 +78,7 @@ def weights_of(folder: Path, version: int) -> Tensors:
 
 
 def torch_case(folder: Path, dtype: str = "float32") -> Case:
-    engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW)
+    engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder)
     return Case("torch", engine, lambda version: weights_of(folder, version))
 
 

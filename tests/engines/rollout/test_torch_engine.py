@@ -256,12 +256,12 @@ def test_weights_that_are_not_finite_are_named_and_do_no_lasting_harm(torch_engi
 
 def test_experts_and_positions_that_scale_with_the_batch_promise_no_invariance(model_folder, tmp_path):
     experts = build_experts(tmp_path / "experts")
-    assert TorchRolloutEngine(str(experts), "float32", 10, 10).capabilities["batch_invariant"] is False
+    assert TorchRolloutEngine(str(experts), "float32", 10, 10, experts).capabilities["batch_invariant"] is False
     folder = shutil.copytree(model_folder, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     (folder / "config.json").write_text(json.dumps(config))
-    assert TorchRolloutEngine(str(folder), "float32", 10, 10).capabilities["batch_invariant"] is False
+    assert TorchRolloutEngine(str(folder), "float32", 10, 10, folder).capabilities["batch_invariant"] is False
 
 
 def test_folders_that_are_no_models_are_refused(model_folder, tmp_path):

@@ -99,7 +99,7 @@ def write_shards(run_folder: Path, iteration: int, rows: list[dict[str, Any]], s
     for shard in range(shards):
         part = [row for row in rows if row["prompt_ordinal"] % shards == shard]
         log = ShardLog(run_folder, WorkKey("r", 0, iteration, "collect", 0, shard), 1)
-        receipt = log.seal(pa.Table.from_pylist(part, schema=experience_schema(["exact"])), {})
+        receipt = log.seal(pa.Table.from_pylist(part, schema=experience_schema(["exact"], rows[0])), {})
         references.append(ShardRef(receipt.folder, receipt.manifest_sha256))
     return BatchTask(WorkKey("r", 0, iteration, "learn"), 1, tuple(references))
 

@@ -25,6 +25,7 @@ class Pairs:
     response_tokens: Any
     response_offsets: Any
     loss_mask: Any
+    media: Any = ()
 
 
 def pairs(prompt_lengths: list[int], response_lengths: list[int], seed: int = 0) -> Pairs:

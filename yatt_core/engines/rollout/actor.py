@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from yatt_core.cluster.presence import Presence
+from yatt_core.data.inputs import INPUTS
 from yatt_core.engines.packing import PackedTensors, unpack_tensors
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
@@ -25,15 +26,16 @@ class RolloutActor:
         self._spec = RunSpec.model_validate_json(spec_json)
         self._instance = instance
         self._engine: RolloutEngine | None = None
-        self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", epoch)
+        self._folder = Path(run_folder)
+        self._identity = actor_logs(self._folder, f"rollout-{instance}", epoch)
         grace = self._spec.recovery.grace_seconds
-        self._presence = Presence(Path(run_folder), self._identity.name, epoch, grace)
+        self._presence = Presence(self._folder, self._identity.name, epoch, grace)
 
     def load(self, epoch: int, model_path: str) -> ActorIdentity:
         """Builds the engine, once; its weights come with the first `update`."""
         with self._presence.serving("load", epoch):
             if self._engine is None:
-                self._engine = build_rollout_engine(self._spec, model_path)
+                self._engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
         return ActorIdentity(
             self._identity.name,
             self._identity.pid,

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.noise import uniforms
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.cache import SlotCache, rounded_slots
@@ -32,11 +33,14 @@ PREFILL_TOKENS = 16_384
 Indices = npt.NDArray[np.int64]
 
 
-def decode(model: nn.Module, request: GenerateRequest, cache: SlotCache | None = None) -> GenerateResult:
+def decode(
+    model: nn.Module, request: GenerateRequest, cache: SlotCache | None = None, reader: ImageReader | None = None
+) -> GenerateResult:
     """Answers every prompt of the request with the weights as they are; works on a live training module too.
 
-    cache: one kept from earlier batches saves its allocation. Raises `DataError` for an empty prompt, `NumericError` when
-    the model gives logits that are not finite, `ConfigurationError` when its attention cannot be decoded by this loop.
+    cache: one kept from earlier batches saves its allocation. reader: of a vision-language model's images. Raises
+    `DataError` for an empty prompt, for images that do not fit their prompts or cannot be read, `NumericError` when the
+    model gives logits that are not finite, `ConfigurationError` when its attention cannot be decoded by this loop.
     """
     started = time.perf_counter()
     if any(len(prompt) == 0 for prompt in request.prompts):
@@ -48,7 +52,7 @@ def decode(model: nn.Module, request: GenerateRequest, cache: SlotCache | None =
     if cache is None:
         cache = SlotCache(_config(model).num_hidden_layers)
     with torch.no_grad(), _evaluating(model):
-        responses = _Decoder(model, request, cache, longest).run()
+        responses = _Decoder(model, request, cache, longest, reader).run()
     return _result(responses, request, started)
 
 
@@ -102,8 +106,10 @@ class _Responses:
 class _Decoder:
     """One decode batch. Rows [0, alive) of the cache are responses under way, those behind them up to `rows` fillers."""
 
-    def __init__(self, model: nn.Module, request: GenerateRequest, cache: SlotCache, longest: int) -> None:
-        self.model, self.request, self.cache = model, request, cache
+    def __init__(
+        self, model: nn.Module, request: GenerateRequest, cache: SlotCache, longest: int, reader: ImageReader | None
+    ) -> None:
+        self.model, self.request, self.cache, self.reader = model, request, cache, reader
         prompts, samples = request.seeds.shape
         self.alive = prompts * samples
         self.rows = _rows_for(self.alive)
@@ -162,7 +168,7 @@ class _Decoder:
         # The head, too, must have its four rows.
         ends = np.resize(ends, max(len(ends), -(-MINIMUM_ROWS // len(members))))
         logits = self.model(
-            input_ids=self._tensor(ids),
+            **self._prompt_inputs(members, lengths, self._tensor(ids)),
             # Padding may reach beyond the positions that the model knows.
             position_ids=torch.arange(padded, device=self.device)[None, :].clamp_(max=int(lengths.max())),
             past_key_values=self.cache,
@@ -171,6 +177,15 @@ class _Decoder:
         ).logits
         picked: torch.Tensor = logits[self._tensor(np.arange(len(members))), self._tensor(end_of_member)]
         return picked
+
+    def _prompt_inputs(self, members: Indices, lengths: Indices, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the model gets of some prompts: their tokens, with images the embeddings of tokens and patches."""
+        media = [self.request.media[member] if self.request.media else () for member in members]
+        if self.reader is None and not any(media):
+            return {"input_ids": ids}
+        names = [f"prompt {member} of the decode batch" for member in members]
+        shown = ShownPrompts(self._tensor(lengths), media, names)
+        return {"inputs_embeds": embed_prompts(self.model, self.reader, ids, shown)}
 
     def _take(self, logits: torch.Tensor, step: int) -> npt.NDArray[np.int64]:
         """Draws one token a row, books it, and lets finished rows leave; returns the tokens of the rows that stay."""

@@ -1,4 +1,7 @@
-"""Loads a local Hugging Face causal language model. Consumes a folder; produces a torch module. Touches no network."""
+"""Loads a local Hugging Face causal language model, with a vision tower or without.
+
+Consumes a folder; produces a torch module. Touches no network.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
     from safetensors import SafetensorError
 
     try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        model, report = _factory(transformers, model_type).from_pretrained(
             str(folder),
             dtype=getattr(torch, dtype),
             attn_implementation="sdpa",
@@ -46,6 +49,11 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
         raise ConfigurationError(f"{folder}: the weights lack {len(report['missing_keys'])} tensors, such as {missing}")
     module: nn.Module = model.eval()
     return module
+
+
+def _factory(transformers: Any, model_type: str) -> Any:
+    """What makes a model of this type; the vision-language family has a class of its own."""
+    return transformers.LlavaForConditionalGeneration if model_type == "llava" else transformers.AutoModelForCausalLM
 
 
 def _model_type(folder: Path) -> str:

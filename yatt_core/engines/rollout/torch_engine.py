@@ -1,11 +1,13 @@
 """The rollout engine on plain torch: any dense causal model of transformers, decoded by a loop of our own.
 
-Consumes decode batches and new weights; produces responses. Its weights are undefined (version -1) until the first update.
+Consumes decode batches and new weights, and the images that the batches name; produces responses. Its weights are undefined
+(version -1) until the first update.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult, Tensors
 from yatt_core.engines.rollout.cache import SlotCache
 from yatt_core.engines.rollout.decoding import decode
@@ -23,12 +26,18 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 class TorchRolloutEngine:
-    """One engine on one thread. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens."""
+    """One engine on one thread. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
 
-    def __init__(self, model_path: str, dtype: str, max_prompt_tokens: int, max_new_tokens: int) -> None:
+    inputs_folder: where the images lie that requests name by address.
+    """
+
+    def __init__(
+        self, model_path: str, dtype: str, max_prompt_tokens: int, max_new_tokens: int, inputs_folder: Path
+    ) -> None:
         # The order of additions, and so every bit, depends on the number of threads.
         torch.set_num_threads(1)
         self._model = load_causal_lm(model_path, dtype).requires_grad_(False)
+        self._reader = open_reader(self._model, model_path, inputs_folder)
         self._max_prompt_tokens = max_prompt_tokens
         self._max_new_tokens = max_new_tokens
         config: Any = self._model.config
@@ -72,7 +81,7 @@ class TorchRolloutEngine:
                     f"prompt {row} of the decode batch has {len(prompt)} tokens; data.max_prompt_tokens is"
                     f" {self._max_prompt_tokens}"
                 )
-        return decode(self._model, request, self._cache)
+        return decode(self._model, request, self._cache, self._reader)
 
     def update_weights(self, tensors: Tensors, version: int) -> None:
         """Copies new weights over the old ones.

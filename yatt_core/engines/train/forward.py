@@ -1,13 +1,13 @@
 """The forward pass of the trainer: log-probabilities and entropies of a micro-batch's response tokens.
 
-Consumes sequences of prompt and response; produces flat tensors over those response tokens that count in the loss. Rows are
-padded on the right, which a causal model never sees, so no attention mask is needed; the head computes only the positions
-that predict a counted token.
+Consumes sequences of prompt and response, and the images that prompts name; produces flat tensors over those response tokens
+that count in the loss. Rows are padded on the right, which a causal model never sees, so no attention mask is needed; the
+head computes only the positions that predict a counted token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from yatt_core.algorithms.entropy import token_entropy
 from yatt_core.data.columns import ragged_positions
+from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.errors import ConfigurationError, DataError
 
 Int64 = npt.NDArray[np.int64]
@@ -41,6 +42,11 @@ class Sequences(Protocol):
         """Which response tokens count, aligned with `response_tokens`."""
         ...
 
+    @property
+    def media(self) -> Sequence[Sequence[str]]:
+        """Content addresses of each prompt's images, N rows; empty without images."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -49,6 +55,7 @@ class MicroBatch:
     tokens: [B, L], prompt and response without its last token, padded on the right. predicting: [T], the position in the
     flattened tokens whose output predicts each counted token. targets: [T], those tokens. positions: [T], where they
     stand in the batch's flat response columns. rows: [T], index in the batch of the sample that each belongs to.
+    shown: the prompts' images; none where the batch has no images.
     """
 
     tokens: torch.Tensor
@@ -56,6 +63,7 @@ class MicroBatch:
     targets: torch.Tensor
     positions: Int64
     rows: Int64
+    shown: ShownPrompts | None = None
 
 
 def assemble(batch: Sequences, indices: Int64) -> MicroBatch:
@@ -81,7 +89,15 @@ def assemble(batch: Sequences, indices: Int64) -> MicroBatch:
         targets=torch.from_numpy(batch.response_tokens[positions[counted]].astype(np.int64)),
         positions=positions[counted],
         rows=np.repeat(indices, response_lengths)[counted],
+        shown=_shown(batch, indices, prompt_lengths) if batch.media else None,
     )
+
+
+def _shown(batch: Sequences, indices: Int64, prompt_lengths: Int64) -> ShownPrompts:
+    """What the prompts of these samples show."""
+    samples = indices.tolist()
+    media, names = [batch.media[sample] for sample in samples], [f"sample {sample} of the batch" for sample in samples]
+    return ShownPrompts(torch.from_numpy(prompt_lengths), media, names)
 
 
 def _places(starts: Int64, lengths: Int64) -> Int64:
@@ -93,11 +109,13 @@ def _places(starts: Int64, lengths: Int64) -> Int64:
 class PolicyForward:
     """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
 
-    dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32.
+    dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32. reader: of a
+    vision-language model's images, which are decoded anew for every micro-batch.
     """
 
-    def __init__(self, model: nn.Module, temperature: float, dtype: str) -> None:
+    def __init__(self, model: nn.Module, temperature: float, dtype: str, reader: ImageReader | None = None) -> None:
         self._model = model
+        self._reader = reader
         self._temperature = temperature
         self._bfloat16 = dtype == "bfloat16"
         head: Any = model.get_output_embeddings()  # type: ignore[operator]
@@ -121,7 +139,7 @@ class PolicyForward:
     def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
         """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self._bfloat16), self._only(micro_batch.predicting):
-            logits: torch.Tensor = self._model(input_ids=micro_batch.tokens, use_cache=False).logits
+            logits: torch.Tensor = self._model(**self._inputs(micro_batch), use_cache=False).logits
         if logits.shape[:2] != (1, len(micro_batch.targets)):
             raise ConfigurationError(
                 f"{type(self._model).__name__} does not compute its logits by its output embeddings"
@@ -129,6 +147,13 @@ class PolicyForward:
         scale = self._temperature if temperature is None else temperature
         logits = logits[0].float()
         return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
+
+    def _inputs(self, micro_batch: MicroBatch) -> dict[str, torch.Tensor]:
+        """What the model gets: tokens, with images the embeddings of tokens and patches."""
+        if micro_batch.shown is None:
+            return {"input_ids": micro_batch.tokens}
+        embeddings = embed_prompts(self._model, self._reader, micro_batch.tokens, micro_batch.shown)
+        return {"inputs_embeds": embeddings}
 
     @contextmanager
     def _only(self, positions: torch.Tensor) -> Iterator[None]:

@@ -22,6 +22,7 @@ from yatt_core.data.inputs import Inputs
 from yatt_core.data.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
 from yatt_core.data.text import open_codec
 from yatt_core.digests import weights_digest
+from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.batch_advantages import moments_behind
@@ -101,7 +102,8 @@ class TorchTrainEngine:
         codec = open_codec(self._spec, self._context.model_path)
         inputs = Inputs.open(self._context.inputs_folder, self._spec)
         model, self._version = self._loaded(), -1
-        result = WarmUp(self._spec, model, self._forward, self._optimizer, self._collective, codec).run(inputs)
+        warm_up = WarmUp(self._spec, model, self._forward, self._optimizer, self._collective, codec, self._reader)
+        result = warm_up.run(inputs)
         self._begin()
         seconds = time.perf_counter() - started
         digest = weights_digest(self.export_weights())
@@ -211,7 +213,9 @@ class TorchTrainEngine:
         """The model with its initial weights, and what computes on it."""
         self._model = load_causal_lm(self._context.model_path, "float32")
         self._optimizer = FlatAdamW(self._model, self._spec.trainer.optimizer)
-        self._forward = PolicyForward(self._model, self._spec.rollout.temperature, self._engine_spec.dtype)
+        self._reader = open_reader(self._model, self._context.model_path, self._context.inputs_folder)
+        temperature = self._spec.rollout.temperature
+        self._forward = PolicyForward(self._model, temperature, self._engine_spec.dtype, self._reader)
         self._learner = GrpoLearner(self._spec, self._forward, self._optimizer, self._collective)
 
     def _begin(self) -> None:

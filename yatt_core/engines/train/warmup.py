@@ -16,8 +16,9 @@ from torch import nn
 
 from yatt_core.data.columns import offsets_of
 from yatt_core.data.inputs import Inputs
-from yatt_core.data.prompts import Prompt
+from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.text import TextCodec
+from yatt_core.engines.images import ImageReader
 from yatt_core.engines.protocol import GenerateRequest
 from yatt_core.engines.rollout.decoding import decode
 from yatt_core.engines.train.collective import Collective
@@ -44,11 +45,12 @@ class Demonstrations:
     response_tokens: Int32
     response_offsets: Int64
     loss_mask: npt.NDArray[np.bool_]
+    media: tuple[tuple[str, ...], ...]
 
 
 def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec) -> Demonstrations:
     """Tokens of demonstrations, in their order."""
-    questions = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in prompts]
+    questions = [encode_question(prompt, codec) for prompt in prompts]
     answers = [codec.encode_answer(prompt.answer or "") for prompt in prompts]
     answer_tokens = np.concatenate(answers)
     return Demonstrations(
@@ -57,7 +59,13 @@ def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec) -> Demons
         response_tokens=answer_tokens,
         response_offsets=offsets_of(np.array([len(tokens) for tokens in answers])),
         loss_mask=np.ones(len(answer_tokens), dtype=np.bool_),
+        media=media_of(prompts),
     )
+
+
+def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
+    """Tokens of a prompt."""
+    return codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +88,13 @@ class WarmUp:
         optimizer: FlatAdamW,
         collective: Collective,
         codec: TextCodec,
+        reader: ImageReader | None,
     ) -> None:
         if spec.warmup is None or not isinstance(spec.trainer.engine, TorchTrainer):
             raise ConfigurationError("warmup: the spec has none for a torch trainer")
         self._spec, self._warmup, self._budget = spec, spec.warmup, spec.trainer.engine.micro_batch_tokens
         self._model, self._forward, self._optimizer = model, forward, optimizer
-        self._collective, self._codec = collective, codec
+        self._collective, self._codec, self._reader = collective, codec, reader
 
     def run(self, inputs: Inputs) -> WarmupResult:
         """Steps until the probe's accuracy is reached, or all steps are taken."""
@@ -124,7 +133,7 @@ class WarmUp:
     def _encoded(self, probe: Sequence[Prompt]) -> list[tuple[Prompt, Int32]]:
         """This rank's share of the probe tasks, with their tokens."""
         mine = probe[self._collective.rank :: self._collective.ranks]
-        return [(prompt, self._codec.encode_prompt(prompt.text, prompt.prompt_id)) for prompt in mine]
+        return [(prompt, encode_question(prompt, self._codec)) for prompt in mine]
 
     def _accuracy(self, probe: Sequence[tuple[Prompt, Int32]], scorer: RewardScorer, total: int) -> float:
         """Share of all ranks' probe tasks that are answered rightly by the likeliest tokens."""
@@ -135,8 +144,9 @@ class WarmUp:
             stop_tokens=self._codec.stop_tokens,
             weight_version=0,
             greedy=True,
+            media=media_of([prompt for prompt, _ in probe]),
         )
-        result = decode(self._model, request)
+        result = decode(self._model, request, reader=self._reader)
         responses = np.split(result.tokens, np.cumsum(result.lengths)[:-1]) if len(probe) else []
         correct = sum(
             scorer.score(prompt, self._codec.decode(response), 0).correct

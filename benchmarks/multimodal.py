@@ -1,0 +1,135 @@
+"""Does a vision-language run learn from images? It trains `configs/multimodal.yaml` from start to end and asks what it saw.
+
+Compared in the same run with the weights behind the warm-up, with the best answer that looks at nothing, and with the trained
+weights shown the pictures of other rows: a policy that counts what it sees falls back to chance there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from db.ledger import Ledger
+from flows.home import Home
+from ops.cli.evaluate import kept_snapshot, snapshot_weights, wilson_interval
+from yatt_core.controllers.shards import greedy_request, split_responses
+from yatt_core.data.inputs import INPUTS, Inputs
+from yatt_core.data.prompts import Prompt, media_of
+from yatt_core.data.shapes import write_shapes
+from yatt_core.data.text import TextCodec, open_codec
+from yatt_core.engines.protocol import RolloutEngine
+from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.spec import RunSpec, parse_spec
+
+CONFIG = Path(__file__).parents[1] / "configs" / "multimodal.yaml"
+TRAIN_ROWS, HELD_OUT_ROWS = 3000, 300
+SHUFFLES = 5
+"""Orders of the held-out pictures that the accuracy with shuffled images is the mean of."""
+
+
+def train(home: Path, data: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], float]:
+    """What `yatt train` says of the run, and its wall seconds."""
+    sources = [f"data.sources.0.path={data / 'train.jsonl'}", f"data.sources.0.held_out_path={data / 'held-out.jsonl'}"]
+    settings = [argument for override in (*sources, *overrides) for argument in ("--set", override)]
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home), "train", str(CONFIG), "-o", "json", *settings]
+    started = time.monotonic()
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    results: dict[str, Any] = json.loads(process.stdout)
+    return results, time.monotonic() - started
+
+
+class Asker:
+    """Answers a run's held-out tasks with its newest weights, in this process."""
+
+    def __init__(self, home: Home, run: str) -> None:
+        with Ledger.open(home.ledger) as ledger:
+            row = kept_snapshot(ledger, run, None)
+            self._spec: RunSpec = parse_spec(dict(ledger.runs.revision(run).spec), f"the spec of run {run}")
+        folder = home.run_folder(run)
+        model_path = str(folder / INPUTS / "model")
+        self.held_out: Sequence[Prompt] = Inputs.open(folder / INPUTS, self._spec).held_out
+        self._codec: TextCodec = open_codec(self._spec, model_path)
+        self._scorer = RewardScorer(self._spec.rewards)
+        self._engine: RolloutEngine = build_rollout_engine(self._spec, model_path, folder / INPUTS)
+        self._engine.update_weights(snapshot_weights(folder, self._spec, row), row.iteration)
+
+    def accuracy(self, media: Sequence[tuple[str, ...]]) -> float:
+        """Share of the tasks that are answered rightly when their prompts show these images."""
+        tokens = [
+            self._codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in self.held_out
+        ]
+        version = self._engine.version
+        result = self._engine.generate(greedy_request(self._spec, tokens, self._codec.stop_tokens, version, media))
+        answers = [self._codec.decode(response) for response in split_responses(result)]
+        scores = [
+            self._scorer.score(prompt, answer, sample=0) for prompt, answer in zip(self.held_out, answers, strict=True)
+        ]
+        return sum(score.correct for score in scores) / len(scores)
+
+
+def accuracy_shuffled(asker: Asker) -> list[float]:
+    """Accuracies with the held-out pictures in other orders."""
+    media = media_of(asker.held_out)
+    orders = [np.random.default_rng(seed).permutation(len(media)) for seed in range(SHUFFLES)]
+    return [asker.accuracy([media[place] for place in order]) for order in orders]
+
+
+def measure(folder: Path, overrides: Sequence[str]) -> tuple[dict[str, float], dict[str, Any]]:
+    """The figures of a run in an empty folder, and what they were computed from."""
+    write_shapes(folder / "shapes", TRAIN_ROWS, HELD_OUT_ROWS)
+    results, seconds = train(folder / "runs", folder / "shapes", overrides)
+    progress(f"trained in {seconds:.0f} s, held-out accuracy {results['accuracy']:.3f}")
+    asker = Asker(Home.locate(folder / "runs"), results["run"])
+    answers = Counter(prompt.answer for prompt in asker.held_out)
+    tasks = len(asker.held_out)
+    constant = max(answers.values()) / tasks
+    shuffled = accuracy_shuffled(asker)
+    figures = {
+        "accuracy_warmup": results["accuracy_warmup"],
+        "accuracy": results["accuracy"],
+        "gain": results["accuracy"] / max(results["accuracy_warmup"], constant),
+        "accuracy_shuffled_images": sum(shuffled) / len(shuffled),
+        "accuracy_best_constant": constant,
+        "seconds": seconds,
+    }
+    details = {
+        "accuracy_here": asker.accuracy(media_of(asker.held_out)),
+        "interval_95": wilson_interval(round(results["accuracy"] * tasks), tasks),
+        "shuffled": shuffled,
+        "held_out": tasks,
+        "iterations": results["iteration"],
+        "warmup_seconds": results["warmup_seconds"],
+        "driver_bytes_per_sample": results["flow_bytes_per_sample"],
+    }
+    return figures, details
+
+
+def main() -> None:
+    """Measures and prints the report."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the spec")
+    arguments = parser.parse_args()
+    os.environ.setdefault("DO_NOT_TRACK", "true")
+    load = [load_average()]
+    with tempfile.TemporaryDirectory(prefix="yatt-multimodal-") as folder:
+        figures, details = measure(Path(folder), [f"seed={arguments.seed}", *arguments.set])
+    baselines = {name: figures[name] for name in ("accuracy_warmup", "accuracy_best_constant")}
+    load.append(load_average())
+    print_report(Report("multimodal", figures, [arguments.seed], load, baselines, details), arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""What a spec says of images: a vision tower whose sizes divide, and a model that can see what the data shows."""
+
+import pytest
+
+from tests.data.example_specs import SPELL, VIRTUAL, run_spec
+
+PICTURES = {"kind": "jsonl", "path": "p.jsonl", "image_field": "image"}
+TOWER = {"image_size": 16, "patch_size": 8, "hidden_size": 8, "heads": 2}
+
+
+def model(**vision):
+    return {"kind": "from_config", "vision": {**TOWER, **vision}}
+
+
+def test_a_run_has_images_when_one_of_its_sources_has():
+    assert run_spec(SPELL, PICTURES, model=model()).data.has_images
+    assert not run_spec(SPELL, model=model()).data.has_images
+
+
+def test_images_need_a_model_with_a_vision_tower():
+    with pytest.raises(ValueError, match=r"model\.vision: a source .* has an image_field"):
+        run_spec(PICTURES)
+    assert run_spec(PICTURES, **VIRTUAL).data.has_images
+    assert run_spec(PICTURES, model={"kind": "folder", "path": "policy"}).data.has_images
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"patch_size": 5}, "image_size 16 is no multiple of patch_size 5"), ({"heads": 3}, "no multiple of heads 3")],
+)
+def test_sizes_that_do_not_divide_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        run_spec(PICTURES, model=model(**wrong))

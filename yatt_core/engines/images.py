@@ -1,0 +1,123 @@
+"""Images in front of a text model: from content addresses to the embeddings that stand in their placeholders' stead.
+
+Consumes tokens, addresses and a vision-language model of transformers; produces the embeddings of whole prompts. Sampler
+and trainer both use it. Pixels live no longer than one call: they are read from the run's inputs, decoded, run through the
+vision tower and dropped; requests, experience and logs have addresses alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from torch import nn
+
+from yatt_core.data.media import decode_media, read_media
+from yatt_core.errors import ConfigurationError, DataError
+
+PASS_IMAGES = 16
+"""Images of one pass through the vision tower; always so many, so that its kernels are always the same."""
+
+
+class ImageReader:
+    """Reads and prepares images as the model's folder says, with Pillow and numpy alone."""
+
+    def __init__(self, model_path: str, inputs_folder: Path) -> None:
+        """Raises `ConfigurationError` for a folder without settings of an image processor."""
+        from transformers import AutoImageProcessor
+
+        self._inputs_folder = inputs_folder
+        try:
+            self._processor: Any = AutoImageProcessor.from_pretrained(
+                model_path, backend="pil", local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError, ImportError) as error:
+            raise ConfigurationError(f"{model_path}: its image processor cannot be loaded: {error}") from error
+
+    def pixels(self, addresses: Sequence[str]) -> torch.Tensor:
+        """Prepared pixels, [images, channels, height, width] in float32.
+
+        Raises `DataError` as `read_media`, and for an address whose bytes cannot be decoded.
+        """
+        images = [self._decoded(address) for address in addresses]
+        pixels: torch.Tensor = self._processor(images, return_tensors="pt")["pixel_values"]
+        return pixels
+
+    def _decoded(self, address: str) -> Image:
+        data = read_media(self._inputs_folder, address)
+        try:
+            return decode_media(data)
+        except DataError as error:
+            raise DataError(f"image {address} of the run's inputs: {error}") from error
+
+
+def open_reader(model: nn.Module, model_path: str, inputs_folder: Path) -> ImageReader | None:
+    """The reader of a vision-language model; none for a model of text alone."""
+    return ImageReader(model_path, inputs_folder) if hasattr(model.config, "vision_config") else None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPrompts:
+    """Rows that begin with a prompt. lengths: [rows], tokens of the prompts. media: addresses of each prompt's images.
+
+    names: what each row is called in messages.
+    """
+
+    lengths: torch.Tensor
+    media: Sequence[Sequence[str]]
+    names: Sequence[str]
+
+
+def embed_prompts(
+    model: nn.Module, reader: ImageReader | None, tokens: torch.Tensor, prompts: ShownPrompts
+) -> torch.Tensor:
+    """Embeddings of rows of tokens, patches of images in the stead of the prompts' placeholders: [rows, length, width].
+
+    tokens: [rows, length]; a placeholder's token behind the prompt is a token like any other. An image that several rows
+    show goes through the vision tower once. Gradients flow through all of it. Raises `DataError` for a row whose
+    placeholders are not those of its images, and as `read_media`.
+    """
+    media = prompts.media
+    if reader is None:
+        raise DataError(f"{prompts.names[0]} and those beside it show images, the model takes text alone")
+    addresses = sorted(set(itertools.chain.from_iterable(media)))
+    embeddings: torch.Tensor = model.get_input_embeddings()(tokens)  # type: ignore[operator]
+    features = torch.cat([_features(model, pixels) for pixels in _passes(reader, addresses)]) if addresses else None
+    patches = 0 if features is None else features.shape[1]
+    config: Any = model.config
+    inside = torch.arange(tokens.shape[1], device=tokens.device) < prompts.lengths[:, None]
+    places = inside & (tokens == config.image_token_id)
+    for name, found, images in zip(prompts.names, places.sum(dim=1).tolist(), media, strict=True):
+        if found != len(images) * patches:
+            raise DataError(f"{name} has {found} placeholders of images, its {len(images)} images need {patches} each")
+    if features is None:
+        return embeddings
+    number = {address: index for index, address in enumerate(addresses)}
+    shown = torch.tensor([number[address] for address in itertools.chain.from_iterable(media)], device=tokens.device)
+    flat = embeddings.flatten(0, 1)
+    filled = flat.index_copy(0, places.flatten().nonzero()[:, 0], features[shown].flatten(0, 1).to(flat.dtype))
+    return filled.view_as(embeddings)
+
+
+def _passes(reader: ImageReader, addresses: Sequence[str]) -> Iterator[torch.Tensor]:
+    """Pixels of the images, so many at a time as go through the tower together."""
+    for start in range(0, len(addresses), PASS_IMAGES):
+        yield reader.pixels(addresses[start : start + PASS_IMAGES])
+
+
+def _features(model: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+    """Projected patches of some images, [images, patches, width].
+
+    Whatever their number the pass has `PASS_IMAGES` and a filler behind them: a row's bits may depend on the shape of its
+    tensor, and the end of one that fills no whole vector goes through other code.
+    """
+    parameter = next(model.parameters())
+    filler = pixels.new_zeros((PASS_IMAGES + 1 - len(pixels), *pixels.shape[1:]))
+    full = torch.cat([pixels, filler]).to(parameter.device, parameter.dtype)
+    outputs = model.get_image_features(pixel_values=full, return_dict=True).pooler_output  # type: ignore[operator]
+    return torch.stack(list(outputs[: len(pixels)]))
