@@ -105,7 +105,9 @@ class ShardedIteration:
 
     def controller_growth(self) -> float:
         """The most that a controller's memory has grown in the last iteration, in MB."""
-        grown: list[Growth] = metered_get(BytesMeter(), [c.growth.remote() for c in self._controllers], WAIT_SECONDS, "controllers")
+        grown: list[Growth] = metered_get(
+            BytesMeter(), [c.growth.remote() for c in self._controllers], WAIT_SECONDS, "controllers"
+        )
         return max(growth.total for growth in grown)
 
 

@@ -18,6 +18,10 @@ def shards(share: dict[str, tuple[ShardTask, ...]]) -> dict[str, list[int]]:
     return {name: [task.key.shard for task in given] for name, given in share.items()}
 
 
+def test_a_second_attempt_gives_a_shard_to_the_same_controller() -> None:
+    assert shards(Shares(["a", "b"], tasks(5)[1:4]).unfinished()) == {"a": [2], "b": [1, 3]}
+
+
 def test_shards_are_dealt_in_turn_and_idle_controllers_get_none() -> None:
     assert shards(Shares(["a", "b"], tasks(5)).unfinished()) == {"a": [0, 2, 4], "b": [1, 3]}
     assert shards(Shares(["a", "b", "c"], tasks(2)).unfinished()) == {"a": [0], "b": [1]}

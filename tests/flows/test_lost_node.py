@@ -1,4 +1,7 @@
-"""A run on a cluster of three nodes, one of which is killed in the middle of collect while another joins: the same bits."""
+"""A run on a cluster of three nodes, one of which is killed in the middle of collect while another joins: the same bits.
+
+Rewards are scaled by their running moments, which the number of controllers must not show in either.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from tests.cluster.many_nodes import ManyNodes
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
-SHAPE = ("iterations=3", "data.prompts_per_iteration=12", "data.logical_shards=6", "rollout.batch_samples=4")
+SHAPE = (
+    "iterations=3", "data.prompts_per_iteration=12", "data.logical_shards=6", "rollout.batch_samples=4",
+    "algorithm.normalise=group_mean", "algorithm.reward_scaling=running",
+)  # fmt: skip
 
 
 @pytest.mark.timeout(300)

@@ -14,11 +14,15 @@ Share = dict[str, tuple[ShardTask, ...]]
 
 
 class Shares:
-    """An iteration's shards, spread over controllers in turn."""
+    """An iteration's shards, dealt out by their numbers.
+
+    So a second attempt gives a shard to whom the first one gave it, behind what that one may still be at.
+    """
 
     def __init__(self, controllers: Sequence[str], tasks: Sequence[ShardTask]) -> None:
-        count = len(controllers)
-        self._open = {name: {task.key: task for task in tasks[index::count]} for index, name in enumerate(controllers)}
+        self._open: dict[str, dict[WorkKey, ShardTask]] = {name: {} for name in controllers}
+        for task in tasks:
+            self._open[controllers[task.key.shard % len(controllers)]][task.key] = task
 
     def unfinished(self) -> Share:
         """What each controller that has anything to do still has to."""
