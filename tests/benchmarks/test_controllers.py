@@ -1,0 +1,69 @@
+"""The pieces of `benchmarks.controllers` without Ray: every byte is looked at, memory is noticed, figures follow iterations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.controllers import baselines_of, figures_of
+from benchmarks.payload.drivers import CENTRAL, SHARDED, Iteration
+from benchmarks.payload.images import Look, batches, look_at, make_images, read_image
+from benchmarks.payload.memory import Growth, PeakGrowth
+
+
+def test_images_are_files_of_1_to_4_mb_under_their_address(tmp_path: Path) -> None:
+    addresses = make_images(tmp_path, 12, seed=1)
+    files = [read_image(tmp_path, address) for address in addresses]
+    assert all(990_000 < file.nbytes < 4_000_000 for file in files)
+    assert 12_000_000 <= sum(file.nbytes for file in files) < 16_000_000
+    assert make_images(tmp_path, 12, seed=1) == addresses
+    path = next(path for path in tmp_path.rglob("*") if path.is_file())
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(ValueError, match="damaged"):
+        [read_image(tmp_path, address) for address in addresses]
+
+
+def test_a_look_misses_no_byte_and_adds_up(tmp_path: Path) -> None:
+    (address, *_) = make_images(tmp_path, 1, seed=2)
+    data = read_image(tmp_path, address)
+    seen = look_at(data)
+    assert (seen.images, seen.size) == (1, data.nbytes)
+    for position in (40, data.nbytes // 2, data.nbytes - 1):
+        changed = data.copy()
+        changed[position] ^= 1
+        assert look_at(changed).digest != seen.digest
+    assert seen + Look() == seen and (seen + seen).size == 2 * data.nbytes
+
+
+def test_memory_that_was_taken_and_given_back_is_noticed() -> None:
+    with PeakGrowth() as memory:
+        taken = np.ones(10_000_000)
+        assert taken.sum() == 10_000_000
+        del taken
+    assert 70 < memory.growth.total < 120
+
+
+def test_batches_cover_all() -> None:
+    assert [list(rows) for rows in batches(5, 2)] == [[0, 1], [2, 3], [4]]
+
+
+def iteration(seconds: float, through: int, growth: float, controller: float = 0.0) -> Iteration:
+    return Iteration(seconds, through, Growth(growth, growth / 2), controller, Look(), Look())
+
+
+def test_figures_are_of_the_worst_payload_and_ratios_of_the_largest() -> None:
+    found = {
+        16: {SHARDED: [iteration(1.0, 600, 2.0, 5.0)], CENTRAL: [iteration(1.0, 16_000_000, 30.0)]},
+        64: {SHARDED: [iteration(2.0, 1000, 3.0, 4.0)], CENTRAL: [iteration(5.0, 64_000_000, 120.0)]},
+    }
+    assert figures_of(found, {16: 4, 64: 10}) == {
+        "flow_bytes_per_sample_max": 150.0,
+        "flow_bytes_per_sample_min": 100.0,
+        "flow_peak_growth_mb": 3.0,
+        "controller_peak_growth_mb": 5.0,
+        "throughput_ratio_vs_central": 2.5,
+        "driver_memory_ratio_central": 40.0,
+    }
+    assert baselines_of(found, {16: 4, 64: 10})["central_bytes_per_sample"] == 6_400_000
