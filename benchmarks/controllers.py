@@ -1,21 +1,22 @@
 """Do heavy samples stay out of the driver, and what does that buy over one central controller that all of them go through?
 
 Consumes nothing: makes images of 1 to 4 MB as files, 16 MB to 2 GB an iteration, and a Ray head of its own. The same engines and
-trainer ranks look at every byte of every image, by the product's data plane and by a central controller, in turn.
+trainer ranks look at every byte of every image, by the product's data plane, by a central controller as the classic design has
+it, and by one that passes single batches on without waiting, in turn.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.payload.actors import EPOCH
-from benchmarks.payload.drivers import ACTORS, CENTRAL, SHARDED, DriverProcess, Iteration, Place
+from benchmarks.payload.drivers import ACTORS, CENTRAL, PIPELINED, SHARDED, DriverProcess, Iteration, Place
 from benchmarks.payload.images import Look, look_at, make_images, read_image
 from yatt_core.cluster.client import Heartbeat, ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
@@ -26,8 +27,8 @@ SIZES = (16, 64, 256, 1024, 2048)
 ROUNDS = 3
 SEED = 0
 START_SECONDS = 120.0
-STORE_SHARE, STORE_SPARE = 1.5, 512 << 20
-"""The object store holds one and a half times the largest payload: enough for the central controller, without spilling."""
+STORE_SHARE, STORE_SPARE = 2.2, 512 << 20
+"""The object store has room for what the central controllers hold, without spilling: what engines get and what they return."""
 
 Results = dict[str, list[Iteration]]
 
@@ -39,11 +40,11 @@ def measure(sizes: Sequence[int], rounds: int, folder: Path) -> dict[int, Result
     with _ray_head(folder, int(STORE_SHARE * max(sizes) * 1e6) + STORE_SPARE) as address:
         overrides = (f"rollout.engine.instances={ACTORS}", "rollout.engine.base_seconds=0")
         place = Place(folder, images, address, load_spec(SPEC, [*overrides, "rollout.engine.seconds_per_sequence=0"]))
-        found: dict[int, Results] = {size: {SHARDED: [], CENTRAL: []} for size in sizes}
+        found: dict[int, Results] = {size: {SHARDED: [], CENTRAL: [], PIPELINED: []} for size in sizes}
         for size in sizes:
             expected = sum((look_at(read_image(images, name)) for name in addresses[size]), Look())
-            with DriverProcess(SHARDED, place) as sharded, DriverProcess(CENTRAL, place) as central:
-                designs = {SHARDED: sharded, CENTRAL: central}
+            with ExitStack() as stack:
+                designs = {name: stack.enter_context(DriverProcess(name, place)) for name in found[size]}
                 for design in designs.values():
                     design.iterate(1000 * size, addresses[size][:4])
                 for number in range(1, rounds + 1):
@@ -76,10 +77,12 @@ def figures_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str
 
 
 def baselines_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str, float]:
-    """The central controller's, of the largest payload."""
+    """The central controllers', of the largest payload."""
     largest = max(found)
-    central = found[largest][CENTRAL]
+    central, pipelined = found[largest][CENTRAL], found[largest][PIPELINED]
     return {
+        "throughput_ratio_vs_pipelined": _seconds(pipelined) / _seconds(found[largest][SHARDED]),
+        "pipelined_peak_growth_mb": max(result.growth.total for result in pipelined),
         "central_bytes_per_sample": central[0].bytes_through_driver / addresses[largest],
         "central_peak_growth_mb": max(result.growth.total for result in central),
         "central_mb_per_s": largest / _seconds(central),

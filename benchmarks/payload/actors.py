@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import ray
 
-from benchmarks.payload.images import Look, UInt8, look_at, read_image
+from benchmarks.payload.images import Look, Packed, UInt8, look_at, read_image
 from yatt_core.data.batch import load_batch
 from yatt_core.engines.packing import pack_tensors
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult
@@ -42,6 +42,18 @@ class LookingEngine(RolloutActor):
             self._seen += look_at(image)
         return super().generate(epoch, request), list(images)
 
+    def generate_all(
+        self, epoch: int, requests: Sequence[GenerateRequest], batch: Packed
+    ) -> tuple[list[GenerateResult], Packed]:
+        """The same for an engine's whole share of an iteration, in one packed batch."""
+        images = batch.images()
+        results = []
+        for request in requests:
+            for _ in request.prompts:
+                self._seen += look_at(next(images))
+            results.append(super().generate(epoch, request))
+        return results, batch
+
     def seen(self) -> Look:
         """What it has looked at since it was last asked."""
         seen, self._seen = self._seen, Look()
@@ -62,13 +74,13 @@ class LookingRank:
                 seen += look_at(read_image(self._images, address))
         return seen
 
-    def learn_from(self, *parts: list[UInt8]) -> Look:
-        """Looks at the images of this rank's samples, given by value."""
-        seen = Look()
-        for images in parts:
-            for image in images:
-                seen += look_at(image)
-        return seen
+    def learn_from(self, images: Sequence[UInt8]) -> Look:
+        """Looks at images of this rank's samples, given by value."""
+        return sum(map(look_at, images), Look())
+
+    def learn_packed(self, batch: Packed) -> Look:
+        """Looks at all images of this rank's samples, given by value."""
+        return sum(map(look_at, batch.images()), Look())
 
 
 def actor(kind: type, *arguments: object) -> ray.actor.ActorHandle:

@@ -1,8 +1,8 @@
-"""The same iteration by one central controller: the driver fetches every image and puts it again, twice.
+"""The same iteration by one central controller, as the classic design does it: phase by phase, every byte through the driver.
 
-Consumes an iteration's image addresses. Loaders read files; each batch goes loader -> driver -> engine -> driver -> trainer, by
-value through Ray's object store, zero-copy wherever Ray can. As many batches are under way as keep all actors busy, and the
-batch that the driver assembles is never copied: its best setting.
+Consumes an iteration's image addresses. The driver fetches all images from the loaders and packs them into one batch; puts a
+part for each engine; fetches what comes back, images included, and packs the batch again; puts a part for each trainer rank.
+The codec is packed buffers, which Ray hands over without a copy of its own.
 """
 
 from __future__ import annotations
@@ -13,16 +13,11 @@ from typing import Any
 
 import ray
 
-from benchmarks.payload.actors import EPOCH, VERSION
-from benchmarks.payload.images import Look, UInt8, batches, read_image
-from benchmarks.payload.sharded import SHARD_SAMPLES, request_of
+from benchmarks.payload.actors import EPOCH
+from benchmarks.payload.images import Look, Packed, UInt8, read_image
+from benchmarks.payload.sharded import SHARD_SAMPLES, request_of, tasks_of
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.engines.protocol import GenerateResult
-from yatt_core.keys import WorkKey
-from yatt_core.receipts import PromptRef, ShardTask
-
-UNDER_WAY = 2
-"""Batches for each actor: one at work, one on the way."""
 
 
 class Loader:
@@ -44,50 +39,37 @@ class CentralIteration:
 
     def run(self, iteration: int, addresses: Sequence[str]) -> Look:
         """Collects and learns; what the trainer's ranks have looked at."""
-        tasks = [
-            ShardTask(
-                WorkKey("payload", 0, iteration, "collect", shard=shard),
-                EPOCH,
-                tuple(PromptRef(ordinal, 0, ordinal) for ordinal in rows),
-                VERSION,
-            )
-            for shard, rows in enumerate(batches(len(addresses), SHARD_SAMPLES))
+        return self._learn(self._generate(iteration, addresses, self._load(addresses)))
+
+    def _load(self, addresses: Sequence[str]) -> Packed:
+        loading = [
+            self._loaders[i % len(self._loaders)].load.remote(addresses[start : start + SHARD_SAMPLES])
+            for i, start in enumerate(range(0, len(addresses), SHARD_SAMPLES))
         ]
-        return self._learn(self._collect(tasks, addresses))
+        images = [image for part in ray.get(loading) for image in part]
+        return self._fetched(Packed.of(images))
 
-    def _collect(self, tasks: Sequence[ShardTask], addresses: Sequence[str]) -> list[list[UInt8]]:
-        """The images of all batches as they came back from the engines, in the order of their tasks."""
-        waiting, loading, generating = list(enumerate(tasks)), dict[Any, int](), dict[Any, int]()
-        whole: dict[int, list[UInt8]] = {}
-        while waiting or loading or generating:
-            while waiting and len(loading) + len(generating) < UNDER_WAY * (len(self._loaders) + len(self._engines)):
-                index, task = waiting.pop(0)
-                wanted = [addresses[ref.ordinal] for ref in task.prompts]
-                loading[self._loaders[index % len(self._loaders)].load.remote(wanted)] = index
-            (ready,), _ = ray.wait([*generating, *loading], num_returns=1)
-            if ready in loading:
-                index = loading.pop(ready)
-                request = request_of(tasks[index], addresses)
-                put = ray.put(self._fetched(ray.get(ready)))
-                generating[self._engines[index % len(self._engines)].generate_from.remote(EPOCH, request, put)] = index
-            else:
-                answer: tuple[GenerateResult, list[UInt8]] = ray.get(ready)
-                whole[generating.pop(ready)] = self._fetched(answer[1])
-        return [whole[index] for index in sorted(whole)]
+    def _generate(self, iteration: int, addresses: Sequence[str], batch: Packed) -> Packed:
+        tasks = tasks_of(iteration, len(addresses))
+        bounds = [len(tasks) * i // len(self._engines) for i in range(len(self._engines) + 1)]
+        generating = []
+        for i, engine in enumerate(self._engines):
+            mine = tasks[bounds[i] : bounds[i + 1]]
+            requests = [request_of(task, addresses) for task in mine]
+            part = batch.part(SHARD_SAMPLES * bounds[i], min(SHARD_SAMPLES * bounds[i + 1], len(addresses)))
+            generating.append(engine.generate_all.remote(EPOCH, requests, ray.put(part)))
+        answers: list[tuple[list[GenerateResult], Packed]] = ray.get(generating)
+        return self._fetched(Packed.joined([part for _, part in answers]))
 
-    def _learn(self, parts: list[list[UInt8]]) -> Look:
-        """Gives each rank its share, and lets go of a part as soon as it is put."""
-        seen, learning = Look(), list[Any]()
-        for index in range(len(parts)):
-            put = ray.put(parts[index])
-            parts[index] = []
-            learning.append(self._ranks[index % len(self._ranks)].learn_from.remote(put))
-            del put
-            if len(learning) == UNDER_WAY * len(self._ranks):
-                (ready,), learning = ray.wait(learning, num_returns=1)
-                seen += ray.get(ready)
-        return sum(ray.get(learning), seen)
+    def _learn(self, batch: Packed) -> Look:
+        count, ranks = len(batch.offsets) - 1, len(self._ranks)
+        bounds = [count * i // ranks for i in range(ranks + 1)]
+        learning = [
+            rank.learn_packed.remote(ray.put(batch.part(bounds[i], bounds[i + 1])))
+            for i, rank in enumerate(self._ranks)
+        ]
+        return sum(ray.get(learning), Look())
 
-    def _fetched(self, images: list[UInt8]) -> list[UInt8]:
-        self._meter.add(sum(image.nbytes for image in images))
-        return images
+    def _fetched(self, batch: Packed) -> Packed:
+        self._meter.add(batch.data.nbytes)
+        return batch

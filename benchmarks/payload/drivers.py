@@ -16,13 +16,14 @@ from benchmarks.payload.actors import EPOCH, LookingEngine, LookingRank, actor
 from benchmarks.payload.central import CentralIteration, Loader
 from benchmarks.payload.images import Look
 from benchmarks.payload.memory import Growth, PeakGrowth
+from benchmarks.payload.pipelined import PipelinedIteration
 from benchmarks.payload.sharded import ImageController, ShardedIteration
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.spec import RunSpec
 
-SHARDED, CENTRAL = "sharded", "central"
+SHARDED, CENTRAL, PIPELINED = "sharded", "central", "pipelined"
 ACTORS = 2
 """Of each kind, in both designs."""
 
@@ -84,7 +85,7 @@ def _serve(design: str, place: Place, pipe: Connection) -> None:
         for i in range(ACTORS)
     ]
     ranks = [actor(LookingRank, str(place.run_folder), str(place.images), i, ACTORS) for i in range(ACTORS)]
-    run, controller_growth = (_sharded if design == SHARDED else _central)(place, engines, ranks, meter)
+    run, controller_growth = _runner(design, place, engines, ranks, meter)
     while (asked := pipe.recv()) is not None:
         iteration, addresses = asked
         before = meter.total
@@ -98,11 +99,19 @@ def _serve(design: str, place: Place, pipe: Connection) -> None:
 
 
 Runner = tuple[Callable[[int, Sequence[str]], Look], Callable[[], float]]
+Actors = list[ray.actor.ActorHandle]
 
 
-def _sharded(
-    place: Place, engines: list[ray.actor.ActorHandle], ranks: list[ray.actor.ActorHandle], meter: BytesMeter
-) -> Runner:
+def _runner(design: str, place: Place, engines: Actors, ranks: Actors, meter: BytesMeter) -> Runner:
+    """What drives an iteration of a design, and what tells its controllers' growth."""
+    if design == SHARDED:
+        return _sharded(place, engines, ranks, meter)
+    loaders = [actor(Loader, str(place.images)) for _ in range(ACTORS)]
+    kind = CentralIteration if design == CENTRAL else PipelinedIteration
+    return kind(loaders, engines, ranks, meter).run, lambda: 0.0
+
+
+def _sharded(place: Place, engines: Actors, ranks: Actors, meter: BytesMeter) -> Runner:
     dispatcher = (
         ray.remote(Dispatcher)
         .options(num_cpus=0, max_concurrency=CONCURRENT_CALLS)
@@ -113,10 +122,3 @@ def _sharded(
     controllers = [actor(ImageController, str(place.run_folder), i, dispatcher, grace) for i in range(ACTORS)]
     iteration = ShardedIteration(place.run_folder, controllers, ranks, meter)
     return iteration.run, iteration.controller_growth
-
-
-def _central(
-    place: Place, engines: list[ray.actor.ActorHandle], ranks: list[ray.actor.ActorHandle], meter: BytesMeter
-) -> Runner:
-    loaders = [actor(Loader, str(place.images)) for _ in range(ACTORS)]
-    return CentralIteration(loaders, engines, ranks, meter).run, lambda: 0.0

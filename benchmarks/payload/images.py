@@ -7,8 +7,9 @@ way of the bytes and not a decompressor.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,35 @@ class Look:
 
     def __add__(self, other: Look) -> Look:
         return Look(self.images + other.images, self.size + other.size, (self.digest + other.digest) % 2**64)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """N images behind one another. offsets: [N + 1]."""
+
+    data: UInt8
+    offsets: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, images: Sequence[UInt8]) -> Packed:
+        """Copies them into one buffer."""
+        sizes = [image.nbytes for image in images]
+        return cls(np.concatenate(images), np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Packed]) -> Packed:
+        """Copies several into one."""
+        return cls.of([image for part in parts for image in part.images()])
+
+    def part(self, start: int, stop: int) -> Packed:
+        """Some images; a view."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return Packed(self.data[first:last], self.offsets[start : stop + 1] - first)
+
+    def images(self) -> Iterator[UInt8]:
+        """One after the other; views."""
+        for start, stop in pairwise(self.offsets.tolist()):
+            yield self.data[start:stop]
 
 
 def make_images(folder: Path, payload_mb: int, seed: int) -> tuple[str, ...]:

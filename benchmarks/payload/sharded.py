@@ -76,15 +76,7 @@ class ShardedIteration:
     def run(self, iteration: int, addresses: Sequence[str]) -> Look:
         """Collects and learns; what the trainer's ranks have looked at."""
         prompts = str(write_prompts(self._folder, addresses))
-        tasks = [
-            ShardTask(
-                WorkKey("payload", 0, iteration, "collect", shard=shard),
-                EPOCH,
-                tuple(PromptRef(ordinal, 0, ordinal) for ordinal in rows),
-                VERSION,
-            )
-            for shard, rows in enumerate(batches(len(addresses), SHARD_SAMPLES))
-        ]
+        tasks = tasks_of(iteration, len(addresses))
         count = len(self._controllers)
         streams = [
             controller.collect.options(num_returns="streaming").remote(prompts, self._sent(tasks[i::count]))
@@ -109,6 +101,19 @@ class ShardedIteration:
             BytesMeter(), [c.growth.remote() for c in self._controllers], WAIT_SECONDS, "controllers"
         )
         return max(growth.total for growth in grown)
+
+
+def tasks_of(iteration: int, prompts: int) -> list[ShardTask]:
+    """An iteration's shards, one response to each prompt."""
+    return [
+        ShardTask(
+            WorkKey("payload", 0, iteration, "collect", shard=shard),
+            EPOCH,
+            tuple(PromptRef(ordinal, 0, ordinal) for ordinal in rows),
+            VERSION,
+        )
+        for shard, rows in enumerate(batches(prompts, SHARD_SAMPLES))
+    ]
 
 
 def request_of(task: ShardTask, addresses: Sequence[str]) -> GenerateRequest:

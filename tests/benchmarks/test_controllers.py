@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.controllers import baselines_of, figures_of
-from benchmarks.payload.drivers import CENTRAL, SHARDED, Iteration
-from benchmarks.payload.images import Look, batches, look_at, make_images, read_image
+from benchmarks.payload.drivers import CENTRAL, PIPELINED, SHARDED, Iteration
+from benchmarks.payload.images import Look, Packed, batches, look_at, make_images, read_image
 from benchmarks.payload.memory import Growth, PeakGrowth
 
 
@@ -45,6 +45,14 @@ def test_memory_that_was_taken_and_given_back_is_noticed() -> None:
     assert 70 < memory.growth.total < 120
 
 
+def test_packed_images_are_the_same_in_parts() -> None:
+    images = [np.full(size, size, np.uint8) for size in (3, 0, 5, 2)]
+    packed = Packed.of(images)
+    assert [image.tolist() for image in packed.part(1, 4).images()] == [image.tolist() for image in images[1:]]
+    joined = Packed.joined([packed.part(0, 2), packed.part(2, 4)])
+    assert joined.data.tolist() == packed.data.tolist() and joined.offsets.tolist() == packed.offsets.tolist()
+
+
 def test_batches_cover_all() -> None:
     assert [list(rows) for rows in batches(5, 2)] == [[0, 1], [2, 3], [4]]
 
@@ -55,8 +63,12 @@ def iteration(seconds: float, through: int, growth: float, controller: float = 0
 
 def test_figures_are_of_the_worst_payload_and_ratios_of_the_largest() -> None:
     found = {
-        16: {SHARDED: [iteration(1.0, 600, 2.0, 5.0)], CENTRAL: [iteration(1.0, 16_000_000, 30.0)]},
-        64: {SHARDED: [iteration(2.0, 1000, 3.0, 4.0)], CENTRAL: [iteration(5.0, 64_000_000, 120.0)]},
+        16: {SHARDED: [iteration(1.0, 600, 2.0, 5.0)], CENTRAL: [iteration(1.0, 16_000_000, 30.0)], PIPELINED: []},
+        64: {
+            SHARDED: [iteration(2.0, 1000, 3.0, 4.0)],
+            CENTRAL: [iteration(5.0, 64_000_000, 120.0)],
+            PIPELINED: [iteration(3.0, 64_000_000, 90.0)],
+        },
     }
     assert figures_of(found, {16: 4, 64: 10}) == {
         "flow_bytes_per_sample_max": 150.0,
@@ -66,4 +78,6 @@ def test_figures_are_of_the_worst_payload_and_ratios_of_the_largest() -> None:
         "throughput_ratio_vs_central": 2.5,
         "driver_memory_ratio_central": 40.0,
     }
-    assert baselines_of(found, {16: 4, 64: 10})["central_bytes_per_sample"] == 6_400_000
+    baselines = baselines_of(found, {16: 4, 64: 10})
+    assert baselines["central_bytes_per_sample"] == 6_400_000
+    assert baselines["throughput_ratio_vs_pipelined"] == 1.5
