@@ -61,6 +61,14 @@ def test_a_folder_that_a_killed_process_made_is_synced_again(tmp_path, steps):
     assert steps == ["sync a"]
 
 
+def test_a_folder_is_claimed_by_the_first_alone(tmp_path):
+    target = tmp_path / "a" / "b"
+    assert [durable.claim_folder(target) for _ in range(2)] == [True, False]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InfrastructureError, match="cannot be created"):
+        durable.claim_folder(tmp_path / "file" / "c")
+
+
 def test_a_folder_loses_its_name_before_its_files(tmp_path, steps):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").write_bytes(b"x")

@@ -31,6 +31,7 @@ from yatt_core.data.chunks import read_chunk, write_chunk
 from yatt_core.data.shard_log import find_sealed
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.keys import shard_folder
+from yatt_core.receipts import ShardReceipt, ShardTask
 
 NAMESPACE = "fleets"
 VERIFY = pytest.mark.verify
@@ -169,35 +170,69 @@ def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(fleets: lis
 def test_a_lost_controllers_shards_go_to_the_other_who_goes_on_with_its_chunks(
     fleets: list[Fleet], tmp_path: Path
 ) -> None:
-    spec = fleet_spec("rollout.engine.base_seconds=0.2", "rollout.batch_samples=4")
-    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
-    begin(fleet)
-    prompts = [task.prompts[0] for task in shard_tasks(spec, 1)]
-    tasks = [replace(task, prompts=tuple(prompts[i::2])) for i, task in enumerate(shard_tasks(spec, 1)[:2])]
-    lost = pid_of("controller-0")
+    fleets.append(fleet := begun_fleet(tmp_path))
+    tasks = two_shards()
     with ThreadPoolExecutor(1) as elsewhere:
         collecting = elsewhere.submit(list, fleet.collect(tasks))
-        begun = tmp_path / shard_folder(tasks[0].key, 1)
-        wait_until(lambda: list(begun.glob("*.responses.arrow")), 60)
-        os.kill(lost, signal.SIGSTOP)
-        mark_responses(next(begun.glob("*.responses.arrow")))
-        os.kill(lost, signal.SIGKILL)
+        strike_behind_a_chunk(tmp_path, tasks[0], "controller-0")
         receipts = sorted(collecting.result(60), key=lambda receipt: receipt.key)
-    assert [receipt.folder for receipt in receipts] == [
-        str(shard_folder(tasks[0].key, 1, writer=1)), str(shard_folder(tasks[1].key, 1)),
-    ]  # fmt: skip
-    responses = pd.read_parquet(tmp_path / receipts[0].folder / "samples.parquet")["response"].tolist()
-    assert responses.count("marked") == 4 and len(responses) == 16, "what was durable is not generated again"
+    assert receipts[1].folder == str(shard_folder(tasks[1].key, 1))
+    check_gone_on_with(tmp_path, tasks[0], receipts[0])
     assert [failure.actor for failure in fleet.failures] == ["controller-0"]
     assert fleet.outgrown() and fleet.failures[0].node
+    wait_until(lambda: not any(name.startswith("controller-0") for name in pids()))
+    assert fleet.start() == ("controller-0",)
+    assert not fleet.outgrown()
 
-    os.kill(pid_of("controller-1"), signal.SIGKILL)
-    with pytest.raises(InfrastructureError, match="controller-1"):
-        list(fleet.collect(shard_tasks(spec, 1)))
+
+@VERIFY
+def test_without_any_controller_left_those_made_anew_go_on_with_the_chunks(fleets: list[Fleet], tmp_path: Path) -> None:
+    fleets.append(fleet := begun_fleet(tmp_path))
+    tasks = two_shards()
+    with ThreadPoolExecutor(1) as elsewhere:
+        collecting = elsewhere.submit(list, fleet.collect(tasks))
+        strike_behind_a_chunk(tmp_path, tasks[0], "controller-0", "controller-1")
+        with pytest.raises(InfrastructureError, match="controller"):
+            collecting.result(60)
     wait_until(lambda: not any(name.startswith("controller") for name in pids()))
     assert fleet.start() == ("controller-0", "controller-1")
     fleet.load(fleet.materialise())
-    assert not fleet.outgrown()
+    receipts = sorted(fleet.collect(tasks), key=lambda receipt: receipt.key)
+    check_gone_on_with(tmp_path, tasks[0], receipts[0])
+
+
+CHUNKED = ("rollout.engine.base_seconds=0.2", "rollout.batch_samples=4")
+
+
+def begun_fleet(folder: Path) -> Fleet:
+    fleet = fleet_of(fleet_spec(*CHUNKED), folder, 1)
+    begin(fleet)
+    return fleet
+
+
+def two_shards() -> list[ShardTask]:
+    """Of four prompts each; a prompt is a decode batch of its own."""
+    tasks = shard_tasks(fleet_spec(*CHUNKED), 1)
+    prompts = [task.prompts[0] for task in tasks]
+    return [replace(task, prompts=tuple(prompts[i::2])) for i, task in enumerate(tasks[:2])]
+
+
+def strike_behind_a_chunk(folder: Path, task: ShardTask, *controllers: str) -> None:
+    """Kills controllers once a chunk of a shard is durable, which then becomes another one."""
+    lost, begun = [pid_of(name) for name in controllers], folder / shard_folder(task.key, 1)
+    wait_until(lambda: list(begun.glob("*.responses.arrow")), 60)
+    for pid in lost:
+        os.kill(pid, signal.SIGSTOP)
+    mark_responses(next(begun.glob("*.responses.arrow")))
+    for pid in lost:
+        os.kill(pid, signal.SIGKILL)
+
+
+def check_gone_on_with(folder: Path, task: ShardTask, receipt: ShardReceipt) -> None:
+    """What was durable was not generated again, and stands in a folder of the one who took over."""
+    assert receipt.folder == str(shard_folder(task.key, 1, writer=1))
+    responses = pd.read_parquet(folder / receipt.folder / "samples.parquet")["response"].tolist()
+    assert responses.count("marked") == 4 and len(responses) == 16
 
 
 def mark_responses(path: Path) -> None:

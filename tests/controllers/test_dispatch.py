@@ -200,3 +200,13 @@ def test_who_forgets_an_owner_learns_what_it_waited_for():
     waiting, other = queue.submit("a", 1), queue.submit("b", 1)
     assert queue.forget("a") == [waiting]
     assert numbers(queue.grant()) == [(other.number, 0)]
+
+
+def test_owners_are_those_who_wait_or_hold() -> None:
+    queue = DispatchQueue(1, slots=1)
+    queue.submit("holds", 4)
+    queue.submit("waits", 4)
+    assert queue.owners() == {"holds", "waits"}
+    ((ticket, _),) = queue.grant()
+    queue.release(ticket.number)
+    assert queue.owners() == {"waits"}
