@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from db.records import ShardRow
 from flows.metrics import add_sums
 from flows.segment import Segment
+from flows.transport import book_transport
 from yatt_core.data.prompts import Cursor, draw
 from yatt_core.data.shard_log import damaged_shards
 from yatt_core.data.telemetry import write_telemetry
@@ -118,6 +119,7 @@ def _make(
     telemetry = {}
     for receipt in segment.fleet.collect(tasks):
         telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
+        book_transport(segment, receipt)
         yield _row(receipt)
     write_telemetry(segment.folder, branch, iteration, f"collect.e{segment.fence.epoch:04d}", telemetry)
 

@@ -26,6 +26,7 @@ from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
 from flows.state import ControlState
+from flows.transport import watch_transport
 from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.prompts import Cursor
 from yatt_core.data.shard_log import sweep
@@ -86,7 +87,9 @@ def place(segment: Segment, iteration: int) -> DecisionRow:
 @phase
 def collect(segment: Segment, iteration: int, cursor: Cursor) -> Experience:
     """Has every logical shard's experience made and sealed; a shard that the ledger knows is not made again."""
-    return gather(segment, iteration, cursor)
+    experience = gather(segment, iteration, cursor)
+    watch_transport(segment)
+    return experience
 
 
 @phase
@@ -156,7 +159,9 @@ def commit(
     if evaluation is not None:
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
-    metrics += timing_metrics(seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes())
+    metrics += timing_metrics(
+        seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes(), segment.gauges
+    )
     after = replace(state, iteration=iteration, cursor=experience.cursor, fingerprint=dict(update.fingerprint))
     segment.record_outcome(iteration, seconds)
     committed = _commit(segment, _scored(after, metrics), metrics, experience.digest)

@@ -23,6 +23,8 @@ class ControllerSpec(SpecModel):
 
     count: PositiveInt = 2
     """Controllers, one process each."""
+    bytes_in_flight: PositiveInt = 256 << 20
+    """Most bytes of requests and expected answers that a controller has under way; a decode batch above it goes alone."""
 
 
 class PlacementSpec(SpecModel):
