@@ -57,13 +57,13 @@ def spec_for(aggregation: str) -> Any:
 
 
 def spread_gradient(
-    folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int, budget: int
+    folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int, budget: int, packed: bool = False
 ) -> dict[str, np.ndarray]:
     """The sum of all ranks' gradients, each computed by itself."""
     model = load_causal_lm(str(folder / "model"), "float32")
     spec, optimizer, collective = spec_for(aggregation), FlatAdamW(model, AdamWSpec()), Collective()
     learner = GrpoLearner(spec, PolicyForward(model, 0.8, "float32"), optimizer, collective)
-    plan = plan_step(batch.lengths, np.arange(len(batch)), ranks, budget)
+    plan = plan_step(batch.lengths, np.arange(len(batch)), ranks, budget, packed)
     total = torch.zeros_like(optimizer.gradients)
     for rank in range(ranks):
         collective.rank = rank
@@ -118,6 +118,15 @@ def test_any_spread_gives_the_gradient_of_the_formula(
     assert found.keys() == expected.keys()
     assert max(float(np.abs(gradient).max()) for gradient in expected.values()) > 1e-2
     for name, gradient in expected.items():
+        np.testing.assert_allclose(found[name], gradient, atol=1e-6, rtol=0, err_msg=name)
+
+
+@pytest.mark.parametrize(("aggregation", "ranks", "budget"), [("token_mean", 1, 10_000), ("sequence_mean", 2, 17)])
+def test_packed_samples_give_the_gradient_of_the_formula(
+    folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int, budget: int
+) -> None:
+    found = spread_gradient(folder, batch, aggregation, ranks, budget, packed=True)
+    for name, gradient in plain_gradient(folder, aggregation).items():
         np.testing.assert_allclose(found[name], gradient, atol=1e-6, rtol=0, err_msg=name)
 
 

@@ -66,7 +66,7 @@ def balance_free(lengths: Lengths, ranks: int) -> list[Int64]:
 
 
 def pack(lengths: Lengths, capacity: int) -> list[Int64]:
-    """As few bins as can be whose lengths add up to the capacity at most: best fit, longest first.
+    """As few bins as can be whose lengths add up to the capacity at most: best fit, longest first (Johnson 1973).
 
     Raises `ConfigurationError` for a sample that is longer than the capacity.
     """

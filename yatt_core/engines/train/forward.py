@@ -1,8 +1,8 @@
 """The forward pass of the trainer: log-probabilities and entropies of a micro-batch's response tokens.
 
 Consumes sequences of prompt and response; produces flat tensors over those response tokens that count in the loss. Rows are
-padded on the right, which a causal model never sees, so no attention mask is needed; the head computes only the positions
-that predict a counted token.
+padded on the right, which a causal model never sees, so no attention mask is needed, or packed into one; the head computes
+only the positions that predict a counted token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from yatt_core.algorithms.entropy import token_entropy
-from yatt_core.data.columns import ragged_positions
+from yatt_core.data.columns import offsets_of, ragged_positions
+from yatt_core.engines.train.packed_attention import Runs, attending_by_sample
 from yatt_core.errors import ConfigurationError, DataError
 
 Int64 = npt.NDArray[np.int64]
@@ -46,7 +47,8 @@ class Sequences(Protocol):
 class MicroBatch:
     """B samples with T counted response tokens.
 
-    tokens: [B, L], prompt and response without its last token, padded on the right. predicting: [T], the position in the
+    tokens: [B, L], prompt and response without its last token, padded on the right; or [1, L], all samples behind one another
+    in `runs` of equal length. predicting: [T], the position in the
     flattened tokens whose output predicts each counted token. targets: [T], those tokens. positions: [T], where they
     stand in the batch's flat response columns. rows: [T], index in the batch of the sample that each belongs to.
     """
@@ -56,18 +58,22 @@ class MicroBatch:
     targets: torch.Tensor
     positions: Int64
     rows: Int64
+    runs: Runs = ()
 
 
-def assemble(batch: Sequences, indices: Int64) -> MicroBatch:
-    """The samples at these indices as one micro-batch. Raises `DataError` for a sample without a prompt."""
+def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBatch:
+    """The samples at these indices as one micro-batch, in padded rows or in one row. Raises `DataError` for a sample without
+    a prompt.
+    """
     prompt_lengths = np.diff(batch.prompt_offsets)[indices]
     response_lengths = np.diff(batch.response_offsets)[indices]
     if not prompt_lengths.all():
         sample = int(indices[np.argmin(prompt_lengths)])
         raise DataError(f"sample {sample} of the batch has no prompt: its first response token cannot be predicted")
-    width = max(int((prompt_lengths + response_lengths).max()) - 1, 1)
-    starts = np.arange(len(indices), dtype=np.int64) * width
-    tokens = np.zeros(len(indices) * width, dtype=np.int64)
+    sizes = prompt_lengths + np.maximum(response_lengths - 1, 0)
+    rows, width = (1, int(sizes.sum())) if packed else (len(indices), int(sizes.max()))
+    starts = offsets_of(sizes)[:-1] if packed else np.arange(rows, dtype=np.int64) * width
+    tokens = np.zeros(rows * width, dtype=np.int64)
     tokens[_places(starts, prompt_lengths)] = batch.prompt_tokens[ragged_positions(batch.prompt_offsets, indices)]
     response_places = _places(starts + prompt_lengths, response_lengths)
     positions = ragged_positions(batch.response_offsets, indices)
@@ -76,12 +82,19 @@ def assemble(batch: Sequences, indices: Int64) -> MicroBatch:
     tokens[response_places[inputs]] = batch.response_tokens[positions[inputs]]
     counted = batch.loss_mask[positions]
     return MicroBatch(
-        tokens=torch.from_numpy(tokens.reshape(len(indices), width)),
+        tokens=torch.from_numpy(tokens.reshape(rows, width)),
         predicting=torch.from_numpy(response_places[counted] - 1),
         targets=torch.from_numpy(batch.response_tokens[positions[counted]].astype(np.int64)),
         positions=positions[counted],
         rows=np.repeat(indices, response_lengths)[counted],
+        runs=_runs(sizes) if packed else (),
     )
+
+
+def _runs(sizes: Int64) -> Runs:
+    """Neighbours of equal size: (how many, their size)."""
+    begins = np.flatnonzero(np.diff(sizes, prepend=-1))
+    return tuple(zip(np.diff(begins, append=len(sizes)).tolist(), sizes[begins].tolist(), strict=True))
 
 
 def _places(starts: Int64, lengths: Int64) -> Int64:
@@ -121,7 +134,7 @@ class PolicyForward:
     def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
         """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self._bfloat16), self._only(micro_batch.predicting):
-            logits: torch.Tensor = self._model(input_ids=micro_batch.tokens, use_cache=False).logits
+            logits: torch.Tensor = self._run(micro_batch).logits
         if logits.shape[:2] != (1, len(micro_batch.targets)):
             raise ConfigurationError(
                 f"{type(self._model).__name__} does not compute its logits by its output embeddings"
@@ -129,6 +142,16 @@ class PolicyForward:
         scale = self._temperature if temperature is None else temperature
         logits = logits[0].float()
         return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
+
+    def _run(self, micro_batch: MicroBatch) -> Any:
+        """The model's answer to padded rows, or to one packed row."""
+        if not micro_batch.runs:
+            return self._model(input_ids=micro_batch.tokens, use_cache=False)
+        positions = torch.cat([torch.arange(tokens).repeat(samples) for samples, tokens in micro_batch.runs])[None]
+        with attending_by_sample(self._model):
+            return self._model(
+                input_ids=micro_batch.tokens, position_ids=positions, runs=micro_batch.runs, use_cache=False
+            )
 
     @contextmanager
     def _only(self, positions: torch.Tensor) -> Iterator[None]:
