@@ -8,15 +8,15 @@ decode batches and files follow the logical shards.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from yatt_core.cluster.presence import Presence
-from yatt_core.controllers.generation import GenerationStream
+from yatt_core.controllers.generation import Arrival, GenerationStream
 from yatt_core.controllers.in_flight import BytesInFlight
 from yatt_core.controllers.shards import (
     greedy_request,
@@ -74,6 +74,8 @@ class _OpenShard:
     def complete(self) -> bool:
         return len(self.finished) == len(self.batches)
 
+
+T = TypeVar("T")
 
 _Step = tuple[_OpenShard, int]
 """A decode batch: its shard, and its number within it."""
@@ -133,11 +135,9 @@ class Controller:
                     yield self._seal(shard, in_flight)
             for arrival in stream.arrivals():
                 shard, batch = arrival.tag
-                self._score_piece(shard, batch, arrival.piece)
-                if arrival.complete:
-                    self._take(shard, batch)
-                    if shard.complete:
-                        yield self._seal(shard, in_flight)
+                self._take(shard, batch, arrival)
+                if shard.complete:
+                    yield self._seal(shard, in_flight)
 
     def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
         """Answers held-out tasks greedily and counts the right answers."""
@@ -183,24 +183,28 @@ class Controller:
             )
             stream.submit((shard, index), request)
 
-    def _score_piece(self, shard: _OpenShard, batch: int, piece: GeneratePiece) -> None:
-        """Scores finished prompts of a decode batch. Nothing is durable before the whole batch is there."""
+    def _take(self, shard: _OpenShard, batch: int, arrival: Arrival[_Step]) -> None:
+        """Scores finished prompts of a decode batch; those that complete it only when all its responses are durable."""
         _, codec = self._ready()
         answered, samples = shard.answered[batch], self._spec.rollout.samples_per_prompt
-        texts = [codec.decode(response) for response in split_responses(piece.result)]
-        answered.pieces.append(piece)
-        for place, prompt in enumerate(piece.prompts):
+        answered.pieces.append(arrival.piece)
+        texts = [codec.decode(response) for response in split_responses(arrival.piece.result)]
+        for place, prompt in enumerate(arrival.piece.prompts):
             answered.texts[prompt] = texts[place * samples : (place + 1) * samples]
-            with timed(shard.timing, "reward"):
+        responses = self._keep(shard, batch, answered) if arrival.complete else None
+        with timed(shard.timing, "reward"):
+            for prompt in arrival.piece.prompts:
                 answered.scores[prompt] = [
                     self._scorer.score(shard.prompts[shard.batches[batch][prompt]], text, sample)
                     for sample, text in enumerate(answered.texts[prompt])
                 ]
+        if responses is not None:
+            del shard.answered[batch]
+            self._finish(shard, batch, responses, _in_order(answered.scores))
 
-    def _take(self, shard: _OpenShard, batch: int) -> None:
-        """Makes a whole decode batch durable: its responses, then their scores."""
-        answered, rows = shard.answered.pop(batch), shard.batches[batch]
-        result = join_pieces(answered.pieces).result
+    def _keep(self, shard: _OpenShard, batch: int, answered: _Answered) -> pa.Table:
+        """Makes the responses of a whole decode batch durable."""
+        rows, result = shard.batches[batch], join_pieces(answered.pieces).result
         shard.timing["generate"] = shard.timing.get("generate", 0.0) + result.seconds
         with timed(shard.timing, "log"):
             responses = response_table(
@@ -208,12 +212,10 @@ class Controller:
                 [shard.prompts[i] for i in rows],
                 [shard.tokens[i] for i in rows],
                 result,
-                [text for prompt in range(len(rows)) for text in answered.texts[prompt]],
+                _in_order(answered.texts),
             )
             shard.log.append_responses(batch, responses)
-        self._finish(
-            shard, batch, responses, [score for prompt in range(len(rows)) for score in answered.scores[prompt]]
-        )
+        return responses
 
     def _score(self, shard: _OpenShard, batch: int, responses: pa.Table) -> None:
         """Adds the scores to responses that were on disk: those on disk, or new ones."""
@@ -247,6 +249,11 @@ class Controller:
         if self._inputs is None or self._codec is None:
             raise InfrastructureError(f"{self._name} was asked to work before it was loaded")
         return self._inputs, self._codec
+
+
+def _in_order(by_prompt: Mapping[int, Sequence[T]]) -> list[T]:
+    """What each prompt's samples have, in the order of the prompts."""
+    return [value for prompt in sorted(by_prompt) for value in by_prompt[prompt]]
 
 
 def _joined(responses: pa.Table, scores: pa.Table) -> pa.Table:

@@ -48,7 +48,7 @@ def packed_attention(
     outputs, start = [], 0
     for samples, tokens in runs:
         q, k, v = (
-            part[0, :, start : start + samples * tokens].unflatten(1, (samples, tokens)).transpose(0, 1)
+            part[0, :, start : start + samples * tokens].reshape(-1, samples, tokens, part.shape[-1]).transpose(0, 1)
             for part in (query, key, value)
         )
         attended = scaled_dot_product_attention(
