@@ -1,6 +1,6 @@
 """How fast a batch travels through Ray, how evenly samples are shared out by length, and how tightly they are packed.
 
-The batch is 10.5 MB of experience columns in two halves. Each half goes to a worker, which adds one to every byte and
+The batch is 10.5 MB of experience in two halves. Each half goes to a worker, which adds one to every byte and
 returns new arrays; compared in the same run, in turn, with raw Ray and a plain dict of the same arrays. Both sides do the
 same sums on the same bytes and end with arrays that the driver can read. Then balance and packing, on log-normal lengths.
 """
@@ -52,9 +52,9 @@ class Worker:
 
     def packed(self, packed: PackedArrays) -> PackedArrays:
         """The data plane's form: the sums are computed where they will be sent from."""
-        result = PackedArrays.empty(packed.layout)
+        arrays, result = packed.arrays(), PackedArrays.empty(packed.layout)
         for name, place in result.arrays().items():
-            np.add(packed.arrays()[name].view(np.uint8), np.uint8(1), out=place.view(np.uint8))
+            np.add(arrays[name].view(np.uint8), np.uint8(1), out=place.view(np.uint8))
         return result
 
 

@@ -127,6 +127,9 @@ def check_no_payload(driver: Driver, run: str, api: str) -> None:
     assert len(kept) > 4 and len(kept["task_runs"]) > 1000
     for place, contents in kept.items():
         assert not [text for text in texts if text in contents], place
+    written = [path for path in (driver.home.run_folder(run) / "experience").rglob("*") if path.is_file()]
+    for contents in (*kept.values(), *(path.read_bytes() for path in written)):
+        assert b"ObjectRef" not in contents, "references die with the cluster"
 
 
 def post(address: str, body: object) -> list[dict[str, str]]:

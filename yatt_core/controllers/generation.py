@@ -86,7 +86,8 @@ class GenerationStream(Generic[Tag]):
         is not the run's driver's, and what an engine raised.
         """
         while self._queued or self._running:
-            ready, _ = ray.wait([*self._running, *self._queued], num_returns=1)
+            # Grants first: an engine must not stand still while somebody consumes what others have finished.
+            ready, _ = ray.wait([*self._queued, *self._running], num_returns=1)
             reference = ready[0]
             if reference in self._queued:
                 self._start(reference)
