@@ -29,6 +29,7 @@ Tag = TypeVar("Tag")
 class _Batch(Generic[Tag]):
     """A decode batch, the epoch that the call under way for it carries, and the prompts that are not answered yet."""
 
+    number: int
     tag: Tag
     request: GenerateRequest
     size: int
@@ -45,8 +46,11 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True)
 class Arrival(Generic[Tag]):
-    """Finished prompts of a decode batch. complete: with them the whole batch is there."""
+    """Finished prompts of a decode batch. number: of the batch, in the order of submission. complete: with them the whole
+    batch is there.
+    """
 
+    number: int
     tag: Tag
     piece: GeneratePiece
     complete: bool
@@ -61,6 +65,7 @@ class GenerationStream(Generic[Tag]):
 
     def __init__(self, dispatcher: Any, owner: str, fence: EpochFence, in_flight: BytesInFlight) -> None:
         self._dispatcher, self._owner, self._fence, self._in_flight = dispatcher, owner, fence, in_flight
+        self._submitted = 0
         self._waiting: deque[_Batch[Tag]] = deque()
         self._queued: dict[Any, _Batch[Tag]] = {}
         self._running: dict[Any, tuple[_Batch[Tag], _Grant]] = {}
@@ -76,7 +81,8 @@ class GenerationStream(Generic[Tag]):
 
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
         """Asks for an engine for a decode batch, at once or when there is room for its bytes; in the order of submission."""
-        self._waiting.append(_Batch(tag, request, bytes_of(request), self._fence.epoch))
+        self._submitted += 1
+        self._waiting.append(_Batch(self._submitted, tag, request, bytes_of(request), self._fence.epoch))
         self._admit()
 
     def arrivals(self) -> Iterator[Arrival[Tag]]:
@@ -95,18 +101,18 @@ class GenerationStream(Generic[Tag]):
             batch = self._running[reference][0]
             if (piece := self._next_piece(reference)) is not None:
                 complete = not batch.missing
-                yield Arrival(batch.tag, piece, complete)
+                yield Arrival(batch.number, batch.tag, piece, complete)
                 if complete:
                     self._in_flight.give(batch.size)
                     self._admit()
 
     def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
         """As `arrivals`, each batch as a whole once it is complete."""
-        pieces: dict[Tag, list[GeneratePiece]] = {}
+        pieces: dict[int, list[GeneratePiece]] = {}
         for arrival in self.arrivals():
-            pieces.setdefault(arrival.tag, []).append(arrival.piece)
+            pieces.setdefault(arrival.number, []).append(arrival.piece)
             if arrival.complete:
-                yield arrival.tag, join_pieces(pieces.pop(arrival.tag)).result
+                yield arrival.tag, join_pieces(pieces.pop(arrival.number)).result
 
     def _admit(self) -> None:
         """Asks for engines for the batches that there is room for."""
