@@ -17,6 +17,7 @@ from db.records import ShardRow
 from flows.metrics import add_sums
 from flows.segment import Segment
 from flows.state import ControlState
+from flows.transport import book_transport
 from flows.waves import PlannedWave, plan_wave, planned_waves, record_cut, settle_wave
 from yatt_core.controllers.sampling import Sampling, SamplingRule, admission_of
 from yatt_core.data.prompts import Cursor, draw
@@ -210,6 +211,7 @@ def _make(
     try:
         for receipt in segment.fleet.collect(tasks):
             telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
+            book_transport(segment, receipt)
             yield receipt
     finally:
         write_telemetry(segment.folder, branch, iteration, f"collect.w{number:02d}.e{epoch:04d}", telemetry)

@@ -54,13 +54,19 @@ def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:
 
 
 def timing_metrics(
-    seconds: Mapping[str, float], iteration_seconds: float, tokens: float, samples: float, driver_bytes: int
+    seconds: Mapping[str, float],
+    iteration_seconds: float,
+    tokens: float,
+    samples: float,
+    driver_bytes: int,
+    gauges: Mapping[str, float],
 ) -> list[Metric]:
-    """Seconds by phase, tokens per second, and what reached the driver."""
+    """Seconds by phase, tokens per second, what reached the driver, and the iteration's gauges."""
     values = {f"seconds/{phase}": value for phase, value in seconds.items()}
     values |= {
         "seconds/iteration": iteration_seconds,
         "tokens_per_second": tokens / iteration_seconds if iteration_seconds > 0 else 0.0,
         "driver_bytes_per_sample": driver_bytes / samples,
+        **gauges,
     }
     return [Metric(key, value, TIMING) for key, value in sorted(values.items())]

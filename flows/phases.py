@@ -26,6 +26,7 @@ from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
 from flows.state import ControlState
+from flows.transport import watch_transport
 from yatt_core.controllers.sampling import sampling_metrics
 from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.shard_log import sweep
@@ -88,6 +89,7 @@ def collect(segment: Segment, iteration: int, state: ControlState) -> Experience
     """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
     experience = gather(segment, iteration, state)
     segment.start.book_losses()  # of controllers whose shards went to others
+    watch_transport(segment)
     return experience
 
 
@@ -160,7 +162,9 @@ def commit(
     if evaluation is not None:
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
-    metrics += timing_metrics(seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes())
+    metrics += timing_metrics(
+        seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes(), segment.gauges
+    )
     after = replace(
         state,
         iteration=iteration,

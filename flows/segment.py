@@ -1,6 +1,6 @@
 """A segment: one driver's stretch of a run, from taking the lease to giving it back.
 
-Holds what the phases share: the ledger and the fence, the fleet of actors, the spec, the clock of the iteration. Owns the
+Holds what the phases share: the ledger and the fence, the fleet of actors, the spec, the iteration's clock and gauges. Owns the
 threads that keep the lease, the heartbeat and the outbox going. It is opened before or by the flow (`flows.launch`), claimed
 by the flow (`flows.claims`), and leaves the run in a recorded state however it ends.
 """
@@ -88,6 +88,7 @@ class Segment:
         self.stops = StopRequests()
         self.deadlines = PhaseDeadlines(ledger, run, spec.recovery)
         self.seconds: dict[str, float] = {}
+        self.gauges: dict[str, float] = {}
         self.last_seconds: Mapping[str, float] = {}
         self.outcome: Outcome | None = None
         self.failure: BaseException | None = None
@@ -264,5 +265,5 @@ class Segment:
 
     def restart_clock(self) -> None:
         """Starts the clock of an iteration."""
-        self.last_seconds, self.seconds = self.seconds, {}
+        self.last_seconds, self.seconds, self.gauges = self.seconds, {}, {}
         self._iteration_started, self._bytes_at_start = self.clock.monotonic(), self.meter.total

@@ -50,6 +50,10 @@ class ShardTask:
     weight_version: int
 
 
+PEAK_BYTES = "peak_bytes_in_flight"
+"""In a shard's timing: most bytes that its controller had under way at once, since it was asked for its shards."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
     """What dynamic sampling decides by: one entry per prompt, in order of ordinal. tokens: of all of its responses."""
@@ -64,7 +68,8 @@ class ShardReceipt:
     """A finished shard: its manifest is durable.
 
     group_digests: 32 bytes per prompt in order of ordinal. sums: additive statistics of the samples (class result).
-    lengths are response tokens. timing: seconds by stage (class timing). adopted: found sealed, not made now.
+    lengths are response tokens. timing: seconds by stage, and
+    `PEAK_BYTES` (class timing). adopted: found sealed, not made now.
     """
 
     key: WorkKey

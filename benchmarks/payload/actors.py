@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +10,8 @@ import ray
 
 from benchmarks.payload.images import Look, Packed, UInt8, look_at, read_image
 from yatt_core.data.batch import load_batch
-from yatt_core.engines.packing import pack_tensors
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult
+from yatt_core.data.packed import pack_arrays
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.actor import RolloutActor
 from yatt_core.receipts import ShardRef
 
@@ -25,14 +25,14 @@ class LookingEngine(RolloutActor):
         super().__init__(spec_json, run_folder, instance, epoch)
         self._images, self._seen = Path(images), Look()
         self.load(epoch, "")
-        self.update(epoch, pack_tensors({"state": np.zeros(1, np.uint8)}), VERSION)
+        self.update(epoch, pack_arrays({"state": np.zeros(1, np.uint8)}), VERSION)
 
-    def generate(self, epoch: int, request: GenerateRequest) -> GenerateResult:
+    def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Reads the images by their addresses; nothing of them is in the answer."""
         for addresses in request.media:
             for address in addresses:
                 self._seen += look_at(read_image(self._images, address))
-        return super().generate(epoch, request)
+        yield from super().generate(epoch, request)
 
     def generate_from(
         self, epoch: int, request: GenerateRequest, images: Sequence[UInt8]
@@ -40,7 +40,7 @@ class LookingEngine(RolloutActor):
         """Takes the images by value, and gives them back with the answer, as rows of a batch that carries them do."""
         for image in images:
             self._seen += look_at(image)
-        return super().generate(epoch, request), list(images)
+        return self._answered(epoch, request), list(images)
 
     def generate_all(
         self, epoch: int, requests: Sequence[GenerateRequest], batch: Packed
@@ -51,8 +51,12 @@ class LookingEngine(RolloutActor):
         for request in requests:
             for _ in request.prompts:
                 self._seen += look_at(next(images))
-            results.append(super().generate(epoch, request))
+            results.append(self._answered(epoch, request))
         return results, batch
+
+    def _answered(self, epoch: int, request: GenerateRequest) -> GenerateResult:
+        with self._presence.serving("generate", epoch):
+            return self._ready().generate(request)
 
     def seen(self) -> Look:
         """What it has looked at since it was last asked."""

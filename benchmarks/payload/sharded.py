@@ -19,15 +19,18 @@ from benchmarks.payload.memory import Growth, PeakGrowth
 from yatt_core.cluster.metering import BytesMeter, metered_get
 from yatt_core.cluster.presence import Presence
 from yatt_core.controllers.generation import GenerationStream
+from yatt_core.controllers.in_flight import BytesInFlight
 from yatt_core.data.experience import experience_schema
 from yatt_core.data.shard_log import ShardLog
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult
 from yatt_core.keys import WorkKey
 from yatt_core.receipts import PromptRef, ShardReceipt, ShardRef, ShardTask
+from yatt_core.spec.run import ControllerSpec
 
 SHARD_SAMPLES = 4
 WAIT_SECONDS = 600.0
 PART = "seen"
+BYTES_IN_FLIGHT = ControllerSpec().bytes_in_flight
 Message = TypeVar("Message")
 
 
@@ -41,10 +44,10 @@ class ImageController:
 
     def collect(self, prompts: str, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Has each shard's responses generated, seals it and yields its receipt. prompts: the file of `write_prompts`."""
-        addresses = Path(prompts).read_text().split()
+        addresses, in_flight = Path(prompts).read_text().split(), BytesInFlight(BYTES_IN_FLIGHT)
         with (
             PeakGrowth() as memory,
-            GenerationStream[ShardTask](self._dispatcher, self._name, self._presence.fence) as stream,
+            GenerationStream[ShardTask](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
         ):
             for task in tasks:
                 stream.submit(task, request_of(task, addresses))

@@ -81,6 +81,10 @@ class SimulatedFleet:
             created=self._created,
         )
 
+    def spilled_bytes(self) -> int:
+        """There is no object store."""
+        return 0
+
     def environment(self) -> Mapping[str, str]:
         """Never changes."""
         return {"layout": "simulated"}

@@ -44,7 +44,7 @@ def test_a_rollout_that_hangs_for_ever_is_named_and_replaced(
         assert f"{failure.actor} in generate for" in str(caught.value)
         assert "rollout.py:" in str(caught.value) and "_hang" in str(caught.value)
         stack = next(record.getMessage() for record in caplog.records if "thread MainThread" in record.getMessage())
-        assert "self._ready().generate(request)" in stack
+        assert "self._ready().stream(request)" in stack
         fleet.deadline = 60.0
         assert fleet.start() == (failure.actor,)
         fleet.load(fleet.materialise())

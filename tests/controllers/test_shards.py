@@ -20,7 +20,6 @@ from yatt_core.controllers.shards import (
 )
 from yatt_core.data.experience import canonical_table, experience_schema
 from yatt_core.data.prompts import Prompt
-from yatt_core.data.text import VirtualCodec
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.receipts import PromptRef
@@ -42,7 +41,7 @@ RESULT = GenerateResult(
     weight_version=2,
     seconds=0.1,
 )
-CODEC = VirtualCodec(vocabulary=100, longest=16)
+TEXTS = ["5", "6 7 8 9", "", "4 3"]
 
 
 @given(st.integers(0, 70), st.integers(2, 9), st.integers(2, 40))
@@ -88,7 +87,7 @@ def test_responses_are_split_by_length():
 
 
 def test_the_table_of_responses():
-    table = response_table(REFS, PROMPTS, TOKENS, RESULT, CODEC)
+    table = response_table(REFS, PROMPTS, TOKENS, RESULT, TEXTS)
     assert table.schema == response_schema()
     rows = table.to_pylist()
     assert [(row["prompt_ordinal"], row["sample"]) for row in rows] == [(40, 0), (40, 1), (41, 0), (41, 1)]
@@ -115,7 +114,7 @@ def test_responses_and_scores_together_are_experience():
     assert scored.column("reward/b").to_pylist() == [0.0, 1.0, 2.0, 3.0]
     assert scored.column("correct").to_pylist() == [False, True, False, False]
     assert scored.column("reward_error").to_pylist() == [None, None, "b: late", None]
-    table = response_table(REFS, PROMPTS, TOKENS, RESULT, CODEC)
+    table = response_table(REFS, PROMPTS, TOKENS, RESULT, TEXTS)
     for field in scored.schema:
         table = table.append_column(field, scored.column(field.name))
     assert canonical_table(table).num_rows == 4

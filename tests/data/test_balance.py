@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yatt_core.data import balance
-from yatt_core.data.balance import balance_equal, balance_free, pack
+from yatt_core.data.balance import balance_equal, pack
 from yatt_core.errors import ConfigurationError
 
 lengths_lists = st.lists(st.integers(0, 9000), max_size=200).map(lambda v: np.array(v, dtype=np.int64))
@@ -43,17 +43,6 @@ def test_equal_counts(lengths, ranks):
 
 
 @settings(max_examples=200, deadline=None)
-@given(lengths_lists, st.integers(1, 12))
-def test_free_counts_keep_grahams_bound(lengths, ranks):
-    shares = balance_free(lengths, ranks)
-    assert len(shares) == ranks
-    assert once_each(shares, len(lengths))
-    loads = [int(lengths[share].sum()) for share in shares]
-    longest = int(lengths.max(initial=0))
-    assert max(loads) * ranks <= int(lengths.sum()) + longest * (ranks - 1)
-
-
-@settings(max_examples=200, deadline=None)
 @given(lengths_lists, st.integers(0, 9000))
 def test_bins_hold_their_capacity_and_none_could_be_merged(lengths, spare):
     capacity = int(lengths.max(initial=1)) + spare
@@ -69,12 +58,6 @@ def test_equal_counts_are_even_to_half_a_thousandth(count, ranks):
     for seed in range(10):
         lengths = lognormal(seed, count)
         assert unevenness(lengths, balance_equal(lengths, ranks)) <= 1.0005
-
-
-def test_free_counts_are_even_to_a_thousandth():
-    for seed in range(10):
-        lengths = lognormal(seed, 512)
-        assert unevenness(lengths, balance_free(lengths, 8)) <= 1.001
 
 
 def test_packing_needs_hardly_a_bin_more_than_any_packing():

@@ -70,9 +70,10 @@ def test_the_number_of_slices_never_shows_in_the_reward() -> None:
 
 
 def test_timings_are_of_class_timing() -> None:
-    metrics = timing_metrics({"learn": 1.0}, 2.0, 10.0, 5.0, 100)
+    metrics = timing_metrics({"learn": 1.0}, 2.0, 10.0, 5.0, 100, {"object_store/spilled_bytes": 7.0})
     assert {metric.metric_class for metric in metrics} == {"timing"}
     found = values(metrics)
     assert (
         found["seconds/learn"] == 1.0 and found["tokens_per_second"] == 5.0 and found["driver_bytes_per_sample"] == 20
     )
+    assert found["object_store/spilled_bytes"] == 7.0

@@ -31,6 +31,7 @@ def test_everything_a_run_leaves(finished: tuple[Driver, str], service_environme
     check_files(driver, run)
     check_mlflow(driver, run)
     check_prefect(driver, run, service_environment["PREFECT_API_URL"])
+    check_no_payload(driver, run, service_environment["PREFECT_API_URL"])
 
 
 def check_ledger(driver: Driver, run: str) -> None:
@@ -50,6 +51,9 @@ def check_ledger(driver: Driver, run: str) -> None:
             assert {attempt.state for attempt in attempts} == {"DONE"}
             assert {attempt.number for attempt in attempts} == {1}
             assert {"place", "collect", "prepare", "learn", "sync", "commit"} <= {attempt.phase for attempt in attempts}
+        assert all(value > 0 for _, value in ledger.metrics.history(run, "controllers/peak_bytes_in_flight"))
+        spilled = ledger.metrics.history(run, "object_store/spilled_bytes")
+        assert spilled == [(step, 0.0) for step in range(1, ITERATIONS + 1)]
     results = driver.results(run)
     assert 0 < results.flow_bytes_per_sample <= 1024
     assert results.weights_digest and results.experience_digest and results.metrics_digest
@@ -104,6 +108,28 @@ def check_prefect(driver: Driver, run: str, api: str) -> None:
     artifacts = post(f"{api}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_runs[0]["id"]]}}})
     kinds = Counter(artifact["type"] for artifact in artifacts)
     assert kinds["progress"] == 1 and kinds["markdown"] == 1
+
+
+def check_no_payload(driver: Driver, run: str, api: str) -> None:
+    """No prompt and no response stands in the ledger, in MLflow's store, or in anything that Prefect keeps of the flow run."""
+    shards = driver.home.run_folder(run).glob("experience/b*/i*/w*/samples.parquet")
+    samples = pd.concat(pd.read_parquet(file, columns=["prompt", "response"]) for file in shards)
+    texts = {text.encode() for column in samples for text in samples[column] if len(text) >= 12}
+    assert len(texts) > 100
+    kept = {str(path): path.read_bytes() for path in driver.home.folder.glob("*.db*")}
+    with driver.ledger() as ledger:
+        (segment,) = ledger.overview.show(run).segments
+    flow_run = {"flow_runs": {"id": {"any_": [segment.flow_run_id]}}}
+    kept |= {kind: json.dumps(post(f"{api}/{kind}/filter", flow_run)).encode() for kind in ("flow_runs", "task_runs")}
+    kept["artifacts"] = json.dumps(post(f"{api}/artifacts/filter", flow_run)).encode()
+    logs = {"logs": {"flow_run_id": {"any_": [segment.flow_run_id]}}}
+    kept["logs"] = json.dumps(post(f"{api}/logs/filter", logs)).encode()
+    assert len(kept) > 4 and len(kept["task_runs"]) > 1000
+    for place, contents in kept.items():
+        assert not [text for text in texts if text in contents], place
+    written = [path for path in (driver.home.run_folder(run) / "experience").rglob("*") if path.is_file()]
+    for contents in (*kept.values(), *(path.read_bytes() for path in written)):
+        assert b"ObjectRef" not in contents, "references die with the cluster"
 
 
 def post(address: str, body: object) -> list[dict[str, str]]:

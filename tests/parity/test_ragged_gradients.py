@@ -177,6 +177,14 @@ def test_real_groups_give_every_rank_the_gradient_of_the_formula(
             np.testing.assert_array_equal(other[name], gradient)
 
 
+@pytest.mark.parametrize(("aggregation", "ranks", "budget"), [("token_mean", 1, 10_000), ("sequence_mean", 2, 17)])
+def test_packed_samples_give_the_gradient_of_the_formula(
+    folder: Path, batch: ExperienceBatch, aggregation: str, ranks: int, budget: int
+) -> None:
+    plan = plan_step(batch.lengths, np.arange(len(batch)), ranks, budget, packed=True)
+    assert_equal_gradients(spread_gradient(folder, batch, aggregation, plan), plain_gradient(folder, aggregation))
+
+
 def test_the_batch_is_ragged_enough_to_tell_the_aggregations_apart(folder: Path, batch: ExperienceBatch) -> None:
     assert len(set(batch.response_lengths.tolist())) > 3
     gradients = [plain_gradient(folder, aggregation)["model.norm.weight"] for aggregation in AGGREGATIONS]

@@ -54,7 +54,7 @@ JSONL = {"kind": "jsonl", "path": "/prompts.jsonl"}
         ),
         ({"rewards__parts__0__functions": "x"}, "rewards.parts.0.functions: unknown key; did you mean 'function'?"),
         ({"recovery__budgets": {"numerics": 1}}, "recovery.budgets.numerics: unknown key; did you mean 'numeric'?"),
-        ({"controllers__zzz": 1}, "controllers.zzz: unknown key; known keys: count, per"),
+        ({"controllers__zzz": 1}, "controllers.zzz: unknown key; known keys: bytes_in_flight, count, per"),
     ],
 )
 def test_an_unknown_key_at_any_depth(changes, line):

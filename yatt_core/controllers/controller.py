@@ -7,15 +7,17 @@ decode batches and files follow the logical shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from yatt_core.cluster.presence import Presence
-from yatt_core.controllers.generation import GenerationStream
+from yatt_core.controllers.generation import Arrival, GenerationStream
+from yatt_core.controllers.in_flight import BytesInFlight
 from yatt_core.controllers.shards import (
     greedy_request,
     response_table,
@@ -29,12 +31,30 @@ from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.shard_log import ShardLog, adopt
 from yatt_core.data.shard_plan import shard_plan
 from yatt_core.data.text import TextCodec, open_codec
-from yatt_core.engines.protocol import GenerateResult, Int32
+from yatt_core.engines.pieces import join_pieces
+from yatt_core.engines.protocol import GeneratePiece, Int32
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import actor_logs, log_context, timed
-from yatt_core.receipts import ActorIdentity, EvaluateReceipt, EvaluateTask, InputsReceipt, ShardReceipt, ShardTask
-from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.receipts import (
+    PEAK_BYTES,
+    ActorIdentity,
+    EvaluateReceipt,
+    EvaluateTask,
+    InputsReceipt,
+    ShardReceipt,
+    ShardTask,
+)
+from yatt_core.rewards.scoring import RewardScorer, SampleScore
 from yatt_core.spec import RunSpec
+
+
+@dataclass(slots=True)
+class _Answered:
+    """What has come of a decode batch: its pieces, and by the number of the prompt its responses' texts and their scores."""
+
+    pieces: list[GeneratePiece] = field(default_factory=list)
+    texts: dict[int, list[str]] = field(default_factory=dict)
+    scores: dict[int, list[SampleScore]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -46,6 +66,7 @@ class _OpenShard:
     prompts: list[Prompt]
     tokens: list[Int32]
     batches: list[range]
+    answered: defaultdict[int, _Answered] = field(default_factory=lambda: defaultdict(_Answered))
     finished: dict[int, pa.Table] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
 
@@ -53,6 +74,8 @@ class _OpenShard:
     def complete(self) -> bool:
         return len(self.finished) == len(self.batches)
 
+
+T = TypeVar("T")
 
 _Step = tuple[_OpenShard, int]
 """A decode batch: its shard, and its number within it."""
@@ -89,15 +112,17 @@ class Controller:
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Makes shards and yields each receipt as its manifest becomes durable.
 
-        Decode batches of all shards are under way at once, so that engines work on while this controller scores.
+        Decode batches of all shards are under way at once, as many as the bytes in flight allow, and finished prompts are
+        scored while their engine works on the rest of the batch.
         Batches and shards that an earlier attempt finished are taken from disk. A driver that dies meanwhile changes
         nothing: the work goes on to its end, and the next driver's call, queued behind it, adopts what it sealed.
         """
         if not tasks:
             return
+        in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
         with (
             self._presence.serving("collect", tasks[0].epoch),
-            GenerationStream[_Step](self._dispatcher, self._name, self._presence.fence) as stream,
+            GenerationStream[_Step](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
             log_context(iteration=tasks[0].key.iteration, phase="collect"),
         ):
             for task in tasks:
@@ -107,11 +132,12 @@ class Controller:
                 shard = self._open(task)
                 self._submit(shard, stream)
                 if shard.complete:
-                    yield self._seal(shard)
-            for (shard, batch), result in stream.results():
-                self._take(shard, batch, result)
+                    yield self._seal(shard, in_flight)
+            for arrival in stream.arrivals():
+                shard, batch = arrival.tag
+                self._take(shard, batch, arrival)
                 if shard.complete:
-                    yield self._seal(shard)
+                    yield self._seal(shard, in_flight)
 
     def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
         """Answers held-out tasks greedily and counts the right answers."""
@@ -119,9 +145,10 @@ class Controller:
         prompts = inputs.held_out[task.start : task.stop]
         size = self._spec.rollout.batch_samples
         correct, rewards = 0, [0.0] * len(prompts)
+        in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
         with (
             self._presence.serving("evaluate", task.epoch),
-            GenerationStream[range](self._dispatcher, self._name, self._presence.fence) as stream,
+            GenerationStream[range](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
             log_context(iteration=task.key.iteration, phase="evaluate"),
         ):
             for start in range(0, len(prompts), size):
@@ -157,10 +184,28 @@ class Controller:
             request = training_request(self._spec, shard.task.key, refs, tokens, codec.stop_tokens, version, media)
             stream.submit((shard, index), request)
 
-    def _take(self, shard: _OpenShard, batch: int, result: GenerateResult) -> None:
-        """Makes an engine's answer durable, then scores it."""
+    def _take(self, shard: _OpenShard, batch: int, arrival: Arrival[_Step]) -> None:
+        """Scores finished prompts of a decode batch; those that complete it only when all its responses are durable."""
         _, codec = self._ready()
-        rows = shard.batches[batch]
+        answered, samples = shard.answered[batch], self._spec.rollout.samples_per_prompt
+        answered.pieces.append(arrival.piece)
+        texts = [codec.decode(response) for response in split_responses(arrival.piece.result)]
+        for place, prompt in enumerate(arrival.piece.prompts):
+            answered.texts[prompt] = texts[place * samples : (place + 1) * samples]
+        responses = self._keep(shard, batch, answered) if arrival.complete else None
+        with timed(shard.timing, "reward"):
+            for prompt in arrival.piece.prompts:
+                answered.scores[prompt] = [
+                    self._scorer.score(shard.prompts[shard.batches[batch][prompt]], text, sample)
+                    for sample, text in enumerate(answered.texts[prompt])
+                ]
+        if responses is not None:
+            del shard.answered[batch]
+            self._finish(shard, batch, responses, _in_order(answered.scores))
+
+    def _keep(self, shard: _OpenShard, batch: int, answered: _Answered) -> pa.Table:
+        """Makes the responses of a whole decode batch durable."""
+        rows, result = shard.batches[batch], join_pieces(answered.pieces).result
         shard.timing["generate"] = shard.timing.get("generate", 0.0) + result.seconds
         with timed(shard.timing, "log"):
             responses = response_table(
@@ -168,40 +213,53 @@ class Controller:
                 [shard.prompts[i] for i in rows],
                 [shard.tokens[i] for i in rows],
                 result,
-                codec,
+                _in_order(answered.texts),
                 self._spec.data.has_images,
             )
             shard.log.append_responses(batch, responses)
-        self._score(shard, batch, responses)
+        return responses
 
     def _score(self, shard: _OpenShard, batch: int, responses: pa.Table) -> None:
-        """Adds the scores to a batch's responses: those on disk, or new ones made durable."""
-        scores = shard.log.scores(batch)
-        if scores is None:
-            prompts = [
-                shard.prompts[i] for i in shard.batches[batch] for _ in range(self._spec.rollout.samples_per_prompt)
+        """Adds the scores to responses that were on disk: those on disk, or new ones."""
+        if (scores := shard.log.scores(batch)) is not None:
+            shard.finished[batch] = _joined(responses, scores)
+            return
+        prompts = [shard.prompts[i] for i in shard.batches[batch] for _ in range(self._spec.rollout.samples_per_prompt)]
+        texts = responses.column("response").to_pylist()
+        samples = responses.column("sample").to_pylist()
+        with timed(shard.timing, "reward"):
+            scored = [
+                self._scorer.score(prompt, text, sample)
+                for prompt, text, sample in zip(prompts, texts, samples, strict=True)
             ]
-            texts = responses.column("response").to_pylist()
-            samples = responses.column("sample").to_pylist()
-            with timed(shard.timing, "reward"):
-                scored = [
-                    self._scorer.score(prompt, text, sample)
-                    for prompt, text, sample in zip(prompts, texts, samples, strict=True)
-                ]
-            with timed(shard.timing, "log"):
-                scores = score_table([part.name for part in self._spec.rewards.parts], scored)
-                shard.log.append_scores(batch, scores)
-        for name in scores.column_names:
-            responses = responses.append_column(scores.schema.field(name), scores.column(name))
-        shard.finished[batch] = responses
+        self._finish(shard, batch, responses, scored)
 
-    def _seal(self, shard: _OpenShard) -> ShardReceipt:
+    def _finish(self, shard: _OpenShard, batch: int, responses: pa.Table, scored: Sequence[SampleScore]) -> None:
+        """Makes the scores of durable responses durable too."""
+        with timed(shard.timing, "log"):
+            scores = score_table([part.name for part in self._spec.rewards.parts], scored)
+            shard.log.append_scores(batch, scores)
+        shard.finished[batch] = _joined(responses, scores)
+
+    def _seal(self, shard: _OpenShard, in_flight: BytesInFlight) -> ShardReceipt:
         with timed(shard.timing, "seal"):
             table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
             receipt = shard.log.seal(table, shard.timing)
-        return replace(receipt, timing=dict(shard.timing))
+        return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(in_flight.peak)})
 
     def _ready(self) -> tuple[Inputs, TextCodec]:
         if self._inputs is None or self._codec is None:
             raise InfrastructureError(f"{self._name} was asked to work before it was loaded")
         return self._inputs, self._codec
+
+
+def _in_order(by_prompt: Mapping[int, Sequence[T]]) -> list[T]:
+    """What each prompt's samples have, in the order of the prompts."""
+    return [value for prompt in sorted(by_prompt) for value in by_prompt[prompt]]
+
+
+def _joined(responses: pa.Table, scores: pa.Table) -> pa.Table:
+    """Responses with the columns of their scores."""
+    for name in scores.column_names:
+        responses = responses.append_column(scores.schema.field(name), scores.column(name))
+    return responses

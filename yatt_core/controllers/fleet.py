@@ -24,6 +24,7 @@ from yatt_core.cluster.metering import (
     metered_get,
     unwrap_ray_error,
 )
+from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.controllers.crew import DISPATCHER, ROLLOUT, TRAINER, ActorFailure, Crew
 from yatt_core.controllers.shares import Share, Shares
 from yatt_core.controllers.staffing import CONTROLLER
@@ -88,6 +89,7 @@ class Fleet:
         # For what may be queued behind the work of an earlier driver, or behind the imports of a new process.
         self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
         self._created: tuple[str, ...] = ()
+        self._spilling = SpillMeter()
         self.deadline = spec.recovery.phase_deadline_seconds
         self.avoid_nodes: frozenset[str] = frozenset()
 
@@ -106,6 +108,7 @@ class Fleet:
         try:
             self._created = self._crew.gather(self.avoid_nodes)
             self._created += self._mend_ranks()
+            self.spilled_bytes()
         except ray.exceptions.RayError as error:
             raise unwrap_ray_error(error, "Ray, to start the actors") from error
         return self._created
@@ -163,6 +166,10 @@ class Fleet:
     def stop(self) -> None:
         """Ends all actors; those of a head that is gone have ended with it."""
         self._crew.end_all()
+
+    def spilled_bytes(self) -> int:
+        """Bytes that the object store wrote to disk, on all nodes, since this was last asked or the fleet was started."""
+        return self._spilling.growth(spilled_bytes())
 
     def environment(self) -> Mapping[str, str]:
         """What the trainer's last bits depend on."""

@@ -1,33 +1,40 @@
-"""A controller's way to the pool of engines: many decode batches under way, results as they come.
+"""A controller's way to the pool of engines: many decode batches under way, finished prompts as they come.
 
-Consumes decode batches; waits for the dispatcher's grants and for the engines; payload goes straight from engine to
-controller. Work that began under an older epoch goes on: its calls carry the newest epoch that the actor has heard of.
+Consumes decode batches; waits for room within the controller's bytes in flight, for the dispatcher's grants and for the
+engines; payload goes straight from engine to controller. Work that began under an older epoch goes on: its calls carry the
+newest epoch that the actor has heard of.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import ray
 
 from yatt_core.cluster.metering import unwrap_ray_error
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult
+from yatt_core.controllers.in_flight import BytesInFlight, bytes_of
+from yatt_core.engines.pieces import join_pieces
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.errors import CutError, FencedError, InfrastructureError
 from yatt_core.fence import EpochFence
 
 Tag = TypeVar("Tag")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Batch(Generic[Tag]):
-    """A decode batch, and the epoch that the call under way for it carries."""
+    """A decode batch, the epoch that the call under way for it carries, and the prompts that are not answered yet."""
 
+    number: int
     tag: Tag
     request: GenerateRequest
+    size: int
     epoch: int
+    missing: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +44,29 @@ class _Grant:
     engine: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival(Generic[Tag]):
+    """Finished prompts of a decode batch. number: of the batch, in the order of submission. complete: with them the whole
+    batch is there.
+    """
+
+    number: int
+    tag: Tag
+    piece: GeneratePiece
+    complete: bool
+
+
 class GenerationStream(Generic[Tag]):
     """Submitted batches come back in the order in which engines finish them; results never depend on that order.
 
-    A context manager, so that a stream that is given up leaves nothing in the dispatcher's queue.
+    A context manager, so that a stream that is given up leaves nothing in the dispatcher's queue. in_flight: what bounds the
+    batches under way; one is under way from its request until its consumer has come back for what follows it.
     """
 
-    def __init__(self, dispatcher: Any, owner: str, fence: EpochFence) -> None:
-        self._dispatcher, self._owner, self._fence = dispatcher, owner, fence
+    def __init__(self, dispatcher: Any, owner: str, fence: EpochFence, in_flight: BytesInFlight) -> None:
+        self._dispatcher, self._owner, self._fence, self._in_flight = dispatcher, owner, fence, in_flight
+        self._submitted = 0
+        self._waiting: deque[_Batch[Tag]] = deque()
         self._queued: dict[Any, _Batch[Tag]] = {}
         self._running: dict[Any, tuple[_Batch[Tag], _Grant]] = {}
 
@@ -58,26 +80,51 @@ class GenerationStream(Generic[Tag]):
             self._dispatcher.forget.remote(self._owner)
 
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
-        """Asks for an engine for a decode batch."""
-        epoch = self._fence.epoch
-        grant = self._dispatcher.acquire.remote(epoch, self._owner, int(request.seeds.size))
-        self._queued[grant] = _Batch(tag, request, epoch)
+        """Asks for an engine for a decode batch, at once or when there is room for its bytes; in the order of submission."""
+        self._submitted += 1
+        self._waiting.append(_Batch(self._submitted, tag, request, bytes_of(request), self._fence.epoch))
+        self._admit()
 
-    def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
-        """Each submitted batch's tag and result; more may be submitted while it is consumed.
+    def arrivals(self) -> Iterator[Arrival[Tag]]:
+        """Each submitted batch's prompts as they are finished; more may be submitted while it is consumed.
 
         Ends early where the rest is cut: batches that no engine has begun are then never answered.
         Raises `InfrastructureError` when an engine or the dispatcher is lost, `FencedError` when they obey an epoch that
         is not the run's driver's, and what an engine raised.
         """
         while self._queued or self._running:
-            ready, _ = ray.wait([*self._running, *self._queued], num_returns=1)
+            # Grants first: an engine must not stand still while somebody consumes what others have finished.
+            ready, _ = ray.wait([*self._queued, *self._running], num_returns=1)
             reference = ready[0]
             if reference in self._queued:
                 if not self._start(reference):
                     return
-            elif (answer := self._collect(reference)) is not None:
-                yield answer
+                continue
+            batch = self._running[reference][0]
+            if (piece := self._next_piece(reference)) is not None:
+                complete = not batch.missing
+                yield Arrival(batch.number, batch.tag, piece, complete)
+                if complete:
+                    self._in_flight.give(batch.size)
+                    self._admit()
+
+    def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
+        """As `arrivals`, each batch as a whole once it is complete."""
+        pieces: dict[int, list[GeneratePiece]] = {}
+        for arrival in self.arrivals():
+            pieces.setdefault(arrival.number, []).append(arrival.piece)
+            if arrival.complete:
+                yield arrival.tag, join_pieces(pieces.pop(arrival.number)).result
+
+    def _admit(self) -> None:
+        """Asks for engines for the batches that there is room for."""
+        while self._waiting and self._in_flight.take(self._waiting[0].size):
+            self._acquire(self._waiting.popleft())
+
+    def _acquire(self, batch: _Batch[Tag]) -> None:
+        batch.epoch = self._fence.epoch
+        grant = self._dispatcher.acquire.remote(batch.epoch, self._owner, int(batch.request.seeds.size))
+        self._queued[grant] = batch
 
     def _start(self, reference: Any) -> bool:
         """Gives a batch to the engine that was granted; false where it is cut."""
@@ -87,7 +134,7 @@ class GenerationStream(Generic[Tag]):
         except FencedError:
             if not self._is_outdated(batch):
                 raise
-            self.submit(batch.tag, batch.request)
+            self._acquire(batch)
         except CutError:
             return False
         else:
@@ -95,24 +142,42 @@ class GenerationStream(Generic[Tag]):
         return True
 
     def _generate(self, batch: _Batch[Tag], grant: _Grant) -> None:
-        epoch = self._fence.epoch
-        reference = grant.engine.generate.remote(epoch, batch.request)
-        self._running[reference] = (replace(batch, epoch=epoch), grant)
+        batch.epoch, batch.missing = self._fence.epoch, set(range(len(batch.request.prompts)))
+        pieces = grant.engine.generate.options(num_returns="streaming").remote(batch.epoch, batch.request)
+        self._running[pieces] = (batch, grant)
 
-    def _collect(self, reference: Any) -> tuple[Tag, GenerateResult] | None:
-        """An engine's answer; none where it obeys a newer epoch and is asked again under that."""
-        batch, grant = self._running.pop(reference)
+    def _next_piece(self, pieces: Any) -> GeneratePiece | None:
+        """The piece that has come; none at the end, and where an engine obeys a newer epoch and is asked again under that."""
+        batch, grant = self._running[pieces]
+        engine = f"rollout-{grant.instance}"
         try:
-            result = self._get(reference, f"rollout-{grant.instance}", grant)
+            piece = self._get_next(pieces, engine, grant)
         except FencedError:
+            del self._running[pieces]
             if not self._is_outdated(batch):
                 raise
             self._generate(batch, grant)
             return None
-        self._dispatcher.release.remote(grant.number)
-        if not isinstance(result, GenerateResult):
-            raise InfrastructureError(f"rollout-{grant.instance} returned {type(result).__name__}")
-        return batch.tag, result
+        if piece is None:
+            del self._running[pieces]
+            self._dispatcher.release.remote(grant.number)
+            if batch.missing:
+                raise InfrastructureError(f"{engine} left {len(batch.missing)} prompts of a decode batch unanswered")
+            return None
+        if not isinstance(piece, GeneratePiece) or not batch.missing.issuperset(piece.prompts):
+            raise InfrastructureError(f"{engine} returned what it was not asked for: {type(piece).__name__}")
+        batch.missing.difference_update(piece.prompts)
+        return piece
+
+    def _get_next(self, pieces: Any, source: str, grant: _Grant) -> Any:
+        """What came next; none at the end."""
+        try:
+            reference = next(pieces)
+        except StopIteration:
+            return None
+        except ray.exceptions.RayError as error:
+            raise self._told(error, source, grant) from error
+        return self._get(reference, source, grant)
 
     def _is_outdated(self, batch: _Batch[Tag]) -> bool:
         """Looks up who drives the run; True if that is somebody newer than the call that was refused."""
@@ -123,6 +188,10 @@ class GenerationStream(Generic[Tag]):
         try:
             return ray.get(reference)
         except ray.exceptions.RayError as error:
-            if grant is not None and isinstance(error, ray.exceptions.RayActorError):
-                self._dispatcher.lose.remote(grant.number)
-            raise unwrap_ray_error(error, source) from error
+            raise self._told(error, source, grant) from error
+
+    def _told(self, error: ray.exceptions.RayError, source: str, grant: _Grant | None) -> Exception:
+        """What to raise for an error of Ray's; the dispatcher hears of a dead engine."""
+        if grant is not None and isinstance(error, ray.exceptions.RayActorError):
+            self._dispatcher.lose.remote(grant.number)
+        return unwrap_ray_error(error, source)

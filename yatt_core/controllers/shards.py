@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from yatt_core.data.experience import PART_PREFIX, experience_schema
 from yatt_core.data.prompts import Prompt
-from yatt_core.data.text import TextCodec
 from yatt_core.engines.protocol import FINISHED_LENGTH, GenerateRequest, GenerateResult, Int32
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.receipts import PromptRef
@@ -89,15 +88,14 @@ def response_table(
     prompts: Sequence[Prompt],
     tokens: Sequence[Int32],
     result: GenerateResult,
-    codec: TextCodec,
+    texts: Sequence[str],
     with_images: bool = False,
 ) -> pa.Table:
-    """What an engine made of some prompts, one row a response, in the order of the request.
+    """What an engine made of some prompts, one row a response, in the order of the request. texts: of the responses.
 
     with_images: adds the column `media`; a matter of the run, not of these prompts, since its shards have the same columns.
     """
     samples = len(result.lengths) // len(prompts)
-    responses = split_responses(result)
     offsets = np.concatenate([[0], np.cumsum(result.lengths)]).astype(np.int32)
     truncated = result.finish == FINISHED_LENGTH
 
@@ -111,13 +109,13 @@ def response_table(
         "source": per_sample([prompt.source for prompt in prompts]),
         "prompt": per_sample([prompt.text for prompt in prompts]),
         "prompt_tokens": per_sample(list(tokens)),
-        "response": [codec.decode(response) for response in responses],
+        "response": texts,
         "response_tokens": pa.ListArray.from_arrays(offsets, result.tokens),
         "log_probs_sampler": pa.ListArray.from_arrays(offsets, result.log_probs),
         "loss_mask": pa.ListArray.from_arrays(offsets, pa.array(np.ones(len(result.tokens), dtype=bool))),
         "finish": ["length" if cut else "stop" for cut in truncated],
         "truncated": truncated,
-        "weight_version": np.full(len(responses), result.weight_version, dtype=np.int32),
+        "weight_version": np.full(len(texts), result.weight_version, dtype=np.int32),
     }
     if with_images:
         columns["media"] = per_sample([" ".join(prompt.media) for prompt in prompts])

@@ -6,7 +6,6 @@ for each rank or bin the indices of its samples, ascending, so that the original
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, insort
 from typing import Any
 
@@ -48,25 +47,8 @@ def balance_equal(lengths: Lengths, ranks: int) -> list[Int64]:
     return [np.sort(share) for share in shares]
 
 
-def balance_free(lengths: Lengths, ranks: int) -> list[Int64]:
-    """Any counts, loads as equal as can be: each sample, longest first, goes to the emptiest rank."""
-    work = np.asarray(lengths, dtype=np.int64)
-    order = np.argsort(-work, kind="stable")
-    # A rank's load and number in one integer compare faster than a tuple.
-    bits = max(ranks - 1, 1).bit_length()
-    heap = list(range(ranks))
-    owner = np.empty(order.size, dtype=np.int64)
-    owners = []
-    for length in work[order].tolist():
-        emptiest = heap[0]
-        owners.append(emptiest & ((1 << bits) - 1))
-        heapq.heapreplace(heap, emptiest + (length << bits))
-    owner[order] = owners
-    return [np.flatnonzero(owner == rank) for rank in range(ranks)]
-
-
 def pack(lengths: Lengths, capacity: int) -> list[Int64]:
-    """As few bins as can be whose lengths add up to the capacity at most: best fit, longest first.
+    """As few bins as can be whose lengths add up to the capacity at most: best fit, longest first (Johnson 1973).
 
     Raises `ConfigurationError` for a sample that is longer than the capacity.
     """

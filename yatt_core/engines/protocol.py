@@ -6,14 +6,15 @@ iteration's experience into the weights of the next version. The rest of YATT ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from yatt_core.data.packed import PackedArrays, flatten, pack_arrays, split
 from yatt_core.keys import WorkKey
 from yatt_core.receipts import (
     BatchTask,
@@ -51,7 +52,8 @@ class GenerateRequest:
 
     prompts: P arrays of token ids. seeds: [P, S], one per response. stop_tokens end a response and are part of it.
     greedy: take the likeliest token; seeds and temperature are then unused (log-probabilities are at temperature 1).
-    media: content addresses of each prompt's images, P tuples; empty for prompts of text alone.
+    media: content addresses of each prompt's images, P tuples; empty for prompts of text alone. It travels as one buffer,
+    and arrives with arrays that cannot be written to.
     """
 
     prompts: Sequence[Int32]
@@ -64,13 +66,20 @@ class GenerateRequest:
     greedy: bool = False
     media: Sequence[tuple[str, ...]] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """pickle's way: the arrays packed, all else as it is."""
+        tokens, lengths = flatten(self.prompts, np.int32)
+        arrays = pack_arrays({"tokens": tokens, "lengths": lengths, "seeds": self.seeds})
+        return _request_of, (arrays, _others(self, "prompts", "seeds"))
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateResult:
     """The responses, row p * S + s after row; tokens and log-probabilities of all rows behind one another.
 
     tokens, log_probs: [sum(lengths)]. lengths, finish: [P * S]. log_probs are those of the sampled tokens under the
-    distribution that was sampled from (after temperature and top-p). seconds: wall time of the batch.
+    distribution that was sampled from (after temperature and top-p). seconds: wall time of the batch. It travels as one
+    buffer, and arrives with arrays that cannot be written to.
     """
 
     tokens: Int32
@@ -79,6 +88,41 @@ class GenerateResult:
     finish: Int8
     weight_version: int
     seconds: float
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """pickle's way: the arrays packed, all else as it is."""
+        arrays = {name: getattr(self, name) for name in _RESULT_ARRAYS}
+        return _result_of, (pack_arrays(arrays), _others(self, *_RESULT_ARRAYS))
+
+
+_RESULT_ARRAYS = ("tokens", "log_probs", "lengths", "finish")
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratePiece:
+    """What of a decode batch is finished while the rest is under way: all responses to some of its prompts.
+
+    prompts: their numbers within the request, ascending. result: of these prompts alone; its seconds are those since the
+    batch began, or since the piece before it.
+    """
+
+    prompts: tuple[int, ...]
+    result: GenerateResult
+
+
+def _others(message: GenerateRequest | GenerateResult, *arrays: str) -> dict[str, Any]:
+    """The fields of a message that are no arrays."""
+    return {field.name: getattr(message, field.name) for field in fields(message) if field.name not in arrays}
+
+
+def _request_of(packed: PackedArrays, others: Mapping[str, Any]) -> GenerateRequest:
+    arrays = packed.arrays()
+    return GenerateRequest(prompts=split(arrays["tokens"], arrays["lengths"]), seeds=arrays["seeds"], **others)
+
+
+def _result_of(packed: PackedArrays, others: Mapping[str, Any]) -> GenerateResult:
+    values: dict[str, Any] = {**packed.arrays(), **others}
+    return GenerateResult(**values)
 
 
 class RolloutEngine(Protocol):
@@ -100,6 +144,13 @@ class RolloutEngine(Protocol):
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt S times."""
+        ...
+
+    def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
+        """The same responses, bit for bit, in pieces as they are finished.
+
+        None comes where nothing new is finished: a moment at which to pass on what was held back. Raises as `generate`.
+        """
         ...
 
     def update_weights(self, tensors: Tensors, version: int) -> None:

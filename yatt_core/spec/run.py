@@ -27,6 +27,8 @@ class ControllerSpec(SpecModel):
     """Controllers, one process each."""
     per: Literal["run", "node"] = "run"
     """`run`: so many in all. `node`: so many on each living node; nodes that join or leave count from the next iteration."""
+    bytes_in_flight: PositiveInt = 256 << 20
+    """Most bytes of requests and expected answers that a controller has under way; a decode batch above it goes alone."""
 
 
 class PlacementSpec(SpecModel):
@@ -157,6 +159,8 @@ class RunSpec(SpecModel):
         if self.rollout.samples_per_prompt < 2:
             yield "rollout.samples_per_prompt: grpo compares the answers to a prompt, so at least 2 are needed"
         yield from self._unfit_sampling()
+        if self.data.has_images and getattr(self.trainer.engine, "packed", False):
+            yield "trainer.engine.packed: prompts with images cannot be packed; write false"
         if not self.virtual and isinstance(self.model, ModelFromConfig):
             yield from self._too_long(self.model)
             if self.data.has_images and self.model.vision is None:

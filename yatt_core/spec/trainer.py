@@ -19,6 +19,8 @@ class TorchTrainer(SpecModel):
     """Precision of the forward and backward passes; parameters and optimizer stay in float32."""
     micro_batch_tokens: PositiveInt = 16_384
     """Most tokens, padding included, that one forward pass holds."""
+    packed: bool = False
+    """Samples behind one another in one row, each attending to itself alone: nothing is padded. Changes the last bits."""
 
 
 class VirtualTrainer(SpecModel):

@@ -15,7 +15,7 @@ from tests.engines.train.support import VOCABULARY
 from yatt_core.data.columns import offsets_of
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.forward import PolicyForward, assemble
-from yatt_core.errors import DataError
+from yatt_core.errors import ConfigurationError, DataError
 
 
 @dataclass
@@ -48,8 +48,8 @@ def alone(model: Any, data: Pairs, index: int, temperature: float) -> torch.Tens
     return torch.log_softmax(logits / temperature, -1)
 
 
-def check_against_alone(model: Any, data: Pairs, indices: list[int]) -> None:
-    micro_batch = assemble(data, np.array(indices))
+def check_against_alone(model: Any, data: Pairs, indices: list[int], packed: bool = False) -> None:
+    micro_batch = assemble(data, np.array(indices), packed)
     with torch.no_grad():
         log_probs, entropies = PolicyForward(model, 0.7, "float32").log_probs_and_entropies(micro_batch, True)
         expected = torch.cat([alone(model, data, index, 0.7) for index in indices])
@@ -71,6 +71,28 @@ def test_ragged_rows_equal_each_sequence_alone(model_folder: Path) -> None:
     check_against_alone(model, data, [4, 1, 0, 2])
     rows = assemble(data, np.array([3, 0])).rows
     assert set(rows.tolist()) == {3, 0}
+
+
+def test_packed_samples_equal_each_sequence_alone(model_folder: Path) -> None:
+    model: Any = load_causal_lm(str(model_folder), "float32")
+    data = pairs([1, 9, 4, 4, 2, 4, 1], [7, 1, 3, 5, 1, 5, 1])
+    usual = model.config._attn_implementation
+    for indices in ([4, 1, 0, 2, 3, 5, 6], [3, 5, 0], [6]):
+        check_against_alone(model, data, indices, packed=True)
+    assert model.config._attn_implementation == usual
+    micro_batch = assemble(data, np.array([3, 5, 0, 4]), packed=True)
+    assert micro_batch.tokens.shape == (1, 8 + 8 + 7 + 2), "nothing is padded"
+    assert micro_batch.runs == ((2, 8), (1, 7), (1, 2))
+
+
+def test_a_model_that_wants_more_than_plain_attention_cannot_be_packed() -> None:
+    config = Gemma2Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, attn_logit_softcapping=0.5, attn_implementation="sdpa",
+    )  # fmt: skip
+    forward = PolicyForward(Gemma2ForCausalLM(config), 1.0, "float32")
+    with pytest.raises(ConfigurationError, match=r"trainer\.engine\.packed: .* write false"):
+        forward.log_probs(assemble(pairs([3, 2], [2, 3]), np.array([0, 1]), packed=True))
 
 
 def test_a_model_that_caps_its_logits_keeps_its_own_head() -> None:

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.engines.train.plan import PlanShape, micro_batches, plan_digest, plan_steps, seeded_permutation
+from yatt_core.engines.train.plan import (
+    PlanShape,
+    packed_batches,
+    padded_batches,
+    plan_digest,
+    plan_steps,
+    seeded_permutation,
+)
 from yatt_core.errors import ConfigurationError
 
 
@@ -16,16 +23,17 @@ from yatt_core.errors import ConfigurationError
     ranks=st.integers(1, 4),
     epochs=st.integers(1, 3),
     mini_batches=st.integers(1, 3),
+    packed=st.booleans(),
     data=st.data(),
 )
 def test_every_epoch_takes_every_sample_once(
-    sizes: list[int], ranks: int, epochs: int, mini_batches: int, data: st.DataObject
+    sizes: list[int], ranks: int, epochs: int, mini_batches: int, packed: bool, data: st.DataObject
 ) -> None:
     mini_batches = min(mini_batches, len(sizes))
     count = sum(sizes)
     lengths = np.array(data.draw(st.lists(st.integers(1, 50), min_size=count, max_size=count)), dtype=np.int64)
     offsets = np.concatenate(([0], np.cumsum(sizes)))
-    steps = plan_steps(lengths, offsets, PlanShape(ranks, 64, epochs, mini_batches), 5, 0, 1)
+    steps = plan_steps(lengths, offsets, PlanShape(ranks, 64, epochs, mini_batches, packed), 5, 0, 1)
     assert len(steps) == epochs * mini_batches
     for step in steps:
         placed = [index for part in step.parts for batch in part for index in batch.tolist()]
@@ -34,7 +42,8 @@ def test_every_epoch_takes_every_sample_once(
         counts = [sum(map(len, part)) for part in step.parts]
         assert max(counts) - min(counts) <= 1
         for batch in (batch for part in step.parts for batch in part):
-            assert len(batch) * lengths[batch].max() <= 64
+            assert (lengths[batch].sum() if packed else len(batch) * lengths[batch].max()) <= 64
+            assert (np.diff(lengths[batch]) <= 0).all(), "the longest first, so that equal lengths are neighbours"
     for epoch in range(epochs):
         taken = np.concatenate([step.samples for step in steps[epoch * mini_batches : (epoch + 1) * mini_batches]])
         assert sorted(taken.tolist()) == list(range(count))
@@ -59,12 +68,19 @@ def test_a_single_step_takes_the_prompts_as_they_come() -> None:
 
 def test_samples_of_like_length_share_a_micro_batch() -> None:
     lengths = np.array([3, 9, 4, 8, 3], dtype=np.int64)
-    assert [batch.tolist() for batch in micro_batches(lengths, np.arange(5), 18)] == [[1, 3], [2, 0, 4]]
+    assert [batch.tolist() for batch in padded_batches(lengths, np.arange(5), 18)] == [[1, 3], [2, 0, 4]]
 
 
-def test_a_sample_longer_than_the_budget_is_refused() -> None:
+def test_packed_samples_fill_their_micro_batches() -> None:
+    lengths = np.array([3, 9, 4, 8, 3], dtype=np.int64)
+    assert [batch.tolist() for batch in packed_batches(lengths, np.arange(5), 16)] == [[1, 2, 0], [3, 4]]
+    assert len(padded_batches(lengths, np.arange(5), 16)) == 3
+
+
+@pytest.mark.parametrize("cut", [padded_batches, packed_batches])
+def test_a_sample_longer_than_the_budget_is_refused(cut) -> None:
     with pytest.raises(ConfigurationError, match=r"sample 1 has 30 tokens, trainer\.engine\.micro_batch_tokens is 20"):
-        micro_batches(np.array([3, 30], dtype=np.int64), np.arange(2), 20)
+        cut(np.array([3, 30], dtype=np.int64), np.arange(2), 20)
 
 
 def test_a_seeded_permutation_is_fixed_for_all_time() -> None:

@@ -317,6 +317,19 @@ def test_bfloat16_keeps_weights_in_float32(tmp_path: Path, model_folder: Path) -
     assert gaps["bfloat16"] != gaps["float32"]
 
 
+def test_packed_samples_give_the_same_update_but_for_rounding(tmp_path: Path, model_folder: Path) -> None:
+    task, algorithm = random_task(tmp_path, 1), {"mini_batches": 2, "kl": {"coefficient": 0.05}}
+    found = []
+    for packed in (False, True):
+        engine = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 40, "packed": packed}
+        spec = make_spec(algorithm=algorithm, trainer={"engine": engine})
+        found.append(update(make_engine(spec, tmp_path, model_folder), task))
+    padded, packed_one = found
+    assert padded.fingerprint["plan"] != packed_one.fingerprint["plan"]
+    for name in ("loss", "grad_norm", "entropy", "kl", "log_prob_gap_mean"):
+        assert packed_one.metrics[name] == pytest.approx(padded.metrics[name], rel=1e-4, abs=1e-6), name
+
+
 def test_max_new_tokens_is_the_fixed_length(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(algorithm={"aggregation": "fixed_length"}), tmp_path, model_folder)
     task = random_task(tmp_path, 1)

@@ -38,6 +38,15 @@ def test_a_batch_takes_its_decode_steps_with_finished_sequences_leaving():
     assert slept == [pytest.approx(sum(0.5 + 0.01 * sequences for sequences in steps) / 4)]
 
 
+def test_a_stream_sleeps_as_long_in_parts_before_each_piece():
+    whole, parts = [], []
+    times = {"base_seconds": 0.5, "seconds_per_sequence": 0.01, "clock_factor": 4}
+    engine_of(slept=whole, **times).generate(request_of())
+    came = [len(parts) for _ in engine_of(slept=parts, **times).stream(request_of())]
+    assert sum(parts) == pytest.approx(whole[0])
+    assert len(came) > 1 and came == list(range(1, len(came) + 1))
+
+
 def test_no_time_is_no_sleep():
     slept = []
     engine_of(slept=slept).generate(request_of())

@@ -6,12 +6,14 @@ Consumes decode batches from controllers and packed weights from the trainer's f
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from yatt_core.cluster.presence import Presence
 from yatt_core.data.inputs import INPUTS
-from yatt_core.engines.packing import PackedTensors, unpack_tensors
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RolloutEngine
+from yatt_core.data.packed import PackedArrays
+from yatt_core.engines.pieces import hold_back
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import actor_logs
@@ -49,17 +51,17 @@ class RolloutActor:
         with self._presence.serving("version", epoch):
             return self._ready().version
 
-    def update(self, epoch: int, packed: PackedTensors, version: int) -> SyncReceipt:
+    def update(self, epoch: int, packed: PackedArrays, version: int) -> SyncReceipt:
         """Takes the weights of a version."""
         with self._presence.serving("update", epoch):
             started = time.monotonic()
-            self._ready().update_weights(unpack_tensors(packed), version)
+            self._ready().update_weights(packed.arrays(), version)
             return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
 
-    def generate(self, epoch: int, request: GenerateRequest) -> GenerateResult:
-        """Answers a decode batch."""
+    def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+        """Answers a decode batch, piece by piece while it works on the rest."""
         with self._presence.serving("generate", epoch):
-            return self._ready().generate(request)
+            yield from hold_back(self._ready().stream(request))
 
     def _ready(self) -> RolloutEngine:
         if self._engine is None:

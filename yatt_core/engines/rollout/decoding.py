@@ -22,7 +22,7 @@ from torch import nn
 
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.noise import uniforms
-from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateRequest, GenerateResult
+from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.cache import SlotCache, rounded_slots
 from yatt_core.engines.rollout.sampling import greedy, sample
 from yatt_core.errors import ConfigurationError, DataError, NumericError
@@ -43,17 +43,51 @@ def decode(
     model gives logits that are not finite, `ConfigurationError` when its attention cannot be decoded by this loop.
     """
     started = time.perf_counter()
+    responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
+    for _ in _finished_prompts(model, request, cache, responses, reader):
+        pass
+    return _result(responses, request, time.perf_counter() - started)
+
+
+def decode_pieces(
+    model: nn.Module, request: GenerateRequest, cache: SlotCache | None = None, reader: ImageReader | None = None
+) -> Iterator[GeneratePiece | None]:
+    """The same responses, those to a prompt as soon as the last of them has ended; None after a step that ended none.
+
+    Raises like `decode`.
+    """
+    started = time.perf_counter()
+    responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
+    samples = request.seeds.shape[1]
+    for prompts in _finished_prompts(model, request, cache, responses, reader):
+        if not len(prompts):
+            yield None
+            continue
+        rows = (prompts[:, None] * samples + np.arange(samples)).reshape(-1)
+        finished = time.perf_counter()
+        yield GeneratePiece(tuple(prompts.tolist()), _result(responses.take(rows), request, finished - started))
+        started = finished
+
+
+@torch.no_grad()
+def _finished_prompts(
+    model: nn.Module,
+    request: GenerateRequest,
+    cache: SlotCache | None,
+    responses: _Responses,
+    reader: ImageReader | None,
+) -> Iterator[Indices]:
+    """Fills the responses in; yields after each step the prompts whose responses have all ended in it."""
     if any(len(prompt) == 0 for prompt in request.prompts):
         raise DataError(f"prompt {[len(p) for p in request.prompts].index(0)} of the decode batch has no tokens")
     if request.seeds.size == 0:
-        return _result(_Responses.empty(0, request.max_new_tokens), request, started)
+        return
     longest = max(len(prompt) for prompt in request.prompts) + request.max_new_tokens
     check_decodable(model, longest)
     if cache is None:
         cache = SlotCache(_config(model).num_hidden_layers)
-    with torch.no_grad(), _evaluating(model):
-        responses = _Decoder(model, request, cache, longest, reader).run()
-    return _result(responses, request, started)
+    with _evaluating(model):
+        yield from _Decoder(model, request, cache, longest, responses, reader).run()
 
 
 def check_decodable(model: nn.Module, positions: int) -> None:
@@ -102,14 +136,25 @@ class _Responses:
             np.full(rows, FINISHED_LENGTH, np.int8),
         )
 
+    def take(self, rows: Indices) -> _Responses:
+        """Some rows; copies."""
+        return _Responses(self.tokens[rows], self.log_probs[rows], self.lengths[rows], self.finish[rows])
+
 
 class _Decoder:
     """One decode batch. Rows [0, alive) of the cache are responses under way, those behind them up to `rows` fillers."""
 
     def __init__(
-        self, model: nn.Module, request: GenerateRequest, cache: SlotCache, longest: int, reader: ImageReader | None
+        self,
+        model: nn.Module,
+        request: GenerateRequest,
+        cache: SlotCache,
+        longest: int,
+        responses: _Responses,
+        reader: ImageReader | None,
     ) -> None:
-        self.model, self.request, self.cache, self.reader = model, request, cache, reader
+        self.model, self.request, self.cache = model, request, cache
+        self.responses, self.reader = responses, reader
         prompts, samples = request.seeds.shape
         self.alive = prompts * samples
         self.rows = _rows_for(self.alive)
@@ -120,23 +165,26 @@ class _Decoder:
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
         self.all_rows = torch.arange(self.rows, device=self.device)
-        self.responses = _Responses.empty(self.alive, request.max_new_tokens)
+        self.under_way = np.full(prompts, samples, np.int64)
         self.noise = uniforms(request.seeds.reshape(-1), request.max_new_tokens)
         self.slot_numbers = torch.arange(rounded_slots(longest), device=self.device)
         self.visible = torch.zeros((), dtype=self.dtype, device=self.device)
         self.hidden = torch.full((), -torch.inf, dtype=self.dtype, device=self.device)
         cache.begin(self.rows, longest)
 
-    def run(self) -> _Responses:
+    def run(self) -> Iterator[Indices]:
+        """Decodes; yields after each step the prompts that it finished, none or more."""
         logits = self._prefill()
         self.is_stop = np.zeros(logits.shape[1], np.bool_)
         self.is_stop[[token for token in self.request.stop_tokens if token < logits.shape[1]]] = True
         for step in range(self.request.max_new_tokens):
+            before = self.under_way > 0
             tokens = self._take(logits, step)
             if self.alive == 0 or step + 1 == self.request.max_new_tokens:
-                break
+                yield np.flatnonzero(before)
+                return
+            yield np.flatnonzero(before & (self.under_way == 0))
             logits = self._forward(tokens)
-        return self.responses
 
     def _prefill(self) -> torch.Tensor:
         """Runs every prompt once and lends its keys to its rows; returns the logits behind it, [rows, vocabulary]."""
@@ -207,6 +255,7 @@ class _Decoder:
         stopped = self.is_stop[tokens[: self.alive]]
         if stopped.any():
             self.responses.finish[alive[stopped]] = FINISHED_STOP
+            np.subtract.at(self.under_way, alive[stopped] // request.seeds.shape[1], 1)
             self._leave(stopped, tokens)
         return tokens[: self.rows]
 
@@ -269,7 +318,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             model.train()
 
 
-def _result(responses: _Responses, request: GenerateRequest, started: float) -> GenerateResult:
+def _result(responses: _Responses, request: GenerateRequest, seconds: float) -> GenerateResult:
     """The responses behind one another."""
     written = np.arange(responses.tokens.shape[1]) < responses.lengths[:, None]
     return GenerateResult(
@@ -278,5 +327,5 @@ def _result(responses: _Responses, request: GenerateRequest, started: float) -> 
         lengths=responses.lengths,
         finish=responses.finish,
         weight_version=request.weight_version,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
     )

@@ -6,7 +6,7 @@ Consumes decode batches and new weights, and the images that the batches name; p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from yatt_core.engines.images import open_reader
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult, Tensors
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult, Tensors
 from yatt_core.engines.rollout.cache import SlotCache
-from yatt_core.engines.rollout.decoding import decode
+from yatt_core.engines.rollout.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 
@@ -66,6 +66,16 @@ class TorchRolloutEngine:
         Raises `InfrastructureError` for another version than it holds, `DataError` for a prompt that is too long,
         `ConfigurationError` for more new tokens than the engine was made for, `NumericError` when logits are not finite.
         """
+        self._check(request)
+        return decode(self._model, request, self._cache, self._reader)
+
+    def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
+        """The same, a prompt's responses as soon as the last of them has ended. Raises like `generate`."""
+        self._check(request)
+        return decode_pieces(self._model, request, self._cache, self._reader)
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Raises as `generate` says for a request that cannot be answered."""
         if request.weight_version != self._version or self._version < 0:
             raise InfrastructureError(
                 f"the torch rollout engine holds weights of version {self._version}, the request wants version"
@@ -81,7 +91,6 @@ class TorchRolloutEngine:
                     f"prompt {row} of the decode batch has {len(prompt)} tokens; data.max_prompt_tokens is"
                     f" {self._max_prompt_tokens}"
                 )
-        return decode(self._model, request, self._cache, self._reader)
 
     def update_weights(self, tensors: Tensors, version: int) -> None:
         """Copies new weights over the old ones.

@@ -15,8 +15,8 @@ from yatt_core.checkpoints.writer import SnapshotIdentity, SnapshotWriter
 from yatt_core.cluster.presence import Presence
 from yatt_core.cluster.runner import free_port
 from yatt_core.data.inputs import materialise
+from yatt_core.data.packed import PackedArrays, pack_arrays
 from yatt_core.data.prepared import prepared_is_whole
-from yatt_core.engines.packing import PackedTensors, pack_tensors
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.environment import environment_facts
@@ -128,13 +128,13 @@ class TrainerActor:
         with self._serving("skip", task.epoch), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().skip(task)
 
-    def export(self, epoch: int, version: int) -> PackedTensors:
+    def export(self, epoch: int, version: int) -> PackedArrays:
         """The weights of a version, for the rollout engines."""
         with self._serving("export", epoch):
             engine = self._ready()
             if engine.version != version:
                 raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
-            return pack_tensors(engine.export_weights())
+            return pack_arrays(engine.export_weights())
 
     def begin_snapshot(self, epoch: int, run: str, branch: int, audit_head: str) -> None:
         """Copies the tensors now and publishes them in the background; first waits for a snapshot in flight."""

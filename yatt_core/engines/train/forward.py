@@ -1,8 +1,8 @@
 """The forward pass of the trainer: log-probabilities and entropies of a micro-batch's response tokens.
 
 Consumes sequences of prompt and response, and the images that prompts name; produces flat tensors over those response tokens
-that count in the loss. Rows are padded on the right, which a causal model never sees, so no attention mask is needed; the
-head computes only the positions that predict a counted token.
+that count in the loss. Rows are padded on the right, which a causal model never sees, so no attention mask is needed, or
+packed into one; the head computes only the positions that predict a counted token.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from yatt_core.algorithms.entropy import token_entropy
-from yatt_core.data.columns import ragged_positions
+from yatt_core.data.columns import offsets_of, ragged_positions
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
+from yatt_core.engines.train.packed_attention import Runs, attending_by_sample
 from yatt_core.errors import ConfigurationError, DataError
 
 Int64 = npt.NDArray[np.int64]
@@ -52,7 +53,8 @@ class Sequences(Protocol):
 class MicroBatch:
     """B samples with T counted response tokens.
 
-    tokens: [B, L], prompt and response without its last token, padded on the right. predicting: [T], the position in the
+    tokens: [B, L], prompt and response without its last token, padded on the right; or [1, L], all samples behind one another
+    in `runs` of equal length. predicting: [T], the position in the
     flattened tokens whose output predicts each counted token. targets: [T], those tokens. positions: [T], where they
     stand in the batch's flat response columns. rows: [T], index in the batch of the sample that each belongs to.
     shown: the prompts' images; none where the batch has no images.
@@ -64,18 +66,22 @@ class MicroBatch:
     positions: Int64
     rows: Int64
     shown: ShownPrompts | None = None
+    runs: Runs = ()
 
 
-def assemble(batch: Sequences, indices: Int64) -> MicroBatch:
-    """The samples at these indices as one micro-batch. Raises `DataError` for a sample without a prompt."""
+def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBatch:
+    """The samples at these indices as one micro-batch, in padded rows or in one row. Raises `DataError` for a sample without
+    a prompt.
+    """
     prompt_lengths = np.diff(batch.prompt_offsets)[indices]
     response_lengths = np.diff(batch.response_offsets)[indices]
     if not prompt_lengths.all():
         sample = int(indices[np.argmin(prompt_lengths)])
         raise DataError(f"sample {sample} of the batch has no prompt: its first response token cannot be predicted")
-    width = max(int((prompt_lengths + response_lengths).max()) - 1, 1)
-    starts = np.arange(len(indices), dtype=np.int64) * width
-    tokens = np.zeros(len(indices) * width, dtype=np.int64)
+    sizes = prompt_lengths + np.maximum(response_lengths - 1, 0)
+    rows, width = (1, int(sizes.sum())) if packed else (len(indices), int(sizes.max()))
+    starts = offsets_of(sizes)[:-1] if packed else np.arange(rows, dtype=np.int64) * width
+    tokens = np.zeros(rows * width, dtype=np.int64)
     tokens[_places(starts, prompt_lengths)] = batch.prompt_tokens[ragged_positions(batch.prompt_offsets, indices)]
     response_places = _places(starts + prompt_lengths, response_lengths)
     positions = ragged_positions(batch.response_offsets, indices)
@@ -84,13 +90,20 @@ def assemble(batch: Sequences, indices: Int64) -> MicroBatch:
     tokens[response_places[inputs]] = batch.response_tokens[positions[inputs]]
     counted = batch.loss_mask[positions]
     return MicroBatch(
-        tokens=torch.from_numpy(tokens.reshape(len(indices), width)),
+        tokens=torch.from_numpy(tokens.reshape(rows, width)),
         predicting=torch.from_numpy(response_places[counted] - 1),
         targets=torch.from_numpy(batch.response_tokens[positions[counted]].astype(np.int64)),
         positions=positions[counted],
         rows=np.repeat(indices, response_lengths)[counted],
         shown=_shown(batch, indices, prompt_lengths) if batch.media else None,
+        runs=_runs(sizes) if packed else (),
     )
+
+
+def _runs(sizes: Int64) -> Runs:
+    """Neighbours of equal size: (how many, their size)."""
+    begins = np.flatnonzero(np.diff(sizes, prepend=-1))
+    return tuple(zip(np.diff(begins, append=len(sizes)).tolist(), sizes[begins].tolist(), strict=True))
 
 
 def _shown(batch: Sequences, indices: Int64, prompt_lengths: Int64) -> ShownPrompts:
@@ -139,7 +152,7 @@ class PolicyForward:
     def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
         """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self._bfloat16), self._only(micro_batch.predicting):
-            logits: torch.Tensor = self._model(**self._inputs(micro_batch), use_cache=False).logits
+            logits: torch.Tensor = self._run(micro_batch).logits
         if logits.shape[:2] != (1, len(micro_batch.targets)):
             raise ConfigurationError(
                 f"{type(self._model).__name__} does not compute its logits by its output embeddings"
@@ -148,12 +161,18 @@ class PolicyForward:
         logits = logits[0].float()
         return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
 
-    def _inputs(self, micro_batch: MicroBatch) -> dict[str, torch.Tensor]:
-        """What the model gets: tokens, with images the embeddings of tokens and patches."""
-        if micro_batch.shown is None:
-            return {"input_ids": micro_batch.tokens}
-        embeddings = embed_prompts(self._model, self._reader, micro_batch.tokens, micro_batch.shown)
-        return {"inputs_embeds": embeddings}
+    def _run(self, micro_batch: MicroBatch) -> Any:
+        """The model's answer to padded rows, or to one packed row; with images it gets the embeddings of tokens and patches."""
+        if micro_batch.shown is not None:
+            embeddings = embed_prompts(self._model, self._reader, micro_batch.tokens, micro_batch.shown)
+            return self._model(inputs_embeds=embeddings, use_cache=False)
+        if not micro_batch.runs:
+            return self._model(input_ids=micro_batch.tokens, use_cache=False)
+        positions = torch.cat([torch.arange(tokens).repeat(samples) for samples, tokens in micro_batch.runs])[None]
+        with attending_by_sample(self._model):
+            return self._model(
+                input_ids=micro_batch.tokens, position_ids=positions, runs=micro_batch.runs, use_cache=False
+            )
 
     @contextmanager
     def _only(self, positions: torch.Tensor) -> Iterator[None]:

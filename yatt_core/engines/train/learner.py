@@ -54,7 +54,7 @@ class GrpoLearner:
         self._optimizer.gradients.zero_()
         sums = LossSums()
         for indices in step.parts[self._collective.rank]:
-            sums.merge(self._backward(assemble(batch, indices), batch, columns, weights))
+            sums.merge(self._backward(assemble(batch, indices, step.packed), batch, columns, weights))
         self._collective.sum(self._optimizer.gradients)
         return reduce_sums(self._collective, sums)
 

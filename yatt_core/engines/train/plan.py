@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from yatt_core.data.balance import balance_equal
+from yatt_core.data.balance import balance_equal, pack
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
 
@@ -22,20 +22,25 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One optimizer step. samples: indices of all it learns from. parts: rank -> micro-batches -> indices of samples."""
+    """One optimizer step. samples: indices of all it learns from. parts: rank -> micro-batches -> indices of samples.
+
+    packed: the samples of a micro-batch stand behind one another, not each in a row of its own.
+    """
 
     samples: Int64
     parts: tuple[tuple[Int64, ...], ...]
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PlanShape:
-    """What shapes a plan besides the samples. budget: most tokens of a micro-batch, padding included."""
+    """What shapes a plan besides the samples. budget: most tokens of a micro-batch, padding included. packed: as in a step."""
 
     ranks: int
     budget: int
     epochs: int
     mini_batches: int
+    packed: bool = False
 
 
 def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: int) -> tuple[StepPlan, ...]:
@@ -52,33 +57,49 @@ def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: i
             order = seeded_permutation(len(prompts), "mini_batches", *seeds, epoch)
         for members in np.array_split(order, shape.mini_batches):
             ranges = [np.arange(group_offsets[prompt], group_offsets[prompt + 1]) for prompt in np.sort(members)]
-            steps.append(plan_step(lengths, np.concatenate(ranges), shape.ranks, shape.budget))
+            steps.append(plan_step(lengths, np.concatenate(ranges), shape.ranks, shape.budget, shape.packed))
     return tuple(steps)
 
 
-def plan_step(lengths: Int64, samples: Int64, ranks: int, budget: int) -> StepPlan:
+def plan_step(lengths: Int64, samples: Int64, ranks: int, budget: int, packed: bool = False) -> StepPlan:
     """Shares samples out over ranks, equal in number and as equal as can be in tokens, and cuts micro-batches."""
     shares = balance_equal(lengths[samples], ranks)
-    return StepPlan(samples, tuple(micro_batches(lengths, samples[share], budget) for share in shares))
+    cut = packed_batches if packed else padded_batches
+    return StepPlan(samples, tuple(cut(lengths, samples[share], budget) for share in shares), packed)
 
 
-def micro_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, ...]:
-    """Samples of like length together, longest first, rows x longest row at most the budget.
+def packed_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, ...]:
+    """As few micro-batches as can be whose tokens add up to the budget at most; the longest sample of each first.
 
     Raises `ConfigurationError` for a sample that is longer than the budget.
     """
-    order = samples[np.argsort(-lengths[samples], kind="stable")]
+    order = _longest_first(lengths, samples, budget)
+    return tuple(order[members] for members in pack(lengths[order], budget))
+
+
+def padded_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, ...]:
+    """Samples of like length together, longest first, rows x longest row at most the budget; no fewer batches can do.
+
+    Raises `ConfigurationError` for a sample that is longer than the budget.
+    """
+    order = _longest_first(lengths, samples, budget)
     batches, start = [], 0
     while start < len(order):
         longest = int(lengths[order[start]])
-        if longest > budget:
-            raise ConfigurationError(
-                f"sample {int(order[start])} has {longest} tokens, trainer.engine.micro_batch_tokens is {budget}; raise it"
-            )
         stop = start + budget // max(longest, 1)
         batches.append(order[start:stop])
         start = stop
     return tuple(batches)
+
+
+def _longest_first(lengths: Int64, samples: Int64, budget: int) -> Int64:
+    order = samples[np.argsort(-lengths[samples], kind="stable")]
+    if len(order) and lengths[order[0]] > budget:
+        raise ConfigurationError(
+            f"sample {int(order[0])} has {int(lengths[order[0]])} tokens, trainer.engine.micro_batch_tokens is {budget};"
+            " raise it"
+        )
+    return order
 
 
 def plan_digest(steps: Sequence[StepPlan]) -> str:

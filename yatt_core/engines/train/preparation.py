@@ -50,12 +50,12 @@ class Preparer:
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
 
     def prepare(
-        self, batch: ExperienceBatch, budget: int, reference: torch.Tensor | None, task: BatchTask
+        self, batch: ExperienceBatch, budget: int, packed: bool, reference: torch.Tensor | None, task: BatchTask
     ) -> Preparation:
         """reference: flat weights of iteration 0, with a KL term. Raises `NumericError` for values that are not finite."""
         kl, several_steps = self._spec.algorithm.kl, self._spec.optimizer_steps_per_iteration > 1
         in_reward = kl is not None and kl.where == "reward"
-        share = plan_step(batch.lengths, np.arange(len(batch), dtype=np.int64), self._collective.ranks, budget)
+        share = plan_step(batch.lengths, np.arange(len(batch), dtype=np.int64), self._collective.ranks, budget, packed)
         old = self._log_probs(batch, share) if several_steps or in_reward else None
         ref = None
         if reference is not None:
@@ -82,7 +82,7 @@ class Preparer:
         values = np.zeros(len(batch.response_tokens), dtype=np.float32)
         with torch.no_grad():
             for indices in share.parts[self._collective.rank]:
-                micro_batch = assemble(batch, indices)
+                micro_batch = assemble(batch, indices, share.packed)
                 values[micro_batch.positions] = self._forward.log_probs(micro_batch).numpy()
         return values
 

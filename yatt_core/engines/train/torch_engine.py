@@ -117,7 +117,7 @@ class TorchTrainEngine:
         loaded = time.perf_counter()
         preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective)
         budget = self._engine_spec.micro_batch_tokens
-        preparation = preparer.prepare(batch, budget, self._reference, task)
+        preparation = preparer.prepare(batch, budget, self._engine_spec.packed, self._reference, task)
         files = self._collective.ranks if has_token_columns(self._spec) else 1
         if self._collective.rank < files:
             write_rank(self._context.run_folder, task.key, task.epoch, self._collective.rank, preparation.columns)
@@ -228,7 +228,11 @@ class TorchTrainEngine:
     def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
         algorithm, iteration = self._spec.algorithm, task.key.iteration
         shape = PlanShape(
-            self._engine_spec.ranks, self._engine_spec.micro_batch_tokens, algorithm.epochs, algorithm.mini_batches
+            self._engine_spec.ranks,
+            self._engine_spec.micro_batch_tokens,
+            algorithm.epochs,
+            algorithm.mini_batches,
+            self._engine_spec.packed,
         )
         steps = plan_steps(batch.lengths, batch.group_offsets, shape, self._spec.seed, task.key.branch, iteration)
         learning_rate = self._learning_rate(iteration)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ import numpy.typing as npt
 
 from yatt_core.digests import weights_digest
 from yatt_core.engines.noise import mix, uniforms
+from yatt_core.engines.pieces import cut_piece
 from yatt_core.engines.protocol import (
     FINISHED_LENGTH,
     FINISHED_STOP,
+    GeneratePiece,
     GenerateRequest,
     GenerateResult,
     Int32,
@@ -66,6 +69,26 @@ class VirtualRolloutEngine:
         Raises `InfrastructureError` for another version than it holds, `DataError` for an empty prompt.
         """
         started = time.perf_counter()
+        answer = self._answer(request)
+        self._clock.spend(self._duration(answer.lengths, request.max_new_tokens))
+        return replace(answer, seconds=time.perf_counter() - started)
+
+    def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece]:
+        """The same, prompt by prompt as the decode steps finish them. Raises like `generate`."""
+        started = time.perf_counter()
+        answer = self._answer(request)
+        prompts, samples = request.seeds.shape
+        ends = answer.lengths.reshape(prompts, samples).max(axis=1, initial=0)
+        spent = 0.0
+        for step in np.unique(ends).tolist():
+            until = self._duration(answer.lengths, step)
+            self._clock.spend(until - spent)
+            finished, spent = time.perf_counter(), until
+            yield cut_piece(answer, np.flatnonzero(ends == step), samples, finished - started)
+            started = finished
+
+    def _answer(self, request: GenerateRequest) -> GenerateResult:
+        """The responses, in no time. Raises as `generate` says."""
         if request.weight_version != self._version or self._version < 0:
             raise InfrastructureError(
                 f"the virtual rollout engine holds weights of version {self._version}, the request wants version"
@@ -79,9 +102,7 @@ class VirtualRolloutEngine:
         noise = uniforms(self._keys(request), _LENGTH_NUMBERS + 2 * request.max_new_tokens)
         lengths, finish = self._lengths(noise[:, :_LENGTH_NUMBERS], request)
         tokens, log_probs = self._tokens(noise[:, _LENGTH_NUMBERS:], lengths, finish, request)
-        self._clock.spend(self._duration(lengths))
-        seconds = time.perf_counter() - started
-        return GenerateResult(tokens, log_probs, lengths, finish, request.weight_version, seconds)
+        return GenerateResult(tokens, log_probs, lengths, finish, request.weight_version, 0.0)
 
     def _keys(self, request: GenerateRequest) -> UInt64:
         """The seed of each row's stream, [P * S]."""
@@ -119,11 +140,12 @@ class VirtualRolloutEngine:
         written = np.arange(request.max_new_tokens) < lengths[:, None]
         return tokens[written], log_probs[written]
 
-    def _duration(self, lengths: Int32) -> float:
-        """Virtual seconds of the decode steps, finished sequences leaving: as many steps as the longest has tokens."""
+    def _duration(self, lengths: Int32, steps: int) -> float:
+        """Virtual seconds of the first decode steps, finished sequences leaving; as many as the longest has tokens at most."""
         if not len(lengths):
             return 0.0
-        return self._spec.base_seconds * int(lengths.max()) + self._spec.seconds_per_sequence * int(lengths.sum())
+        taken = np.minimum(lengths, steps)
+        return self._spec.base_seconds * int(taken.max()) + self._spec.seconds_per_sequence * int(taken.sum())
 
 
 def _claims(file: Path, version: int) -> bool:

@@ -1,0 +1,214 @@
+"""How fast a batch travels through Ray, how evenly samples are shared out by length, and how tightly they are packed.
+
+The batch is 10.5 MB of experience in two halves. Each half goes to a worker, which adds one to every byte and
+returns new arrays; compared in the same run, in turn, with raw Ray and a plain dict of the same arrays. Both sides do the
+same sums on the same bytes and end with arrays that the driver can read. Then balance and packing, on log-normal lengths.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import ray
+
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
+from yatt_core.data.balance import balance_equal, pack
+from yatt_core.data.packed import PackedArrays, pack_arrays
+
+BATCH_BYTES = 10_500_000
+SAMPLES, PROMPT = 512, 64
+WORKERS = 2
+ROUNDS = 60
+WARM_UP = 15
+SEEDS = range(10)
+REPEATS = 20
+CAPACITY = 16_384
+
+Arrays = dict[str, npt.NDArray[Any]]
+Int64 = npt.NDArray[np.int64]
+
+
+# -- echo ----------------------------------------------------------------------------------------------------------------
+
+
+@ray.remote(num_cpus=0)
+class Worker:
+    """Adds one to every byte; returns new arrays."""
+
+    def plain(self, arrays: Arrays) -> Arrays:
+        """A dict of arrays, as anyone would send it."""
+        return {name: (array.view(np.uint8) + np.uint8(1)).view(array.dtype) for name, array in arrays.items()}
+
+    def packed(self, packed: PackedArrays) -> PackedArrays:
+        """The data plane's form: the sums are computed where they will be sent from."""
+        arrays, result = packed.arrays(), PackedArrays.empty(packed.layout)
+        for name, place in result.arrays().items():
+            np.add(arrays[name].view(np.uint8), np.uint8(1), out=place.view(np.uint8))
+        return result
+
+
+def halves() -> list[Arrays]:
+    """The columns of an `ExperienceBatch` and of its `PreparedColumns`, 512 ragged samples, cut in the middle."""
+    rng = np.random.default_rng(0)
+    shares = np.exp(rng.normal(0, 0.6, SAMPLES))
+    responses = (shares * ((BATCH_BYTES - SAMPLES * (4 * PROMPT + 64)) / 17 / shares.sum())).astype(np.int64)
+    return [columns(rng, part) for part in np.split(responses, WORKERS)]
+
+
+def columns(rng: np.random.Generator, responses: Int64) -> Arrays:
+    """Some samples; responses: their lengths."""
+    samples, tokens = len(responses), int(responses.sum())
+    return {
+        "ordinals": np.arange(samples) // 8,
+        "samples": np.arange(samples, dtype=np.int32) % 8,
+        "prompt_tokens": rng.integers(0, 50_000, samples * PROMPT).astype(np.int32),
+        "prompt_offsets": np.arange(samples + 1) * PROMPT,
+        "response_tokens": rng.integers(0, 50_000, tokens).astype(np.int32),
+        "response_offsets": np.concatenate([[0], np.cumsum(responses)]),
+        "log_probs_sampler": rng.random(tokens, dtype=np.float32),
+        "loss_mask": rng.random(tokens) < 0.9,
+        "rewards": rng.random(samples),
+        "reward/exact": rng.random(samples),
+        "correct": rng.random(samples) < 0.5,
+        "truncated": rng.random(samples) < 0.1,
+        "weight_versions": np.zeros(samples, dtype=np.int32),
+        "advantages": rng.normal(size=samples),
+        "log_probs_old": rng.random(tokens, dtype=np.float32),
+        "log_probs_ref": rng.random(tokens, dtype=np.float32),
+    }
+
+
+def echo_plain(workers: Sequence[Any], parts: Sequence[Arrays]) -> list[Arrays]:
+    """Raw Ray."""
+    answers: list[Arrays] = ray.get([w.plain.remote(part) for w, part in zip(workers, parts, strict=True)])
+    return answers
+
+
+def echo_packed(workers: Sequence[Any], parts: Sequence[Arrays]) -> list[Arrays]:
+    """Packed, there and back; packing is in the time."""
+    answers = ray.get([w.packed.remote(pack_arrays(part)) for w, part in zip(workers, parts, strict=True)])
+    return [answer.arrays() for answer in answers]
+
+
+def measure_echo() -> tuple[dict[str, float], dict[str, float]]:
+    """Figures and baseline, in milliseconds; on a Ray head as a run has it."""
+    parts, workers = halves(), [Worker.remote() for _ in range(WORKERS)]  # type: ignore[attr-defined]
+    expected = [{name: array.view(np.uint8) + np.uint8(1) for name, array in part.items()} for part in parts]
+    ways: Mapping[str, Callable[..., list[Arrays]]] = {"plain": echo_plain, "packed": echo_packed}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(WARM_UP + ROUNDS):
+        for name in sorted(ways, reverse=bool(number % 2)):
+            started = time.perf_counter()
+            answers = ways[name](workers, parts)
+            seconds = time.perf_counter() - started
+            if number >= WARM_UP:
+                times[name].append(1000 * seconds)
+            else:
+                _check(answers, expected)
+            del answers
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    figures = {"echo_10mb_ms": medians["packed"], "echo_ratio_vs_raw_ray": medians["packed"] / medians["plain"]}
+    fastest = {"raw_ray_fastest_ms": min(times["plain"]), "packed_fastest_ms": min(times["packed"])}
+    return figures, {"raw_ray_ms": medians["plain"], **fastest}
+
+
+def _check(answers: Sequence[Arrays], expected: Sequence[Arrays]) -> None:
+    for answer, wanted in zip(answers, expected, strict=True):
+        for name, array in wanted.items():
+            if not np.array_equal(answer[name].view(np.uint8), array):
+                raise AssertionError(f"{name} came back changed")
+
+
+# -- balance and packing -------------------------------------------------------------------------------------------------
+
+
+def lengths_of(seed: int, count: int) -> Int64:
+    """Tokens of so many samples."""
+    draws = np.random.default_rng(seed).lognormal(np.log(600), 1, count)
+    return np.clip(np.rint(draws), 16, 8192).astype(np.int64)
+
+
+def measure_balance(count: int, ranks: int) -> dict[str, float]:
+    """Worst of the seeds: the fullest rank over the mean, and milliseconds."""
+    evenness, times = [], []
+    for seed in SEEDS:
+        lengths = lengths_of(seed, count)
+        loads = [int(lengths[share].sum()) for share in balance_equal(lengths, ranks)]
+        evenness.append(max(loads) / (sum(loads) / ranks))
+        times.append(_fastest(lambda lengths=lengths: balance_equal(lengths, ranks)))  # type: ignore[misc]
+    name = f"balance_{count}_{ranks}"
+    return {name: max(evenness), f"{name}_ms": max(times)}
+
+
+def measure_packing(count: int) -> dict[str, float]:
+    """Bins beyond the least possible number, of the worst seed and of all; milliseconds of the slowest seed."""
+    extra, times = [], []
+    for seed in SEEDS:
+        lengths = lengths_of(seed, count)
+        extra.append(len(pack(lengths, CAPACITY)) - int(-(-lengths.sum() // CAPACITY)))
+        times.append(_fastest(lambda lengths=lengths: pack(lengths, CAPACITY)))  # type: ignore[misc]
+    name = f"pack_{count}"
+    return {
+        f"{name}_extra_bins_max": float(max(extra)),
+        f"{name}_extra_bins_total": float(sum(extra)),
+        f"{name}_ms": max(times),
+    }
+
+
+def _fastest(work: Callable[[], object]) -> float:
+    """Milliseconds of the fastest of some repeats: what others do to the machine only adds to it."""
+    times = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return 1000 * min(times)
+
+
+def main() -> None:
+    """Runs the benchmark and prints its report."""
+    options = argument_parser(__doc__).parse_args()
+    before = load_average()
+    progress("balance and packing")
+    figures = {**measure_balance(512, 8), **measure_balance(8192, 64), **measure_packing(4096)}
+    with TemporaryDirectory(prefix="yatt-dataplane-") as folder:
+        progress("a Ray head")
+        try:
+            ensure_supervisor(Path(folder), [ray_head_service(Path(folder))], grace=600)
+            head = wait_ready(Path(folder), [SERVICE_NAME], 120).service(SERVICE_NAME)
+            connect_ray(head.address, "dataplane", Path(folder))
+            progress(f"{ROUNDS} rounds of scatter, work and gather")
+            gc.collect()
+            echo, baselines = measure_echo()
+        finally:
+            disconnect_ray()
+            stop_supervisor(Path(folder))
+    report = Report(
+        name="dataplane",
+        figures={**echo, **figures},
+        seeds=list(SEEDS),
+        load=[before, load_average()],
+        baselines=baselines,
+        details={
+            "batch_bytes": sum(array.nbytes for part in halves() for array in part.values()),
+            "rounds": ROUNDS,
+            "workers": WORKERS,
+            "capacity": CAPACITY,
+        },
+    )
+    print_report(report, options.json)
+
+
+if __name__ == "__main__":
+    main()

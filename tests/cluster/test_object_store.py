@@ -1,0 +1,51 @@
+"""What the object store writes to disk is seen; payload arrives by mapping, not by copying."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import ray
+
+from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
+from yatt_core.cluster.ray_head import DEFAULT_OBJECT_STORE_BYTES
+from yatt_core.data.packed import pack_arrays
+from yatt_core.engines.protocol import GeneratePiece, GenerateResult
+
+
+def test_growth_is_told_from_totals():
+    meter = SpillMeter()
+    assert [meter.growth(total) for total in (50, 50, 80, None, 90, 20, 25)] == [0, 0, 30, 0, 10, 0, 5]
+
+
+@pytest.mark.usefixtures("connected")
+def test_what_is_spilled_is_seen():
+    before = spilled_bytes()
+    assert before is not None
+    part = np.zeros(DEFAULT_OBJECT_STORE_BYTES // 3, np.uint8)
+    held = [ray.put(part) for _ in range(4)]
+    after = spilled_bytes()
+    assert after is not None and after - before >= part.nbytes
+    assert len(held) == 4
+
+
+@ray.remote(num_cpus=0)
+class Engine:
+    def answer(self, weights, rows):
+        """Whether the weights were mapped read-only; and an answer."""
+        tokens = np.arange(rows, dtype=np.int32)
+        result = GenerateResult(tokens, -tokens.astype(np.float32), tokens[:1], np.zeros(1, np.int8), 1, 0.0)
+        return not weights.data.flags.writeable and not weights.data.flags.owndata, GeneratePiece((0,), result)
+
+
+@pytest.mark.usefixtures("connected")
+def test_weights_and_answers_are_mapped_and_cannot_be_written_to():
+    engine = Engine.remote()
+    weights = ray.put(pack_arrays({"w": np.ones(1_000_000, np.float32)}))
+    mapped, piece = ray.get(engine.answer.remote(weights, 1_000_000))
+    assert mapped
+    assert piece.result.tokens[-1] == 999_999
+    with pytest.raises(ValueError, match="read-only"):
+        piece.result.tokens[0] = 1
+    tokens, log_probs = piece.result.tokens, piece.result.log_probs
+    assert log_probs.ctypes.data - tokens.ctypes.data == tokens.nbytes, "both lie in the one buffer that was mapped"
+    ray.kill(engine)

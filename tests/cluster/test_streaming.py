@@ -1,0 +1,82 @@
+"""Finished prompts are scored while their engine works on, within the bytes in flight; the bits stay the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import Head
+from tests.cluster.fleets import RUN, begin, fleet_of, fleet_spec
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.controllers.crew import CLASSES, ROLLOUT
+from yatt_core.controllers.fleet import Fleet
+from yatt_core.data.prompts import Cursor, Prompt, draw
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest
+from yatt_core.engines.rollout.actor import RolloutActor
+from yatt_core.errors import InfrastructureError
+from yatt_core.keys import WorkKey
+from yatt_core.receipts import PEAK_BYTES, ShardReceipt, ShardTask
+
+SCORED = "scored"
+ONE_OF_EACH = ("controllers.count=1", "rollout.engine.instances=1", "trainer.engine.ranks=1")
+
+
+def score_and_tell(prompt: Prompt, response: str, folder: str) -> float:
+    """A reward function that leaves a file behind it."""
+    (Path(folder) / SCORED).touch()
+    return len(response) % 7 / 7
+
+
+class WaitingEngine(RolloutActor):
+    """Goes on with a decode batch only when somebody has scored the first prompt that it finished."""
+
+    def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+        pieces = [piece for piece in self._ready().stream(request) if piece is not None]
+        if len(pieces) < 2:
+            raise InfrastructureError("all prompts ended in the same step")
+        yield pieces[0]
+        scored = Path(str(self._spec.rewards.parts[0].options["folder"])) / SCORED
+        give_up = time.monotonic() + 60
+        while not scored.exists():
+            if time.monotonic() > give_up:
+                raise InfrastructureError("no score before the decode batch was complete")
+            time.sleep(0.01)
+        scored.unlink()
+        yield from (piece for piece in pieces[1:])  # a generator, since Ray sends into it
+
+
+@pytest.fixture
+def attached(head: Head) -> Iterator[None]:
+    connect_ray(head.address, "streaming", head.run_folder)
+    yield
+    disconnect_ray()
+
+
+def collected(folder: Path, *overrides: str) -> tuple[Fleet, list[ShardReceipt]]:
+    """One shard of all prompts, made by a fleet of one controller and one engine."""
+    folder.mkdir()
+    reward = ("rewards.parts.0.function=tests.cluster.test_streaming:score_and_tell",)
+    spec = fleet_spec(*ONE_OF_EACH, *reward, f"rewards.parts.0.options.folder={folder}", *overrides)
+    fleet = fleet_of(spec, folder, 1)
+    try:
+        begin(fleet)
+        references, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
+        task = ShardTask(WorkKey(RUN, 0, 1, "collect", shard=0), 1, references, 0)
+        return fleet, list(fleet.collect([task]))
+    finally:
+        fleet.stop()
+
+
+def test_a_score_is_there_before_the_engine_goes_on_and_one_batch_at_a_time_is_under_way(
+    attached: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = "rollout.batch_samples=16"
+    _, (plain,) = collected(tmp_path / "plain", batches)
+    monkeypatch.setitem(CLASSES, ROLLOUT, WaitingEngine)
+    _, (streamed,) = collected(tmp_path / "streamed", batches, "controllers.bytes_in_flight=1")
+    assert streamed.group_digests == plain.group_digests
+    assert streamed.sums == plain.sums
+    assert 0 < streamed.timing[PEAK_BYTES] < plain.timing[PEAK_BYTES] <= 2 * streamed.timing[PEAK_BYTES] + 1000
