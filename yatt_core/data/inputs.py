@@ -108,7 +108,7 @@ def identity(spec: RunSpec) -> str:
     for source in data["sources"]:
         if source.get("image_field", "") is None:
             del source["image_field"]  # younger than the inputs of some runs, and nothing to one without images
-    model = None if spec.virtual else spec.model.model_dump(mode="json")
+    model = None if spec.virtual else spec.model.model_dump(mode="json", exclude_none=True)  # a vision tower is younger too
     return json_digest({"seed": spec.seed, "data": data, "model": model})
 
 
