@@ -38,6 +38,6 @@ def environment_facts(spec: RunSpec) -> dict[str, str]:
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "threads": str(torch.get_num_threads()),
         }
-        if spec.has_images:
+        if spec.data.has_images:
             facts["pillow"] = version("pillow")
     return facts

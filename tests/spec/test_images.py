@@ -13,15 +13,15 @@ def model(**vision):
 
 
 def test_a_run_has_images_when_one_of_its_sources_has():
-    assert run_spec(SPELL, PICTURES, model=model()).has_images
-    assert not run_spec(SPELL, model=model()).has_images
+    assert run_spec(SPELL, PICTURES, model=model()).data.has_images
+    assert not run_spec(SPELL, model=model()).data.has_images
 
 
 def test_images_need_a_model_with_a_vision_tower():
     with pytest.raises(ValueError, match=r"model\.vision: a source .* has an image_field"):
         run_spec(PICTURES)
-    assert run_spec(PICTURES, **VIRTUAL).has_images
-    assert run_spec(PICTURES, model={"kind": "folder", "path": "policy"}).has_images
+    assert run_spec(PICTURES, **VIRTUAL).data.has_images
+    assert run_spec(PICTURES, model={"kind": "folder", "path": "policy"}).data.has_images
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ class Controller:
                 [shard.tokens[i] for i in rows],
                 result,
                 codec,
-                self._spec.has_images,
+                self._spec.data.has_images,
             )
             shard.log.append_responses(batch, responses)
         self._score(shard, batch, responses)

@@ -102,6 +102,8 @@ def identity(spec: RunSpec) -> str:
     """Digest of all in a spec that its inputs depend on; the rest may change within a run."""
     data = spec.data.model_dump(mode="json", include={"sources", "held_out", "probe", "system_prompt"})
     model = None if spec.virtual else spec.model.model_dump(mode="json")
+    if model is not None and model.get("vision", "") is None:
+        del model["vision"]  # younger than the inputs of some runs, and nothing to a model of text alone
     return json_digest({"seed": spec.seed, "data": data, "model": model})
 
 

@@ -61,3 +61,8 @@ class DataSpec(SpecModel):
     """A system message before each prompt, where the model's chat template takes one."""
     max_prompt_tokens: PositiveInt = 1024
     """A longer prompt is an error that names the row."""
+
+    @property
+    def has_images(self) -> bool:
+        """True where prompts may come with images."""
+        return any(isinstance(source, JsonlSource) and source.image_field is not None for source in self.sources)

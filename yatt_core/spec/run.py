@@ -100,11 +100,6 @@ class RunSpec(SpecModel):
         return self.rollout.engine.kind == "virtual"
 
     @property
-    def has_images(self) -> bool:
-        """True for a run whose prompts may show images."""
-        return any(getattr(source, "image_field", None) is not None for source in self.data.sources)
-
-    @property
     def accuracy_part(self) -> str:
         """Name of the reward part that tells right from wrong."""
         return self.rewards.accuracy_part or self.rewards.parts[0].name
@@ -151,7 +146,7 @@ class RunSpec(SpecModel):
             yield "rollout.samples_per_prompt: grpo compares the answers to a prompt, so at least 2 are needed"
         if not self.virtual and isinstance(self.model, ModelFromConfig):
             yield from self._too_long(self.model)
-            if self.has_images and self.model.vision is None:
+            if self.data.has_images and self.model.vision is None:
                 yield "model.vision: a source of data.sources has an image_field, so the model needs a vision tower"
 
     def _too_long(self, model: ModelFromConfig) -> Iterator[str]:
