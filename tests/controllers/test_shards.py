@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ from yatt_core.controllers.shards import (
     training_request,
 )
 from yatt_core.data.experience import canonical_table, experience_schema
-from yatt_core.data.prompts import Prompt
+from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.receipts import PromptRef
@@ -125,3 +127,19 @@ def test_the_two_schemas_share_out_the_experience(parts):
     responses, scores = response_schema(), score_schema(parts)
     assert not set(responses.names) & set(scores.names)
     assert {*responses, *scores} == set(experience_schema(parts))
+
+
+def test_images_go_along_as_addresses():
+    shown = [replace(PROMPTS[0], media=("a" * 64, "b" * 64)), PROMPTS[1]]
+    media = media_of(shown)
+    assert media == (("a" * 64, "b" * 64), ()) and media_of(PROMPTS) == ()
+    assert training_request(SPEC, KEY, REFS, TOKENS, (0,), 2, media).media == media
+    assert greedy_request(SPEC, TOKENS, (0,), 2, media).media == media
+    table = response_table(REFS, shown, TOKENS, RESULT, CODEC, with_images=True)
+    assert table.column("media").to_pylist() == [f"{'a' * 64} {'b' * 64}"] * 2 + [""] * 2
+    assert table.drop_columns(["media"]).equals(response_table(REFS, shown, TOKENS, RESULT, CODEC))
+
+
+def test_a_run_with_images_has_their_column_though_a_batch_shows_none():
+    table = response_table(REFS, PROMPTS, TOKENS, RESULT, CODEC, with_images=True)
+    assert table.column("media").to_pylist() == [""] * 4

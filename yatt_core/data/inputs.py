@@ -109,6 +109,8 @@ def identity(spec: RunSpec) -> str:
         if source.get("image_field", "") is None:
             del source["image_field"]  # younger than the inputs of some runs, and nothing to one without images
     model = None if spec.virtual else spec.model.model_dump(mode="json")
+    if model is not None and model.get("vision", "") is None:
+        del model["vision"]  # younger than the inputs of some runs, and nothing to a model of text alone
     return json_digest({"seed": spec.seed, "data": data, "model": model})
 
 

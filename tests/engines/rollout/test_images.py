@@ -88,10 +88,11 @@ def test_a_response_does_not_depend_on_its_group(engine: TorchRolloutEngine, pla
     assert alone == [grouped[16]]
 
 
+@pytest.mark.verify
 def test_a_fresh_process_gives_the_same_bits(engine: TorchRolloutEngine, place: tuple[Path, Path]) -> None:
     expected = result_digest(engine.generate(shown_request(place[1], list(range(20)))))
     command = [sys.executable, "-m", "tests.engines.rollout.test_images", *map(str, place)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout == expected
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout == expected
 
 
 def test_its_log_probabilities_are_those_of_transformers(engine: TorchRolloutEngine, place: tuple[Path, Path]) -> None:
