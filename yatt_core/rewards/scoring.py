@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +17,10 @@ import numpy as np
 
 from yatt_core.data.prompts import Prompt
 from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.installed import failure_text
 from yatt_core.rewards.registry import RewardFunction, resolve
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
 from yatt_core.spec.rewards import RewardPart, RewardSpec
-
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
-"""Where an object lies in memory, as its repr says: another in every process, and messages are part of the experience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ def _evaluate(part: RewardPart, function: RewardFunction, prompt: Prompt, respon
     except InfrastructureError:  # no thread to limit, or a service is away: trying again may help
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's function raises is that function's failure
-        return 0.0, f"raised {type(error).__name__}: {_ADDRESS.sub('0x...', str(error))}"
+        return 0.0, f"raised {failure_text(error)}"
     return _as_number(value)
 
 
