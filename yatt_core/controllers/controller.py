@@ -8,54 +8,21 @@ decode batches and files follow the logical shards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from yatt_core.cluster.presence import Presence
+from yatt_core.controllers.collecting import Collector, OpenBatch
 from yatt_core.controllers.generation import GenerationStream
-from yatt_core.controllers.shards import (
-    greedy_request,
-    response_table,
-    score_table,
-    split_batches,
-    split_responses,
-    training_request,
-)
 from yatt_core.data.inputs import Inputs, materialise
-from yatt_core.data.prompts import Prompt
-from yatt_core.data.shard_log import ShardLog, adopt
-from yatt_core.data.shard_plan import shard_plan
 from yatt_core.data.text import TextCodec, open_codec
-from yatt_core.engines.protocol import GenerateResult, Int32
 from yatt_core.errors import InfrastructureError
-from yatt_core.logs import actor_logs, log_context, timed
+from yatt_core.logs import actor_logs, log_context
 from yatt_core.receipts import ActorIdentity, EvaluateReceipt, EvaluateTask, InputsReceipt, ShardReceipt, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
-
-
-@dataclass(slots=True)
-class _OpenShard:
-    """A shard under way: its prompts, and what its decode batches have come to so far."""
-
-    task: ShardTask
-    log: ShardLog
-    prompts: list[Prompt]
-    tokens: list[Int32]
-    batches: list[range]
-    finished: dict[int, pa.Table] = field(default_factory=dict)
-    timing: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        return len(self.finished) == len(self.batches)
-
-
-_Step = tuple[_OpenShard, int]
-"""A decode batch: its shard, and its number within it."""
+from yatt_core.tools.dialogue import Dialogue, greedy_request
+from yatt_core.tools.toolbox import Toolbox
 
 
 class Controller:
@@ -68,6 +35,7 @@ class Controller:
         self._identity = actor_logs(self._folder, self._name, epoch)
         self._presence = Presence(self._folder, self._name, epoch, self._spec.recovery.grace_seconds)
         self._scorer = RewardScorer(self._spec.rewards)
+        self._toolbox = Toolbox(self._spec.rollout.tools)
         self._inputs: Inputs | None = None
         self._codec: TextCodec | None = None
         self._dispatcher: Any = None
@@ -95,23 +63,14 @@ class Controller:
         """
         if not tasks:
             return
+        inputs, codec = self._ready()
+        collector = Collector(self._spec, self._folder, inputs, codec, self._scorer, self._toolbox)
         with (
             self._presence.serving("collect", tasks[0].epoch),
-            GenerationStream[_Step](self._dispatcher, self._name, self._presence.fence) as stream,
+            GenerationStream[OpenBatch](self._dispatcher, self._name, self._presence.fence) as stream,
             log_context(iteration=tasks[0].key.iteration, phase="collect"),
         ):
-            for task in tasks:
-                if (adopted := adopt(self._folder, task.key, shard_plan(self._spec, task))) is not None:
-                    yield adopted
-                    continue
-                shard = self._open(task)
-                self._submit(shard, stream)
-                if shard.complete:
-                    yield self._seal(shard)
-            for (shard, batch), result in stream.results():
-                self._take(shard, batch, result)
-                if shard.complete:
-                    yield self._seal(shard)
+            yield from collector.collect(tasks, stream)
 
     def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
         """Answers held-out tasks greedily and counts the right answers."""
@@ -121,83 +80,24 @@ class Controller:
         correct, rewards = 0, [0.0] * len(prompts)
         with (
             self._presence.serving("evaluate", task.epoch),
-            GenerationStream[range](self._dispatcher, self._name, self._presence.fence) as stream,
+            GenerationStream[tuple[range, Dialogue]](self._dispatcher, self._name, self._presence.fence) as stream,
             log_context(iteration=task.key.iteration, phase="evaluate"),
         ):
             for start in range(0, len(prompts), size):
                 rows = range(start, min(start + size, len(prompts)))
                 tokens = [codec.encode_prompt(prompts[i].text, prompts[i].prompt_id) for i in rows]
-                stream.submit(rows, greedy_request(self._spec, tokens, codec.stop_tokens, task.weight_version))
-            for rows, result in stream.results():
-                for row, response in zip(rows, split_responses(result), strict=True):
-                    score = self._scorer.score(prompts[row], codec.decode(response), sample=0)
+                dialogue = Dialogue(self._spec.rollout, codec, tokens)
+                stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
+            for (rows, dialogue), result in stream.results():
+                dialogue.tell(dict(self._toolbox.answer(dialogue.hear(result))))
+                if dialogue.members:
+                    stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
+                    continue
+                for row, response in zip(rows, dialogue.responses, strict=True):
+                    score = self._scorer.score(prompts[row], response.text, 0, response.last_turn)
                     correct += score.correct
                     rewards[row] = score.total
         return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))
-
-    def _open(self, task: ShardTask) -> _OpenShard:
-        inputs, codec = self._ready()
-        prompts = [inputs.prompt(ref) for ref in task.prompts]
-        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in prompts]
-        log = ShardLog(self._folder, task.key, task.epoch, shard_plan(self._spec, task))
-        return _OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self._spec))
-
-    def _submit(self, shard: _OpenShard, stream: GenerationStream[_Step]) -> None:
-        """Asks for what the shard still lacks; a batch whose responses are on disk is only scored."""
-        _, codec = self._ready()
-        for index, rows in enumerate(shard.batches):
-            if (responses := shard.log.responses(index)) is not None:
-                self._score(shard, index, responses)
-                continue
-            refs = [shard.task.prompts[i] for i in rows]
-            tokens = [shard.tokens[i] for i in rows]
-            request = training_request(
-                self._spec, shard.task.key, refs, tokens, codec.stop_tokens, shard.task.weight_version
-            )
-            stream.submit((shard, index), request)
-
-    def _take(self, shard: _OpenShard, batch: int, result: GenerateResult) -> None:
-        """Makes an engine's answer durable, then scores it."""
-        _, codec = self._ready()
-        rows = shard.batches[batch]
-        shard.timing["generate"] = shard.timing.get("generate", 0.0) + result.seconds
-        with timed(shard.timing, "log"):
-            responses = response_table(
-                [shard.task.prompts[i] for i in rows],
-                [shard.prompts[i] for i in rows],
-                [shard.tokens[i] for i in rows],
-                result,
-                codec,
-            )
-            shard.log.append_responses(batch, responses)
-        self._score(shard, batch, responses)
-
-    def _score(self, shard: _OpenShard, batch: int, responses: pa.Table) -> None:
-        """Adds the scores to a batch's responses: those on disk, or new ones made durable."""
-        scores = shard.log.scores(batch)
-        if scores is None:
-            prompts = [
-                shard.prompts[i] for i in shard.batches[batch] for _ in range(self._spec.rollout.samples_per_prompt)
-            ]
-            texts = responses.column("response").to_pylist()
-            samples = responses.column("sample").to_pylist()
-            with timed(shard.timing, "reward"):
-                scored = [
-                    self._scorer.score(prompt, text, sample)
-                    for prompt, text, sample in zip(prompts, texts, samples, strict=True)
-                ]
-            with timed(shard.timing, "log"):
-                scores = score_table([part.name for part in self._spec.rewards.parts], scored)
-                shard.log.append_scores(batch, scores)
-        for name in scores.column_names:
-            responses = responses.append_column(scores.schema.field(name), scores.column(name))
-        shard.finished[batch] = responses
-
-    def _seal(self, shard: _OpenShard) -> ShardReceipt:
-        with timed(shard.timing, "seal"):
-            table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
-            receipt = shard.log.seal(table, shard.timing)
-        return replace(receipt, timing=dict(shard.timing))
 
     def _ready(self) -> tuple[Inputs, TextCodec]:
         if self._inputs is None or self._codec is None:

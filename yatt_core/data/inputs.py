@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -31,6 +32,7 @@ from yatt_core.receipts import InputsReceipt, PromptRef
 from yatt_core.spec.model import ModelFolder
 from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
+from yatt_core.tools.calls import CALL
 
 INPUTS, MANIFEST, MODEL = "inputs", "manifest.json", "model"
 TRAIN, HELD_OUT, PROBE = "train.parquet", "held_out.parquet", "probe.parquet"
@@ -99,7 +101,9 @@ def identity(spec: RunSpec) -> str:
     """Digest of all in a spec that its inputs depend on; the rest may change within a run."""
     data = spec.data.model_dump(mode="json", include={"sources", "held_out", "probe", "system_prompt"})
     model = None if spec.virtual else spec.model.model_dump(mode="json")
-    return json_digest({"seed": spec.seed, "data": data, "model": model})
+    # A tokenizer of the run's own knows what calls and results are written with.
+    tools = {} if spec.rollout.tools is None or model is None else {"tools": True}
+    return json_digest({"seed": spec.seed, "data": data, "model": model, **tools})
 
 
 class Inputs:
@@ -210,7 +214,11 @@ def _initial_model(spec: RunSpec, collection: Collection, folder: Path) -> Model
     prompts = [prompt for prompts in (*collection.train, collection.probe) for prompt in prompts]
     answers = [prompt.answer for prompt in prompts if prompt.answer is not None]
     others = [*answers, spec.data.system_prompt or ""]
-    tokenizer = train_tokenizer(spec.model.tokenizer, [prompt.text for prompt in prompts], others)
+    texts = [prompt.text for prompt in prompts]
+    if spec.rollout.tools is not None:
+        others.append(string.printable)
+        texts += [answer for answer in answers if CALL in answer]
+    tokenizer = train_tokenizer(spec.model.tokenizer, texts, others)
     vocabulary: int = tokenizer.get_vocab_size()
     (folder / MODEL).mkdir()
     save_tokenizer(tokenizer, folder / MODEL, spec.model.max_positions)

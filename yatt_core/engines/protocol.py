@@ -51,7 +51,8 @@ class GenerateRequest:
 
     prompts: P arrays of token ids. seeds: [P, S], one per response. stop_tokens end a response and are part of it.
     greedy: take the likeliest token; seeds and temperature are then unused (log-probabilities are at temperature 1).
-    media: content addresses of each prompt's images, P tuples; empty for prompts of text alone.
+    media: content addresses of each prompt's images, P tuples; empty for prompts of text alone. limits: [P], at most
+    max_new_tokens, where the responses to some prompts may be shorter than to others.
     """
 
     prompts: Sequence[Int32]
@@ -63,6 +64,14 @@ class GenerateRequest:
     top_p: float = 1.0
     greedy: bool = False
     media: Sequence[tuple[str, ...]] = ()
+    limits: Int32 | None = None
+
+    @property
+    def prompt_limits(self) -> Int32:
+        """Most new tokens of the responses to each prompt, [P]."""
+        if self.limits is not None:
+            return self.limits
+        return np.full(len(self.prompts), self.max_new_tokens, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,19 @@ def build_rollout_engine(spec: RunSpec, model_path: str) -> RolloutEngine:
         case TorchRollout():
             from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 
-            return TorchRolloutEngine(
-                model_path, engine.dtype, spec.data.max_prompt_tokens, spec.rollout.max_new_tokens
-            )
+            return TorchRolloutEngine(model_path, engine.dtype, longest_context(spec), spec.rollout.max_new_tokens)
         case VirtualRollout():
             from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 
             return VirtualRolloutEngine(engine, spec.seed)
         case _:
             assert_never(engine)
+
+
+def longest_context(spec: RunSpec) -> int:
+    """Most tokens that a response, or a later turn of it, is generated from."""
+    rollout = spec.rollout
+    return spec.data.max_prompt_tokens + (0 if rollout.tools is None else rollout.max_response_tokens)
 
 
 def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:

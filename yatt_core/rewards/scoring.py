@@ -45,8 +45,9 @@ class RewardScorer:
         self._accuracy_part = spec.accuracy_part or spec.parts[0].name
         self._correct_at = spec.correct_at
 
-    def score(self, prompt: Prompt, response: str, sample: int) -> SampleScore:
-        """Scores one response. sample: its number among the prompt's responses, for messages.
+    def score(self, prompt: Prompt, response: str, sample: int, last_turn: str | None = None) -> SampleScore:
+        """Scores one response. sample: its number among the prompt's responses, for messages. last_turn: of a response of
+        several turns.
 
         Raises `DataError` for a part that fails and whose `on_error` is `stop`.
         """
@@ -54,7 +55,8 @@ class RewardScorer:
         errors: list[str] = []
         total = 0.0
         for part, function in self._parts:
-            value, reason = _evaluate(part, function, prompt, response)
+            text = response if last_turn is None or part.reads == "response" else last_turn
+            value, reason = _evaluate(part, function, prompt, text)
             if reason:
                 if part.on_error == "stop":
                     raise DataError(

@@ -43,7 +43,8 @@ def decode(model: nn.Module, request: GenerateRequest, cache: SlotCache | None =
         raise DataError(f"prompt {[len(p) for p in request.prompts].index(0)} of the decode batch has no tokens")
     if request.seeds.size == 0:
         return _result(_Responses.empty(0, request.max_new_tokens), request, started)
-    longest = max(len(prompt) for prompt in request.prompts) + request.max_new_tokens
+    limits = request.prompt_limits.tolist()
+    longest = max(len(prompt) + limit for prompt, limit in zip(request.prompts, limits, strict=True))
     check_decodable(model, longest)
     if cache is None:
         cache = SlotCache(_config(model).num_hidden_layers)
@@ -115,6 +116,7 @@ class _Decoder:
         self.dtype = next(model.parameters()).dtype
         self.all_rows = torch.arange(self.rows, device=self.device)
         self.responses = _Responses.empty(self.alive, request.max_new_tokens)
+        self.limits = np.repeat(request.prompt_limits, samples)
         self.noise = uniforms(request.seeds.reshape(-1), request.max_new_tokens)
         self.slot_numbers = torch.arange(rounded_slots(longest), device=self.device)
         self.visible = torch.zeros((), dtype=self.dtype, device=self.device)
@@ -190,9 +192,10 @@ class _Decoder:
         self.responses.log_probs[alive, step] = log_probs[: self.alive]
         self.responses.lengths[alive] = step + 1
         stopped = self.is_stop[tokens[: self.alive]]
-        if stopped.any():
+        ended = stopped | (step + 1 >= self.limits[alive])
+        if ended.any():
             self.responses.finish[alive[stopped]] = FINISHED_STOP
-            self._leave(stopped, tokens)
+            self._leave(ended, tokens)
         return tokens[: self.rows]
 
     def _leave(self, finished: npt.NDArray[np.bool_], tokens: npt.NDArray[np.int64]) -> None:

@@ -7,6 +7,7 @@ probe's count are added up over the ranks, so that every rank takes the same ste
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +19,11 @@ from yatt_core.data.columns import offsets_of
 from yatt_core.data.inputs import Inputs
 from yatt_core.data.prompts import Prompt
 from yatt_core.data.text import TextCodec
-from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.engines.protocol import GenerateResult
 from yatt_core.engines.rollout.decoding import decode
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import PolicyForward, assemble
+from yatt_core.engines.train.learner import counted_lengths
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.plan import plan_step
 from yatt_core.errors import ConfigurationError
@@ -30,6 +32,9 @@ from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec.model import WarmupSpec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer
+from yatt_core.tools.calls import split_turns
+from yatt_core.tools.dialogue import Dialogue, greedy_request, hold
+from yatt_core.tools.toolbox import Toolbox
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -46,18 +51,27 @@ class Demonstrations:
     loss_mask: npt.NDArray[np.bool_]
 
 
-def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec) -> Demonstrations:
-    """Tokens of demonstrations, in their order."""
+def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_turns: bool = False) -> Demonstrations:
+    """Tokens of demonstrations, in their order. several_turns: answers may hold results of tools, which do not count."""
     questions = [codec.encode_prompt(prompt.text, prompt.prompt_id) for prompt in prompts]
-    answers = [codec.encode_answer(prompt.answer or "") for prompt in prompts]
-    answer_tokens = np.concatenate(answers)
+    answers = [encode_answer(prompt.answer or "", codec, several_turns) for prompt in prompts]
     return Demonstrations(
         prompt_tokens=np.concatenate(questions),
         prompt_offsets=offsets_of(np.array([len(tokens) for tokens in questions])),
-        response_tokens=answer_tokens,
-        response_offsets=offsets_of(np.array([len(tokens) for tokens in answers])),
-        loss_mask=np.ones(len(answer_tokens), dtype=np.bool_),
+        response_tokens=np.concatenate([tokens for tokens, _ in answers]),
+        response_offsets=offsets_of(np.array([len(tokens) for tokens, _ in answers])),
+        loss_mask=np.concatenate([mask for _, mask in answers]),
     )
+
+
+def encode_answer(text: str, codec: TextCodec, several_turns: bool) -> tuple[Int32, npt.NDArray[np.bool_]]:
+    """Tokens of a reference answer, and which of them count, both [T]."""
+    turns, results = split_turns(text) if several_turns else ([text], [])
+    parts = [codec.encode_answer(turns[0])]
+    for result, turn in zip(results, turns[1:], strict=True):
+        parts += [codec.encode_result(result)[0], codec.encode_answer(turn)]
+    counts = np.repeat([part % 2 == 0 for part in range(len(parts))], [len(part) for part in parts])
+    return np.concatenate(parts), counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +103,11 @@ class WarmUp:
 
     def run(self, inputs: Inputs) -> WarmupResult:
         """Steps until the probe's accuracy is reached, or all steps are taken."""
-        demonstrations = encode_demonstrations(inputs.demonstrations(self._warmup.demonstrations), self._codec)
+        prompts, several_turns = (
+            inputs.demonstrations(self._warmup.demonstrations),
+            self._spec.rollout.tools is not None,
+        )
+        demonstrations = encode_demonstrations(prompts, self._codec, several_turns)
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
         scorer = RewardScorer(self._spec.rewards)
@@ -109,7 +127,7 @@ class WarmUp:
         answers = np.diff(demonstrations.response_offsets)
         lengths = np.diff(demonstrations.prompt_offsets) + answers
         plan = plan_step(lengths, rows, self._collective.ranks, self._budget)
-        weight = 1.0 / float(answers[rows].sum())
+        weight = 1.0 / float(counted_lengths(demonstrations)[rows].sum())
         self._optimizer.gradients.zero_()
         total = torch.zeros((), dtype=torch.float64)
         for indices in plan.parts[self._collective.rank]:
@@ -128,18 +146,15 @@ class WarmUp:
 
     def _accuracy(self, probe: Sequence[tuple[Prompt, Int32]], scorer: RewardScorer, total: int) -> float:
         """Share of all ranks' probe tasks that are answered rightly by the likeliest tokens."""
-        request = GenerateRequest(
-            prompts=[tokens for _, tokens in probe],
-            seeds=np.zeros((len(probe), 1), dtype=np.uint64),
-            max_new_tokens=self._spec.rollout.max_new_tokens,
-            stop_tokens=self._codec.stop_tokens,
-            weight_version=0,
-            greedy=True,
-        )
-        result = decode(self._model, request)
-        responses = np.split(result.tokens, np.cumsum(result.lengths)[:-1]) if len(probe) else []
+
+        def generate(dialogue: Dialogue) -> GenerateResult:
+            return decode(self._model, greedy_request(dialogue, self._codec.stop_tokens, version=0))
+
+        with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
+            dialogue = Dialogue(self._spec.rollout, self._codec, [tokens for _, tokens in probe])
+            responses = hold(dialogue, generate, toolbox)
         correct = sum(
-            scorer.score(prompt, self._codec.decode(response), 0).correct
+            scorer.score(prompt, response.text, 0, response.last_turn).correct
             for (prompt, _), response in zip(probe, responses, strict=True)
         )
         return float(self._collective.sum(torch.tensor(float(correct), dtype=torch.float64))) / total

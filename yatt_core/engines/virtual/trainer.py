@@ -18,6 +18,7 @@ import safetensors.numpy
 
 from yatt_core.algorithms.advantages import advantages
 from yatt_core.data.batch import load_batch, load_table
+from yatt_core.data.columns import ragged_column
 from yatt_core.data.experience import group_digests
 from yatt_core.data.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.digests import weights_digest
@@ -120,7 +121,7 @@ class VirtualTrainEngine:
             raise NumericError(f"{task.key}: the loss is nan, as trainer.engine.non_finite_at wants it")
         table = load_table(self._context.run_folder, task.shards)
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
-        tokens = int(columns.response_offsets[-1])
+        tokens = int(np.count_nonzero(ragged_column(table, "loss_mask")[0]))
         self._state = hashlib.sha256(self._state + group_digests(table) + _columns_digest(columns)).digest()
         self._version = iteration
         self._clock.spend(self._engine.fixed_seconds + self._engine.seconds_per_token * tokens)
