@@ -21,6 +21,7 @@ from flows.metrics import (
     experience_metrics,
     learning_metrics,
     timing_metrics,
+    tool_seconds,
 )
 from flows.protocols import IterationSummary
 from flows.retention import prune_experience
@@ -29,6 +30,7 @@ from flows.state import ControlState
 from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.prompts import Cursor
 from yatt_core.data.shard_log import sweep
+from yatt_core.data.telemetry import read_telemetry
 from yatt_core.errors import DataError
 from yatt_core.placement.policy import Telemetry
 from yatt_core.receipts import (
@@ -156,7 +158,9 @@ def commit(
     if evaluation is not None:
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
-    metrics += timing_metrics(seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes())
+    if segment.spec.rollout.tools is not None:
+        metrics.append(tool_seconds(read_telemetry(segment.folder, segment.branch, iteration)))
+    metrics += timing_metrics(seconds, elapsed, sums["loss_tokens"], sums["samples"], segment.iteration_bytes())
     after = replace(state, iteration=iteration, cursor=experience.cursor, fingerprint=dict(update.fingerprint))
     segment.record_outcome(iteration, seconds)
     committed = _commit(segment, _scored(after, metrics), metrics, experience.digest)

@@ -92,7 +92,7 @@ def test_every_part_is_frozen():
 
 def test_the_digest_is_pinned():
     """A change here makes every run in a ledger look like another spec; it has to be meant."""
-    assert spec(name="pinned").digest == "4a20919248fe3ba80ac3547759eb8f33ec2b7f7d3b5db5462252f08ce67de7d8"
+    assert spec(name="pinned").digest == "fa7ea570ea95a8a3da3a73b841125631897fdc88ccea11c0e9ce3c1a7fd1348c"
 
 
 def test_the_digest_does_not_depend_on_the_order_of_keys_or_on_how_values_are_written():
@@ -172,6 +172,7 @@ def test_exact_needs_float32_and_says_what_stands_in_its_way():
     assert loose.exact_obstacles() == ["rollout.engine.dtype is bfloat16, exact needs float32"]
 
 
+CALCULATOR = [{"name": "calculator", "function": "calculator"}]
 TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
 
 
@@ -207,6 +208,22 @@ TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
         (
             {"model": {"kind": "from_config", "hidden_size": 96, "heads": 6}},
             "model: heads 6 is no multiple of key_value_heads 4",
+        ),
+        (
+            {
+                "rollout__max_new_tokens": 32,
+                "rollout__tools": {"functions": CALCULATOR, "max_turns": 3, "max_result_tokens": 16},
+                "model": {"kind": "from_config", "max_positions": 64},
+            },
+            "rollout.max_new_tokens: 32 with 32 of tools leaves no room for a prompt in model.max_positions 64",
+        ),
+        (
+            {"rollout__tools": {"functions": CALCULATOR * 2}},
+            "rollout.tools.functions: two tools have the same name in ['calculator', 'calculator']",
+        ),
+        (
+            {"rollout__tools": {"functions": [{**CALCULATOR[0], "deterministic": False}]}},
+            "exact: set it to false, because the tool 'calculator' is not deterministic",
         ),
         (
             {"rewards__parts__0__name": "mean"},

@@ -32,7 +32,7 @@ from yatt_core.receipts import InputsReceipt, PromptRef
 from yatt_core.spec.model import ModelFolder
 from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
-from yatt_core.tools.calls import CALL
+from yatt_core.tools.calls import CALL, split_turns
 
 INPUTS, MANIFEST, MODEL = "inputs", "manifest.json", "model"
 TRAIN, HELD_OUT, PROBE = "train.parquet", "held_out.parquet", "probe.parquet"
@@ -217,7 +217,7 @@ def _initial_model(spec: RunSpec, collection: Collection, folder: Path) -> Model
     texts = [prompt.text for prompt in prompts]
     if spec.rollout.tools is not None:
         others.append(string.printable)
-        texts += [answer for answer in answers if CALL in answer]
+        texts += [turn for answer in answers if CALL in answer for turn in split_turns(answer)[0]]
     tokenizer = train_tokenizer(spec.model.tokenizer, texts, others)
     vocabulary: int = tokenizer.get_vocab_size()
     (folder / MODEL).mkdir()

@@ -61,7 +61,7 @@ class ResultEncoder:
         self._encode, self._frame, self._stop_tokens, self._limit = encode, frame, stop_tokens, limit
         if (bare := len(self._tokens(SAMPLE[:1]))) > limit:
             raise ConfigurationError(
-                f"rollout.tools.max_result_tokens: the chat template alone puts {bare} tokens around a result of one letter, "
+                f"rollout.tools.max_result_tokens: in the chat template's frame a result of one letter takes {bare} tokens, "
                 f"{limit} are allowed; raise it"
             )
 
