@@ -154,7 +154,7 @@ def test_a_result_for_a_tokenizer_of_the_run_s_own_and_for_one_without_a_templat
     tokens, shown = open_codec(spec, str(trained)).encode_result("sun")
     assert PreTrainedTokenizerFast.from_pretrained(trained).decode(tokens) == "sun<sep>"
     roomy = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": {**TOOLS, "max_result_tokens": 40}})
-    tokens, shown = open_codec(roomy, str(set_template(byte_pairs, None))).encode_result("sun")
+    tokens, _ = open_codec(roomy, str(set_template(byte_pairs, None))).encode_result("sun")
     assert PreTrainedTokenizerFast.from_pretrained(byte_pairs).decode(tokens) == "\n<tool_result>sun</tool_result>\n"
 
 
