@@ -151,7 +151,7 @@ def test_a_result_stands_between_two_turns_as_the_chat_template_frames_it(byte_p
 
 def test_a_result_for_a_tokenizer_of_the_run_s_own_and_for_one_without_a_template(trained, byte_pairs):
     spec = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": TOOLS})
-    tokens, shown = open_codec(spec, str(trained)).encode_result("sun")
+    tokens, _ = open_codec(spec, str(trained)).encode_result("sun")
     assert PreTrainedTokenizerFast.from_pretrained(trained).decode(tokens) == "sun<sep>"
     roomy = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": {**TOOLS, "max_result_tokens": 40}})
     tokens, _ = open_codec(roomy, str(set_template(byte_pairs, None))).encode_result("sun")

@@ -30,7 +30,11 @@ def calculator(expression: str) -> str:
 
     Whole results have no decimal point. Raises `ValueError` for all else, `ArithmeticError` for what has no value.
     """
-    value = _value(ast.parse(expression.strip(), mode="eval").body)
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError:  # its words differ between versions of Python
+        raise ValueError("this is no expression") from None
+    value = _value(tree.body)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value)
