@@ -57,6 +57,13 @@ def leave(expression: str) -> str:
     return expression
 
 
+def silent(expression: str) -> str:
+    """Closes all that it could be heard through, and goes on."""
+    os.closerange(0, 1000)
+    time.sleep(3600)
+    return expression
+
+
 def forgetful(expression: str) -> int:
     """How often it was called in this process."""
     global CALLS

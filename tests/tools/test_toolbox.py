@@ -16,7 +16,19 @@ from yatt_core.spec.tools import ToolsSpec
 from yatt_core.tools.calls import ToolAnswer, ToolCall
 from yatt_core.tools.toolbox import Toolbox
 
-BAD = ("hang", "hang_in_c", "hang_deaf", "hog", "broken", "die", "leave", "forgetful", "talkative", "unspeakable")
+BAD = (
+    "hang",
+    "hang_in_c",
+    "hang_deaf",
+    "hog",
+    "broken",
+    "die",
+    "leave",
+    "silent",
+    "forgetful",
+    "talkative",
+    "unspeakable",
+)
 
 
 def spec_of(*names: str, seconds: float = 20.0, **changes: object) -> ToolsSpec:
@@ -55,6 +67,7 @@ def ask(toolbox: Toolbox, name: str, **arguments: object) -> ToolAnswer:
         ("broken", "raised: broken: raised ValueError: no such thing: <object object at 0x...> in 1"),
         ("die", "died: die: its process was ended by SIGSEGV"),
         ("leave", "died: leave: its process ended with exit code 7"),
+        ("silent", "died: silent: its process was ended by SIGKILL"),
         ("unspeakable", "raised: unspeakable: raised TypeError: Object of type set is not JSON serializable"),
     ],
 )

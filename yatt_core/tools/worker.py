@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import failure_text
@@ -102,8 +102,10 @@ class Worker:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(reading)
-            _child(tool, arguments, writing, (self._requests, self._answers))
+            try:
+                _child(tool, arguments, writing, (reading, self._requests, self._answers))
+            finally:
+                os._exit(1)
         os.close(writing)
         with suppress(OSError):
             # Both sides set it, so that it holds whoever comes first.
@@ -117,37 +119,34 @@ class Worker:
         call.said += data
         if data and not call.said.endswith(b"\n"):
             return
-        status = self._end(call, kill=bool(data))
+        status = self._end(call)
         self._answer(call.number, json.loads(call.said) if data else {"kind": DIED, "reason": _death(status)})
 
-    def _end(self, call: _Running, kill: bool = True) -> int:
-        """Ends a call's process and all that it started; returns its status."""
+    def _end(self, call: _Running) -> int:
+        """Ends a call's process and all that it started; returns its status: its own, where it was ending already."""
         del self._running[call.pipe]
         self._selector.unregister(call.pipe)
         os.close(call.pipe)
-        if kill:
-            with suppress(ProcessLookupError):
-                os.killpg(call.pid, signal.SIGKILL)
-        _, status = os.waitpid(call.pid, 0)
+        # Until it is waited for, its number is nobody else's.
         with suppress(ProcessLookupError):
             os.killpg(call.pid, signal.SIGKILL)
-        return status
+        return os.waitpid(call.pid, 0)[1]
 
     def _answer(self, number: int, outcome: Outcome) -> None:
         _write(self._answers, {"number": number, **outcome})
 
 
-def _child(tool: Bounds, arguments: dict[str, Any], answer: int, inherited: Sequence[int]) -> NoReturn:
-    """The forked process: bounds itself, calls, says what came of it, and ends without any of its parent's clean-up."""
+def _child(tool: Bounds, arguments: dict[str, Any], answer: int, inherited: Sequence[int]) -> None:
+    """The forked process: bounds itself, calls, and says what came of it."""
     os.setpgid(0, 0)
     for descriptor in inherited:
         os.close(descriptor)
-    limit, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + tool.memory_bytes, hard))
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    bound = _address_space() + tool.memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (bound if limits[0] < 0 else min(bound, limits[0]), limits[1]))
     outcome = call_tool(tool, arguments)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_AS, limits)
     _write(answer, outcome)
-    os._exit(0)
 
 
 def call_tool(tool: Bounds, arguments: Mapping[str, Any]) -> Outcome:

@@ -33,7 +33,7 @@ from yatt_core.spec.model import WarmupSpec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer
 from yatt_core.tools.calls import split_turns
-from yatt_core.tools.dialogue import Dialogue, greedy_request, hold
+from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold
 from yatt_core.tools.toolbox import Toolbox
 
 Int32 = npt.NDArray[np.int32]
@@ -111,12 +111,14 @@ class WarmUp:
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
         scorer = RewardScorer(self._spec.rewards)
-        for step in range(1, self._warmup.max_steps + 1):
-            loss = self._step(demonstrations, step)
-            if step % self._warmup.probe_every == 0 or step == self._warmup.max_steps:
-                accuracy = self._accuracy(probe, scorer, len(inputs.probe))
-                if accuracy >= self._warmup.stop_accuracy:
-                    break
+        with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
+            for step in range(1, self._warmup.max_steps + 1):
+                loss = self._step(demonstrations, step)
+                if step % self._warmup.probe_every == 0 or step == self._warmup.max_steps:
+                    responses = self._answers([tokens for _, tokens in probe], toolbox)
+                    accuracy = self._accuracy([prompt for prompt, _ in probe], responses, scorer, len(inputs.probe))
+                    if accuracy >= self._warmup.stop_accuracy:
+                        break
         return WarmupResult(step, loss, accuracy)
 
     def _step(self, demonstrations: Demonstrations, step: int) -> float:
@@ -144,18 +146,21 @@ class WarmUp:
         mine = probe[self._collective.rank :: self._collective.ranks]
         return [(prompt, self._codec.encode_prompt(prompt.text, prompt.prompt_id)) for prompt in mine]
 
-    def _accuracy(self, probe: Sequence[tuple[Prompt, Int32]], scorer: RewardScorer, total: int) -> float:
-        """Share of all ranks' probe tasks that are answered rightly by the likeliest tokens."""
+    def _answers(self, probe: Sequence[Int32], toolbox: Toolbox) -> list[Response]:
+        """Greedy responses to this rank's probe tasks."""
 
         def generate(dialogue: Dialogue) -> GenerateResult:
             return decode(self._model, greedy_request(dialogue, self._codec.stop_tokens, version=0))
 
-        with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
-            dialogue = Dialogue(self._spec.rollout, self._codec, [tokens for _, tokens in probe])
-            responses = hold(dialogue, generate, toolbox)
+        return hold(Dialogue(self._spec.rollout, self._codec, probe), generate, toolbox)
+
+    def _accuracy(
+        self, probe: Sequence[Prompt], responses: Sequence[Response], scorer: RewardScorer, total: int
+    ) -> float:
+        """Share of all ranks' probe tasks that are answered rightly."""
         correct = sum(
             scorer.score(prompt, response.text, 0, response.last_turn).correct
-            for (prompt, _), response in zip(probe, responses, strict=True)
+            for prompt, response in zip(probe, responses, strict=True)
         )
         return float(self._collective.sum(torch.tensor(float(correct), dtype=torch.float64))) / total
 
