@@ -103,11 +103,8 @@ class WarmUp:
 
     def run(self, inputs: Inputs) -> WarmupResult:
         """Steps until the probe's accuracy is reached, or all steps are taken."""
-        prompts, several_turns = (
-            inputs.demonstrations(self._warmup.demonstrations),
-            self._spec.rollout.tools is not None,
-        )
-        demonstrations = encode_demonstrations(prompts, self._codec, several_turns)
+        prompts = inputs.demonstrations(self._warmup.demonstrations)
+        demonstrations = encode_demonstrations(prompts, self._codec, self._spec.rollout.tools is not None)
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
         scorer = RewardScorer(self._spec.rewards)
