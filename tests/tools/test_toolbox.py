@@ -80,7 +80,11 @@ def test_whatever_a_tool_does_is_an_answer(toolbox: Toolbox, tool: str, error: s
 
 def test_what_a_tool_started_ends_with_it(toolbox: Toolbox) -> None:
     ask(toolbox, "hang_deaf")
-    deadline = time.monotonic() + 10
+    wait_until_nothing_is_left()
+
+
+def wait_until_nothing_is_left() -> None:
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         left = [p for p in psutil.process_iter(["cmdline"]) if "left-by-a-tool" in (p.info["cmdline"] or ())]
         if not any(process.status() != psutil.STATUS_ZOMBIE for process in left):
@@ -133,6 +137,14 @@ def test_calls_given_up_are_not_taken_for_later_ones(toolbox: Toolbox) -> None:
     next(answers)
     answers.close()
     assert ask(toolbox, "calculator", expression="40 + 2") == ToolAnswer("42")
+
+
+def test_calls_under_way_end_with_the_toolbox(tmp_path: Path) -> None:
+    toolbox = Toolbox(spec_of("hang_deaf", "broken", parallel_calls=2))
+    calls = {n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "broken"))}
+    assert next(toolbox.answer(calls))[0] == 1
+    toolbox.close()
+    wait_until_nothing_is_left()
 
 
 def test_a_lost_process_is_a_failure_of_infrastructure_and_replaced(toolbox: Toolbox) -> None:

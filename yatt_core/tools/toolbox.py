@@ -22,6 +22,8 @@ from yatt_core.tools.calls import UNKNOWN, ToolAnswer, ToolCall
 
 START_SECONDS = 120.0
 """For importing the tools' modules."""
+END_SECONDS = 10.0
+"""For ending by itself."""
 SLACK_SECONDS = 60.0
 """Beyond the calls' own time limits, on a machine that is busy."""
 CHARACTERS_PER_TOKEN = 32
@@ -55,16 +57,22 @@ class Toolbox:
             yield from self._ask(readable)
 
     def close(self) -> None:
-        """Ends the process; the next call starts another one."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                if stream is not None:
-                    with suppress(BrokenPipeError):
-                        stream.close()
-            self._process = None
-            self._unread.clear()
+        """Ends the process with all calls under way; the next call starts another one."""
+        process, self._process = self._process, None
+        self._unread.clear()
+        if process is None:
+            return
+        # Without input it ends its calls and itself.
+        with suppress(BrokenPipeError):
+            if process.stdin is not None:
+                process.stdin.close()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
     def _ask(self, calls: Mapping[int, ToolCall]) -> Iterator[tuple[int, ToolAnswer]]:
         if self._spec is None:
@@ -92,8 +100,13 @@ class Toolbox:
 
     def _started(self, spec: ToolsSpec) -> subprocess.Popen[bytes]:
         if self._process is None:
+            # What can be imported here can be imported there.
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "yatt_core.tools.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                [sys.executable, "-m", "yatt_core.tools.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
             )
             ready = False
             try:

@@ -8,6 +8,7 @@ tools print goes to standard error. It ends, and its calls with it, when its inp
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -27,6 +28,8 @@ from yatt_core.installed import failure_text
 from yatt_core.tools.calls import DIED, MEMORY, RAISED, TIMEOUT
 from yatt_core.tools.registry import find_tool
 
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
 LONGEST_REASON = 300
 """Characters of a message that a failed call gives."""
 
@@ -137,8 +140,9 @@ class Worker:
 
 
 def _child(tool: Bounds, arguments: dict[str, Any], answer: int, inherited: Sequence[int]) -> None:
-    """The forked process: bounds itself, calls, and says what came of it."""
+    """The forked process: bounds itself, calls, and says what came of it. It does not outlive its parent."""
     os.setpgid(0, 0)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for descriptor in inherited:
         os.close(descriptor)
     limits = resource.getrlimit(resource.RLIMIT_AS)
