@@ -79,15 +79,28 @@ class LocalStream:
 
 
 class FewPrompts:
+    """with_images: every other prompt shows one."""
+
+    def __init__(self, with_images: bool = False) -> None:
+        self._with_images = with_images
+
     def prompt(self, reference: PromptRef) -> Prompt:
-        return Prompt(0, reference.position, f"p{reference.position}", f"question {reference.position}", "a", {})
+        number = reference.position
+        media = (f"{number:064x}",) if self._with_images and number % 2 else ()
+        return Prompt(0, number, f"p{number}", f"question {number}", "a", {}, media)
 
 
 def collect(
-    folder: Path, made: RunSpec, epoch: int = 1, shards: int = 2, toolbox: Toolbox | None = None
+    folder: Path,
+    made: RunSpec,
+    epoch: int = 1,
+    shards: int = 2,
+    toolbox: Toolbox | None = None,
+    stream: LocalStream | None = None,
+    scorer: RewardScorer | None = None,
 ) -> tuple[Sequence[ShardReceipt], LocalStream]:
     """Makes the shards of iteration 1, or what is lacking of them. toolbox: one that is open already."""
-    stream = LocalStream(made)
+    stream = stream or LocalStream(made)
     per_shard = PROMPTS // shards
     tasks = [
         ShardTask(
@@ -99,8 +112,8 @@ def collect(
         for shard in range(shards)
     ]
     with closing(Toolbox(made.rollout.tools)) as own:
-        scorer = RewardScorer(made.rewards)
-        collector = Collector(made, folder, FewPrompts(), open_codec(made, ""), scorer, toolbox or own)
+        prompts, codec = FewPrompts(made.data.has_images), open_codec(made, "")
+        collector = Collector(made, folder, prompts, codec, scorer or RewardScorer(made.rewards), toolbox or own)
         receipts = list(collector.collect(tasks, stream))
     return sorted(receipts, key=lambda receipt: receipt.key.shard), stream
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.controllers.local import collect, digests, spec_with, tool
+from tests.controllers.local import LocalStream, collect, digests, spec_with, tool
+from yatt_core.controllers.stream import Arrival
 from yatt_core.data import turn_log
 from yatt_core.data.batch import load_table
+from yatt_core.data.shard_log import ShardLog
 from yatt_core.receipts import ShardRef
+from yatt_core.rewards.scoring import RewardScorer, SampleScore
 from yatt_core.tools.calls import KINDS
 from yatt_core.tools.toolbox import Toolbox
 
@@ -193,3 +197,80 @@ def test_without_tools_nothing_of_them_is_in_the_samples(tmp_path: Path) -> None
     assert not {"turns", "tool_error"} & set(table.column_names)
     assert all(table["loss_mask"].combine_chunks().flatten().to_pylist())
     assert "turns" not in receipts[0].sums
+
+
+IMAGES = {"data__sources": [{"kind": "jsonl", "path": "p.jsonl", "image_field": "image"}]}
+
+
+def test_images_go_along_in_every_turn(tmp_path: Path) -> None:
+    receipts, stream = collect(tmp_path, spec_with(counting(tmp_path / "calls"), **IMAGES))
+    rows = table_of(tmp_path, receipts).to_pylist()
+    assert all(
+        row["media"] == ("" if row["prompt_ordinal"] % 2 == 0 else f"{row['prompt_ordinal']:064x}") for row in rows
+    )
+    shown = {row["prompt_tokens"][-1]: row["media"] for row in rows}
+    later = [request for request in stream.asked if request.question_lengths is not None]
+    assert later and any(request.media for request in later)
+    for request in later:
+        assert request.question_lengths is not None
+        lengths = request.question_lengths.tolist()
+        media = request.media or [()] * len(lengths)
+        for context, length, addresses in zip(request.prompts, lengths, media, strict=True):
+            assert len(context) > length
+            assert " ".join(addresses) == shown[int(context[length - 1])], (
+                "that of the question at the context's beginning"
+            )
+
+
+class Watched(LocalStream):
+    """Notes arrivals among what else is noted. stop: arrivals after which the rest is cut."""
+
+    def __init__(self, made: Any, notes: list[str], stop: int | None = None) -> None:
+        super().__init__(made)
+        self._notes, self._stop = notes, stop
+
+    def arrivals(self) -> Iterator[Arrival[Any]]:
+        for number, arrival in enumerate(super().arrivals()):
+            if number == self._stop:
+                return
+            self._notes.append("complete" if arrival.complete else "piece")
+            yield arrival
+
+
+class NotingScorer(RewardScorer):
+    def __init__(self, made: Any, notes: list[str]) -> None:
+        super().__init__(made.rewards)
+        self._notes = notes
+
+    def score(self, *arguments: Any) -> SampleScore:
+        self._notes.append("score")
+        return super().score(*arguments)
+
+
+def test_finished_prompts_are_scored_while_the_engine_works_on_and_the_last_when_all_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, notes = spec_with(rollout__batch_samples=8), list[str]()
+    append = ShardLog.append_responses
+
+    def noted(log: ShardLog, batch: int, table: pa.Table) -> None:
+        append(log, batch, table)
+        notes.append("durable")
+
+    monkeypatch.setattr(ShardLog, "append_responses", noted)
+    stream, scorer = Watched(made, notes), NotingScorer(made, notes)
+    receipts, _ = collect(tmp_path / "watched", made, shards=1, stream=stream, scorer=scorer)
+    before, (durable, *scores) = notes[: notes.index("complete")], notes[notes.index("complete") + 1 :]
+    assert before[:3] == ["piece", "score", "score"]
+    assert durable == "durable" and set(scores) == {"score"}
+    assert notes.count("score") == 8
+    assert digests(receipts) == digests(collect(tmp_path / "again", spec_with())[0])
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_where_the_stream_is_cut_unfinished_shards_are_left(tmp_path: Path, stop: int) -> None:
+    made = spec_with()
+    receipts, _ = collect(tmp_path, made, stream=Watched(made, [], stop))
+    assert [receipt.key.shard for receipt in receipts] == ([] if stop == 1 else [0])
+    whole, _ = collect(tmp_path, made, epoch=2)
+    assert digests(whole) == digests(collect(tmp_path / "undisturbed", made)[0])

@@ -29,7 +29,7 @@ FEW = {"data": SMALL, **VIRTUAL}
 
 def collected(source: dict[str, Any], **data: int) -> tuple[list[Prompt], list[Prompt], list[Prompt]]:
     """Held-out, probe and training prompts of a source."""
-    found = collect_prompts(run_spec(source, data={**SMALL, **data}).data, 0)
+    found = collect_prompts(run_spec(source, data={**SMALL, **data}, **VIRTUAL).data, 0)
     return list(found.held_out), list(found.probe), list(found.train[0])
 
 
