@@ -23,7 +23,6 @@ from benchmarks.common import Report, argument_parser, load_average, print_repor
 from db.ledger import Ledger
 from flows.home import Home
 from ops.cli.evaluate import kept_snapshot, snapshot_weights, wilson_interval
-from yatt_core.controllers.shards import greedy_request, split_responses
 from yatt_core.data.inputs import INPUTS, Inputs
 from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.shapes import write_shapes
@@ -32,6 +31,7 @@ from yatt_core.engines.protocol import RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.tools.dialogue import Dialogue, greedy_request
 
 CONFIG = Path(__file__).parents[1] / "configs" / "multimodal.yaml"
 TRAIN_ROWS, HELD_OUT_ROWS = 3000, 300
@@ -71,10 +71,11 @@ class Asker:
             self._codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in self.held_out
         ]
         version = self._engine.version
-        result = self._engine.generate(greedy_request(self._spec, tokens, self._codec.stop_tokens, version, media))
-        answers = [self._codec.decode(response) for response in split_responses(result)]
+        dialogue = Dialogue(self._spec.rollout, self._codec, tokens, media)
+        dialogue.hear(self._engine.generate(greedy_request(dialogue, self._codec.stop_tokens, version)))
         scores = [
-            self._scorer.score(prompt, answer, sample=0) for prompt, answer in zip(self.held_out, answers, strict=True)
+            self._scorer.score(prompt, response.text, sample=0)
+            for prompt, response in zip(self.held_out, dialogue.responses, strict=True)
         ]
         return sum(score.correct for score in scores) / len(scores)
 

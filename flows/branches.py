@@ -30,6 +30,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.keys import iteration_folder
 from yatt_core.rewards.registry import resolve
 from yatt_core.spec import RunSpec, override_spec
+from yatt_core.tools.registry import check_tools
 
 LEASE_SECONDS = 600.0
 """Life of an operator's lease; a command that died is replaced at once on its own host."""
@@ -328,6 +329,8 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int) -> None:
         )
     for part in after.rewards.parts:
         resolve(part)
+    if after.rollout.tools is not None:
+        check_tools(after.rollout.tools.functions)
 
 
 def _now() -> int:

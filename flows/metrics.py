@@ -33,6 +33,12 @@ def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
         "zero_spread_share": sums["zero_spread_groups"] / sums["prompts"],
     }
     values |= {key: value / samples for key, value in sums.items() if key.startswith("reward/")}
+    if "turns" in sums:
+        values |= {"turns": sums["turns"] / samples, "tools/calls": sums["tool_calls"]}
+        values |= {"length/policy_mean": sums["loss_tokens"] / samples}
+        values |= {
+            key.replace("tool_", "tools/", 1): value for key, value in sums.items() if key.startswith("tool_errors/")
+        }
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
 
 
@@ -41,6 +47,17 @@ def learning_metrics(prepared: PrepareReceipt, update: UpdateReceipt) -> list[Me
     skipped = {"update/skipped": 1.0} if "skipped" in update.fingerprint else {}
     values = {**prepared.metrics, **update.metrics, **skipped}
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
+
+
+def tool_seconds(telemetry: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Metric:
+    """Seconds that controllers waited for tools, added up over the shards of all attempts. telemetry: by file and shard."""
+    seconds = [
+        stages.get("tools", 0.0)
+        for name, shards in telemetry.items()
+        if name.startswith("collect.")
+        for stages in shards.values()
+    ]
+    return Metric("tools/seconds", math.fsum(seconds), TIMING)
 
 
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:
@@ -61,7 +78,7 @@ def timing_metrics(
     driver_bytes: int,
     gauges: Mapping[str, float],
 ) -> list[Metric]:
-    """Seconds by phase, tokens per second, what reached the driver, and the iteration's gauges."""
+    """Seconds by phase, the policy's tokens per second, what reached the driver, and the iteration's gauges."""
     values = {f"seconds/{phase}": value for phase, value in seconds.items()}
     values |= {
         "seconds/iteration": iteration_seconds,

@@ -21,6 +21,7 @@ from flows.metrics import (
     experience_metrics,
     learning_metrics,
     timing_metrics,
+    tool_seconds,
 )
 from flows.protocols import IterationSummary
 from flows.retention import prune_experience
@@ -30,6 +31,7 @@ from flows.transport import watch_transport
 from yatt_core.controllers.sampling import sampling_metrics
 from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.shard_log import sweep
+from yatt_core.data.telemetry import read_telemetry
 from yatt_core.errors import DataError
 from yatt_core.placement.policy import Telemetry
 from yatt_core.receipts import (
@@ -162,8 +164,10 @@ def commit(
     if evaluation is not None:
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
+    if segment.spec.rollout.tools is not None:
+        metrics.append(tool_seconds(read_telemetry(segment.folder, segment.branch, iteration)))
     metrics += timing_metrics(
-        seconds, elapsed, sums["response_tokens"], sums["samples"], segment.iteration_bytes(), segment.gauges
+        seconds, elapsed, sums["loss_tokens"], sums["samples"], segment.iteration_bytes(), segment.gauges
     )
     after = replace(
         state,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from db.ledger import Ledger
     from db.records import SnapshotRow
-    from yatt_core.engines.protocol import Tensors
+    from yatt_core.engines.protocol import GenerateResult, Tensors
     from yatt_core.spec import RunSpec
+    from yatt_core.tools.dialogue import Dialogue
 
 NORMAL_95 = 1.959963984540054
 
@@ -94,12 +96,13 @@ def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRo
 
 def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRow) -> Evaluation:
     """Verifies and loads the snapshot, answers every held-out task once, and scores the answers."""
-    from yatt_core.controllers.shards import greedy_request, split_responses
     from yatt_core.data.inputs import INPUTS, Inputs, read_manifest
     from yatt_core.data.prompts import media_of
     from yatt_core.data.text import open_codec
     from yatt_core.engines.registry import build_rollout_engine
     from yatt_core.rewards.scoring import RewardScorer
+    from yatt_core.tools.dialogue import Dialogue, greedy_request, hold
+    from yatt_core.tools.toolbox import Toolbox
 
     folder = run_folder / INPUTS
     relative = read_manifest(folder, spec)["model_path"]
@@ -108,16 +111,20 @@ def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRo
     engine = build_rollout_engine(spec, model_path, folder)
     engine.update_weights(snapshot_weights(run_folder, spec, row), row.iteration)
     prompts = Inputs.open(folder, spec).held_out
+
+    def generate(dialogue: Dialogue) -> GenerateResult:
+        return engine.generate(greedy_request(dialogue, codec.stop_tokens, row.iteration))
+
     correct, rewards = 0, []
-    for start in range(0, len(prompts), spec.rollout.batch_samples):
-        batch = prompts[start : start + spec.rollout.batch_samples]
-        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
-        request = greedy_request(spec, tokens, codec.stop_tokens, row.iteration, media_of(batch))
-        result = engine.generate(request)
-        for prompt, response in zip(batch, split_responses(result), strict=True):
-            score = scorer.score(prompt, codec.decode(response), sample=0)
-            correct += score.correct
-            rewards.append(score.total)
+    with closing(Toolbox(spec.rollout.tools)) as toolbox:
+        for start in range(0, len(prompts), spec.rollout.batch_samples):
+            batch = prompts[start : start + spec.rollout.batch_samples]
+            tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
+            responses = hold(Dialogue(spec.rollout, codec, tokens, media_of(batch)), generate, toolbox)
+            for prompt, response in zip(batch, responses, strict=True):
+                score = scorer.score(prompt, response.text, 0, response.last_turn)
+                correct += score.correct
+                rewards.append(score.total)
     low, high = wilson_interval(correct, len(prompts))
     accuracy, reward = correct / len(prompts), math.fsum(rewards) / len(prompts)
     return Evaluation(run, row.iteration, len(prompts), correct, accuracy, low, high, reward)

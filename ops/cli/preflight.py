@@ -48,6 +48,10 @@ def check_names(spec: RunSpec) -> None:
 
     for part in spec.rewards.parts:
         resolve(part)
+    if spec.rollout.tools is not None:
+        from yatt_core.tools.registry import check_tools
+
+        check_tools(spec.rollout.tools.functions)
     gym_sources = [source for source in spec.data.sources if isinstance(source, ReasoningGymSource)]
     if gym_sources:
         from yatt_core.data.gym import create_task

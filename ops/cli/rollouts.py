@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flows.home import Home
 
 REWARD_PREFIX = "reward/"
+TOOL_COLUMNS = ("turns", "tool_error")
 TEXT_COLUMNS = ("prompt_ordinal", "sample", "prompt_id", "source", "prompt", "response", "finish", "weight_version")
 SHOWN_CHARACTERS = 60
 
@@ -98,6 +99,7 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
         "reward": row["reward"],
         "rewards": rewards,
         "reward_error": row["reward_error"],
+        **{name: row[name] for name in TOOL_COLUMNS if name in row},
         "correct": row["correct"],
         "truncated": row["truncated"],
         "tokens": len(row["response_tokens"]),
@@ -134,4 +136,6 @@ def _print_whole(samples: list[dict[str, Any]]) -> None:
         write(f"reward {row['reward']:.4g} ({parts}), {row['tokens']} tokens, ended by {row['finish']}")
         if row["reward_error"]:
             write(f"reward failed: {row['reward_error']}")
+        if row.get("tool_error"):
+            write(f"tool failed: {row['tool_error']}")
         write(f"{row['prompt']}\n>>> {row['response']}\n")

@@ -35,3 +35,9 @@ def test_a_batch_counts_its_prompts_its_seeds_and_the_longest_answers():
     prompts = [np.zeros(3, np.int32), np.zeros(5, np.int32)]
     request = GenerateRequest(prompts, np.zeros((2, 4), np.uint64), 100, (), 0)
     assert bytes_of(request) == 8 * 4 + 8 * 8 + 8 * (100 * 8 + 5)
+
+
+def test_answers_that_have_to_be_shorter_count_for_less():
+    prompts, limits = [np.zeros(3, np.int32), np.zeros(5, np.int32)], np.array([100, 20], np.int32)
+    request = GenerateRequest(prompts, np.zeros((2, 4), np.uint64), 100, (), 0, limits=limits)
+    assert bytes_of(request) == 8 * 4 + 8 * 8 + 2 * 4 + 4 * (120 * 8) + 8 * 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,21 +11,21 @@ from hypothesis import strategies as st
 
 from tests.spec.trees import VIRTUAL, spec
 from yatt_core.controllers.shards import (
-    greedy_request,
     response_schema,
     response_table,
     score_schema,
     score_table,
     split_batches,
-    split_responses,
     training_request,
 )
 from yatt_core.data.experience import canonical_table, experience_schema
-from yatt_core.data.prompts import Prompt
+from yatt_core.data.prompts import Prompt, media_of
+from yatt_core.data.text import VirtualCodec
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
+from yatt_core.tools.dialogue import Dialogue, greedy_request
 
 SPEC = spec(**VIRTUAL, seed=5, rollout__samples_per_prompt=2, rollout__max_new_tokens=4, rollout__temperature=0.5)
 KEY = WorkKey("run", branch=1, iteration=3, phase="collect", wave=0, shard=2)
@@ -41,7 +43,7 @@ RESULT = GenerateResult(
     weight_version=2,
     seconds=0.1,
 )
-TEXTS = ["5", "6 7 8 9", "", "4 3"]
+CODEC = VirtualCodec(vocabulary=100, longest=16)
 
 
 @given(st.integers(0, 70), st.integers(2, 9), st.integers(2, 40))
@@ -76,18 +78,22 @@ def test_another_branch_or_iteration_has_other_noise(key):
 
 
 def test_a_greedy_request_is_one_answer_a_prompt():
-    request = greedy_request(SPEC, TOKENS, (0,), version=2)
+    request = greedy_request(Dialogue(SPEC.rollout, CODEC, TOKENS), (0,), version=2)
     assert request.greedy
     assert request.seeds.shape == (2, 1)
     assert request.max_new_tokens == 4
 
 
-def test_responses_are_split_by_length():
-    assert [response.tolist() for response in split_responses(RESULT)] == [[5, 0], [6, 7, 8, 9], [0], [4, 3, 0]]
+def responses():
+    """What a dialogue of one turn makes of the engine's answer."""
+    dialogue = Dialogue(SPEC.rollout, CODEC, [tokens for tokens in TOKENS for _ in range(2)])
+    assert dialogue.hear(RESULT) == {}
+    assert dialogue.members == ()
+    return dialogue.responses
 
 
 def test_the_table_of_responses():
-    table = response_table(REFS, PROMPTS, TOKENS, RESULT, TEXTS)
+    table = response_table(REFS, PROMPTS, TOKENS, responses(), 2)
     assert table.schema == response_schema()
     rows = table.to_pylist()
     assert [(row["prompt_ordinal"], row["sample"]) for row in rows] == [(40, 0), (40, 1), (41, 0), (41, 1)]
@@ -114,7 +120,7 @@ def test_responses_and_scores_together_are_experience():
     assert scored.column("reward/b").to_pylist() == [0.0, 1.0, 2.0, 3.0]
     assert scored.column("correct").to_pylist() == [False, True, False, False]
     assert scored.column("reward_error").to_pylist() == [None, None, "b: late", None]
-    table = response_table(REFS, PROMPTS, TOKENS, RESULT, TEXTS)
+    table = response_table(REFS, PROMPTS, TOKENS, responses(), 2)
     for field in scored.schema:
         table = table.append_column(field, scored.column(field.name))
     assert canonical_table(table).num_rows == 4
@@ -122,6 +128,22 @@ def test_responses_and_scores_together_are_experience():
 
 @pytest.mark.parametrize("parts", [[], ["a"], ["a", "b"]])
 def test_the_two_schemas_share_out_the_experience(parts):
-    responses, scores = response_schema(), score_schema(parts)
-    assert not set(responses.names) & set(scores.names)
-    assert {*responses, *scores} == set(experience_schema(parts))
+    made, scores = response_schema(), score_schema(parts)
+    assert not set(made.names) & set(scores.names)
+    assert {*made, *scores} == set(experience_schema(parts))
+
+
+def test_images_go_along_as_addresses():
+    shown = [replace(PROMPTS[0], media=("a" * 64, "b" * 64)), PROMPTS[1]]
+    media = media_of(shown)
+    assert media == (("a" * 64, "b" * 64), ()) and media_of(PROMPTS) == ()
+    assert training_request(SPEC, KEY, REFS, TOKENS, (0,), 2, media).media == media
+    assert greedy_request(Dialogue(SPEC.rollout, CODEC, TOKENS, media), (0,), 2).media == media
+    table = response_table(REFS, shown, TOKENS, responses(), 2, with_images=True)
+    assert table.column("media").to_pylist() == [f"{'a' * 64} {'b' * 64}"] * 2 + [""] * 2
+    assert table.drop_columns(["media"]).equals(response_table(REFS, shown, TOKENS, responses(), 2))
+
+
+def test_a_run_with_images_has_their_column_though_a_batch_shows_none():
+    table = response_table(REFS, PROMPTS, TOKENS, responses(), 2, with_images=True)
+    assert table.column("media").to_pylist() == [""] * 4

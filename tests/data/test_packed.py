@@ -128,6 +128,15 @@ def test_a_request_travels_as_one_buffer_and_arrives_read_only():
         arrived.seeds[0, 0] = 1
 
 
+def test_limits_and_lengths_of_questions_travel_in_the_buffer():
+    prompts, seeds = [np.arange(7, dtype=np.int32)] * 400, np.zeros((400, 1), np.uint64)
+    limits, questions = np.arange(400, dtype=np.int32), np.full(400, 5, np.int32)
+    request = GenerateRequest(prompts, seeds, 400, (1,), 3, limits=limits, question_lengths=questions)
+    arrived, in_band, buffers = through_the_wire(request)
+    assert len(buffers) == 1 and in_band < 1000
+    assert same(arrived.limits, limits) and same(arrived.question_lengths, questions)
+
+
 def test_an_answer_travels_as_one_buffer_and_arrives_read_only():
     lengths = np.full(500, 20, np.int32)
     tokens, log_probs = np.arange(10_000, dtype=np.int32), np.linspace(-1, 0, 10_000, dtype=np.float32)

@@ -131,6 +131,65 @@ def test_a_system_prompt_is_never_lost_in_silence(byte_pairs, template, message)
         open_codec(spec, str(set_template(byte_pairs, template)))
 
 
+TOOLS = {"functions": [{"name": "calculator", "function": "calculator"}], "max_result_tokens": 12, "max_turns": 2}
+WITH_TOOLS = "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }} {% endfor %}" + TURNS
+
+
+def test_a_result_stands_between_two_turns_as_the_chat_template_frames_it(byte_pairs):
+    codec = open_codec(run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": TOOLS}), str(byte_pairs))
+    wrapped = PreTrainedTokenizerFast.from_pretrained(byte_pairs)
+    tokens, shown = codec.encode_result("42")
+    assert (wrapped.decode(tokens), shown) == ("<|tool|>42<|end|><|assistant|>", "42"), (
+        "the policy ended its turn itself"
+    )
+    tokens, shown = codec.encode_result("1234567890" * 5)
+    assert len(tokens) <= 12 and shown and "1234567890".startswith(shown), "cut where it is too long"
+    assert wrapped.decode(tokens) == f"<|tool|>{shown}<|end|><|assistant|>"
+    with pytest.raises(ConfigurationError, match="the spec has none"):
+        open_codec(run_spec(SPELL), str(byte_pairs)).encode_result("42")
+
+
+def test_a_result_for_a_tokenizer_of_the_run_s_own_and_for_one_without_a_template(trained, byte_pairs):
+    spec = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": TOOLS})
+    tokens, _ = open_codec(spec, str(trained)).encode_result("sun")
+    assert PreTrainedTokenizerFast.from_pretrained(trained).decode(tokens) == "sun<sep>"
+    roomy = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": {**TOOLS, "max_result_tokens": 40}})
+    tokens, _ = open_codec(roomy, str(set_template(byte_pairs, None))).encode_result("sun")
+    assert PreTrainedTokenizerFast.from_pretrained(byte_pairs).decode(tokens) == "\n<tool_result>sun</tool_result>\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "change", "message"),
+    [
+        ("{{ raise_exception('no tools') }}", {}, "rollout.tools: the model's chat template refuses .* no tools"),
+        (
+            "{{ messages[0]['content'] }}",
+            {},
+            "rollout.tools: the model's chat template does not show what a tool answers",
+        ),
+        (
+            TURNS,
+            {"max_result_tokens": 3},
+            "rollout.tools.max_result_tokens: .* one letter takes 11 tokens, 3 are allowed",
+        ),
+    ],
+)
+def test_a_result_is_never_lost_in_silence(byte_pairs, template, change, message):
+    spec = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": {**TOOLS, **change}})
+    with pytest.raises(ConfigurationError, match=message):
+        open_codec(spec, str(set_template(byte_pairs, template)))
+
+
+def test_descriptions_of_tools_go_through_the_chat_template(byte_pairs):
+    described = {**TOOLS, "functions": [{**TOOLS["functions"][0], "description": "adds"}]}
+    spec = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": described})
+    with pytest.raises(ConfigurationError, match=r"rollout\.tools\.functions 'calculator': .* shows no tools"):
+        open_codec(spec, str(byte_pairs))
+    codec = open_codec(spec, str(set_template(byte_pairs, WITH_TOOLS)))
+    shown = PreTrainedTokenizerFast.from_pretrained(byte_pairs).decode(codec.encode_prompt("hi"))
+    assert shown == "calculator: adds <|user|>hi<|end|><|assistant|>"
+
+
 def test_a_prompt_is_the_same_on_every_day(byte_pairs):
     codec = open_codec(
         run_spec(SPELL), str(set_template(byte_pairs, "{{ strftime_now('%d %b %Y') }}|{{ date_string }}"))

@@ -92,7 +92,7 @@ def test_every_part_is_frozen():
 
 def test_the_digest_is_pinned():
     """A change here makes every run in a ledger look like another spec; it has to be meant."""
-    assert spec(name="pinned").digest == "9e98cc4acff56aaf4699c26079fc97a56e7096870508d8e6e4c7703c37720bb3"
+    assert spec(name="pinned").digest == "b08f074d130cdb41b9004f78a4210877895922a4b0018e06b6e0e16fbc181c2b"
 
 
 def test_the_digest_does_not_depend_on_the_order_of_keys_or_on_how_values_are_written():
@@ -182,6 +182,7 @@ def test_a_cut_of_stragglers_stands_in_the_way_of_exactness():
     assert not spec().samples_dynamically
 
 
+CALCULATOR = [{"name": "calculator", "function": "calculator"}]
 TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
 
 
@@ -231,6 +232,22 @@ TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
         (
             {"model": {"kind": "from_config", "hidden_size": 96, "heads": 6}},
             "model: heads 6 is no multiple of key_value_heads 4",
+        ),
+        (
+            {
+                "rollout__max_new_tokens": 32,
+                "rollout__tools": {"functions": CALCULATOR, "max_turns": 3, "max_result_tokens": 16},
+                "model": {"kind": "from_config", "max_positions": 64},
+            },
+            "rollout.max_new_tokens: 32 with 32 of tools leaves no room for a prompt in model.max_positions 64",
+        ),
+        (
+            {"rollout__tools": {"functions": CALCULATOR * 2}},
+            "rollout.tools.functions: two tools have the same name in ['calculator', 'calculator']",
+        ),
+        (
+            {"rollout__tools": {"functions": [{**CALCULATOR[0], "deterministic": False}]}},
+            "exact: set it to false, because the tool 'calculator' is not deterministic",
         ),
         (
             {"rewards__parts__0__name": "mean"},

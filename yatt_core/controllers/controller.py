@@ -7,78 +7,27 @@ decode batches and files follow the logical shards.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from typing import Any
 
 from yatt_core.cluster.presence import Presence
-from yatt_core.controllers.generation import Arrival, GenerationStream
+from yatt_core.controllers.collecting import Collector, OpenBatch
+from yatt_core.controllers.generation import GenerationStream
 from yatt_core.controllers.in_flight import BytesInFlight
-from yatt_core.controllers.shards import (
-    greedy_request,
-    response_table,
-    score_table,
-    split_batches,
-    split_responses,
-    training_request,
-)
 from yatt_core.data.inputs import Inputs, materialise
-from yatt_core.data.prompts import Prompt, media_of
-from yatt_core.data.shard_log import ShardLog, adopt
-from yatt_core.data.shard_plan import shard_plan
+from yatt_core.data.prompts import media_of
 from yatt_core.data.text import TextCodec, open_codec
-from yatt_core.engines.pieces import join_pieces
-from yatt_core.engines.protocol import GeneratePiece, Int32
 from yatt_core.errors import InfrastructureError
-from yatt_core.logs import actor_logs, log_context, timed
-from yatt_core.receipts import (
-    PEAK_BYTES,
-    ActorIdentity,
-    EvaluateReceipt,
-    EvaluateTask,
-    InputsReceipt,
-    ShardReceipt,
-    ShardTask,
-)
-from yatt_core.rewards.scoring import RewardScorer, SampleScore
+from yatt_core.logs import actor_logs, log_context
+from yatt_core.receipts import ActorIdentity, EvaluateReceipt, EvaluateTask, InputsReceipt, ShardReceipt, ShardTask
+from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
+from yatt_core.tools.dialogue import Dialogue, greedy_request
+from yatt_core.tools.toolbox import Toolbox
 
-
-@dataclass(slots=True)
-class _Answered:
-    """What has come of a decode batch: its pieces, and by the number of the prompt its responses' texts and their scores."""
-
-    pieces: list[GeneratePiece] = field(default_factory=list)
-    texts: dict[int, list[str]] = field(default_factory=dict)
-    scores: dict[int, list[SampleScore]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _OpenShard:
-    """A shard under way: its prompts, and what its decode batches have come to so far."""
-
-    task: ShardTask
-    log: ShardLog
-    prompts: list[Prompt]
-    tokens: list[Int32]
-    batches: list[range]
-    answered: defaultdict[int, _Answered] = field(default_factory=lambda: defaultdict(_Answered))
-    finished: dict[int, pa.Table] = field(default_factory=dict)
-    timing: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        return len(self.finished) == len(self.batches)
-
-
-T = TypeVar("T")
-
-_Step = tuple[_OpenShard, int]
-"""A decode batch: its shard, and its number within it."""
+_Rows = tuple[range, Dialogue]
+"""A decode batch of held-out tasks: which they are, and what was said to them so far."""
 
 
 class Controller:
@@ -91,6 +40,7 @@ class Controller:
         self._identity = actor_logs(self._folder, self._name, epoch)
         self._presence = Presence(self._folder, self._name, epoch, self._spec.recovery.grace_seconds)
         self._scorer = RewardScorer(self._spec.rewards)
+        self._toolbox = Toolbox(self._spec.rollout.tools)
         self._inputs: Inputs | None = None
         self._codec: TextCodec | None = None
         self._dispatcher: Any = None
@@ -119,25 +69,15 @@ class Controller:
         """
         if not tasks:
             return
+        inputs, codec = self._ready()
         in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
+        collector = Collector(self._spec, self._folder, inputs, codec, self._scorer, self._toolbox)
         with (
             self._presence.serving("collect", tasks[0].epoch),
-            GenerationStream[_Step](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
+            GenerationStream[OpenBatch](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
             log_context(iteration=tasks[0].key.iteration, phase="collect"),
         ):
-            for task in tasks:
-                if (adopted := adopt(self._folder, task.key, shard_plan(self._spec, task))) is not None:
-                    yield adopted
-                    continue
-                shard = self._open(task)
-                self._submit(shard, stream)
-                if shard.complete:
-                    yield self._seal(shard, in_flight)
-            for arrival in stream.arrivals():
-                shard, batch = arrival.tag
-                self._take(shard, batch, arrival)
-                if shard.complete:
-                    yield self._seal(shard, in_flight)
+            yield from collector.collect(tasks, stream)
 
     def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
         """Answers held-out tasks greedily and counts the right answers."""
@@ -148,118 +88,27 @@ class Controller:
         in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
         with (
             self._presence.serving("evaluate", task.epoch),
-            GenerationStream[range](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
+            GenerationStream[_Rows](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
             log_context(iteration=task.key.iteration, phase="evaluate"),
         ):
             for start in range(0, len(prompts), size):
                 rows = range(start, min(start + size, len(prompts)))
                 batch = [prompts[i] for i in rows]
                 tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
-                version, media = task.weight_version, media_of(batch)
-                stream.submit(rows, greedy_request(self._spec, tokens, codec.stop_tokens, version, media))
-            for rows, result in stream.results():
-                for row, response in zip(rows, split_responses(result), strict=True):
-                    score = self._scorer.score(prompts[row], codec.decode(response), sample=0)
+                dialogue = Dialogue(self._spec.rollout, codec, tokens, media_of(batch))
+                stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
+            for (rows, dialogue), result in stream.results():
+                dialogue.tell(dict(self._toolbox.answer(dialogue.hear(result))))
+                if dialogue.members:
+                    stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
+                    continue
+                for row, response in zip(rows, dialogue.responses, strict=True):
+                    score = self._scorer.score(prompts[row], response.text, 0, response.last_turn)
                     correct += score.correct
                     rewards[row] = score.total
         return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))
-
-    def _open(self, task: ShardTask) -> _OpenShard:
-        inputs, codec = self._ready()
-        prompts = [inputs.prompt(ref) for ref in task.prompts]
-        tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in prompts]
-        log = ShardLog(self._folder, task.key, task.epoch, shard_plan(self._spec, task))
-        return _OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self._spec))
-
-    def _submit(self, shard: _OpenShard, stream: GenerationStream[_Step]) -> None:
-        """Asks for what the shard still lacks; a batch whose responses are on disk is only scored."""
-        _, codec = self._ready()
-        for index, rows in enumerate(shard.batches):
-            if (responses := shard.log.responses(index)) is not None:
-                self._score(shard, index, responses)
-                continue
-            refs = [shard.task.prompts[i] for i in rows]
-            tokens = [shard.tokens[i] for i in rows]
-            media, version = media_of([shard.prompts[i] for i in rows]), shard.task.weight_version
-            request = training_request(self._spec, shard.task.key, refs, tokens, codec.stop_tokens, version, media)
-            stream.submit((shard, index), request)
-
-    def _take(self, shard: _OpenShard, batch: int, arrival: Arrival[_Step]) -> None:
-        """Scores finished prompts of a decode batch; those that complete it only when all its responses are durable."""
-        _, codec = self._ready()
-        answered, samples = shard.answered[batch], self._spec.rollout.samples_per_prompt
-        answered.pieces.append(arrival.piece)
-        texts = [codec.decode(response) for response in split_responses(arrival.piece.result)]
-        for place, prompt in enumerate(arrival.piece.prompts):
-            answered.texts[prompt] = texts[place * samples : (place + 1) * samples]
-        responses = self._keep(shard, batch, answered) if arrival.complete else None
-        with timed(shard.timing, "reward"):
-            for prompt in arrival.piece.prompts:
-                answered.scores[prompt] = [
-                    self._scorer.score(shard.prompts[shard.batches[batch][prompt]], text, sample)
-                    for sample, text in enumerate(answered.texts[prompt])
-                ]
-        if responses is not None:
-            del shard.answered[batch]
-            self._finish(shard, batch, responses, _in_order(answered.scores))
-
-    def _keep(self, shard: _OpenShard, batch: int, answered: _Answered) -> pa.Table:
-        """Makes the responses of a whole decode batch durable."""
-        rows, result = shard.batches[batch], join_pieces(answered.pieces).result
-        shard.timing["generate"] = shard.timing.get("generate", 0.0) + result.seconds
-        with timed(shard.timing, "log"):
-            responses = response_table(
-                [shard.task.prompts[i] for i in rows],
-                [shard.prompts[i] for i in rows],
-                [shard.tokens[i] for i in rows],
-                result,
-                _in_order(answered.texts),
-                self._spec.data.has_images,
-            )
-            shard.log.append_responses(batch, responses)
-        return responses
-
-    def _score(self, shard: _OpenShard, batch: int, responses: pa.Table) -> None:
-        """Adds the scores to responses that were on disk: those on disk, or new ones."""
-        if (scores := shard.log.scores(batch)) is not None:
-            shard.finished[batch] = _joined(responses, scores)
-            return
-        prompts = [shard.prompts[i] for i in shard.batches[batch] for _ in range(self._spec.rollout.samples_per_prompt)]
-        texts = responses.column("response").to_pylist()
-        samples = responses.column("sample").to_pylist()
-        with timed(shard.timing, "reward"):
-            scored = [
-                self._scorer.score(prompt, text, sample)
-                for prompt, text, sample in zip(prompts, texts, samples, strict=True)
-            ]
-        self._finish(shard, batch, responses, scored)
-
-    def _finish(self, shard: _OpenShard, batch: int, responses: pa.Table, scored: Sequence[SampleScore]) -> None:
-        """Makes the scores of durable responses durable too."""
-        with timed(shard.timing, "log"):
-            scores = score_table([part.name for part in self._spec.rewards.parts], scored)
-            shard.log.append_scores(batch, scores)
-        shard.finished[batch] = _joined(responses, scores)
-
-    def _seal(self, shard: _OpenShard, in_flight: BytesInFlight) -> ShardReceipt:
-        with timed(shard.timing, "seal"):
-            table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
-            receipt = shard.log.seal(table, shard.timing)
-        return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(in_flight.peak)})
 
     def _ready(self) -> tuple[Inputs, TextCodec]:
         if self._inputs is None or self._codec is None:
             raise InfrastructureError(f"{self._name} was asked to work before it was loaded")
         return self._inputs, self._codec
-
-
-def _in_order(by_prompt: Mapping[int, Sequence[T]]) -> list[T]:
-    """What each prompt's samples have, in the order of the prompts."""
-    return [value for prompt in sorted(by_prompt) for value in by_prompt[prompt]]
-
-
-def _joined(responses: pa.Table, scores: pa.Table) -> pa.Table:
-    """Responses with the columns of their scores."""
-    for name in scores.column_names:
-        responses = responses.append_column(scores.schema.field(name), scores.column(name))
-    return responses

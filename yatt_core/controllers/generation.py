@@ -11,18 +11,17 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self
 
 import ray
 
 from yatt_core.cluster.metering import unwrap_ray_error
 from yatt_core.controllers.in_flight import BytesInFlight, bytes_of
+from yatt_core.controllers.stream import Arrival, Tag
 from yatt_core.engines.pieces import join_pieces
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.errors import CutError, FencedError, InfrastructureError
 from yatt_core.fence import EpochFence
-
-Tag = TypeVar("Tag")
 
 
 @dataclass(slots=True)
@@ -42,18 +41,6 @@ class _Grant:
     number: int
     instance: int
     engine: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival(Generic[Tag]):
-    """Finished prompts of a decode batch. number: of the batch, in the order of submission. complete: with them the whole
-    batch is there.
-    """
-
-    number: int
-    tag: Tag
-    piece: GeneratePiece
-    complete: bool
 
 
 class GenerationStream(Generic[Tag]):
@@ -78,6 +65,11 @@ class GenerationStream(Generic[Tag]):
     ) -> None:
         if self._queued or self._running or kind is not None:
             self._dispatcher.forget.remote(self._owner)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that were under way at once."""
+        return self._in_flight.peak
 
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
         """Asks for an engine for a decode batch, at once or when there is room for its bytes; in the order of submission."""

@@ -12,8 +12,10 @@ RESPONSE_BYTES = 5
 
 def bytes_of(request: GenerateRequest) -> int:
     """Bytes of a decode batch and of the longest answer to it; an upper bound, since most responses end early."""
-    asked = sum(int(prompt.nbytes) for prompt in request.prompts) + int(request.seeds.nbytes)
-    return asked + int(request.seeds.size) * (request.max_new_tokens * TOKEN_BYTES + RESPONSE_BYTES)
+    given = (request.seeds, request.limits, request.question_lengths)
+    asked = sum(int(array.nbytes) for array in (*request.prompts, *given) if array is not None)
+    tokens = int(request.prompt_limits.sum()) * int(request.seeds.shape[1])
+    return asked + tokens * TOKEN_BYTES + int(request.seeds.size) * RESPONSE_BYTES
 
 
 class BytesInFlight:

@@ -20,9 +20,10 @@ import pyarrow as pa
 from yatt_core.data.columns import Array, Int64, fixed_column, ragged_column, text_column
 from yatt_core.errors import DataError
 from yatt_core.receipts import GroupFacts
+from yatt_core.tools.calls import KINDS
 
 PART_PREFIX = "reward/"
-FINISH_STOP, FINISH_LENGTH = "stop", "length"
+FINISH_STOP, FINISH_LENGTH, FINISH_TURNS = "stop", "length", "turns"
 DIGEST_HEADER = b"yatt.experience.1\0"
 
 _COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
@@ -152,7 +153,8 @@ def sums_of(table: pa.Table) -> dict[str, float]:
     """Additive statistics of a canonical table; the sum over shards is that of the iteration.
 
     Token sums are over samples. `log_prob_sampler` is summed over the tokens that count (`loss_tokens`).
-    `zero_spread_groups`: prompts whose samples all got the same reward.
+    `zero_spread_groups`: prompts whose samples all got the same reward. Where responses have turns: `turns`, calls that
+    were answered, and samples with a failed call, by the kind of their first one.
     """
     rewards = fixed_column(table, "reward")
     bounds = group_offsets(fixed_column(table, "prompt_ordinal"))
@@ -173,9 +175,18 @@ def sums_of(table: pa.Table) -> dict[str, float]:
         "reward_squared": math.fsum(rewards * rewards),
         "log_prob_sampler": _sum_by_group(log_probs, mask, offsets[bounds]),
     }
+    if "turns" in table.column_names:
+        sums |= _sums_of_tools(table)
     for part in parts_of(table):
         sums[PART_PREFIX + part] = math.fsum(fixed_column(table, PART_PREFIX + part))
     return sums
+
+
+def _sums_of_tools(table: pa.Table) -> dict[str, float]:
+    turns = fixed_column(table, "turns")
+    errors = [text.partition(":")[0] for text in table.column("tool_error").to_pylist() if text is not None]
+    by_kind = {f"tool_errors/{kind}": float(errors.count(kind)) for kind in KINDS}
+    return {"turns": float(turns.sum()), "tool_calls": float((turns - 1).sum()), **by_kind}
 
 
 def _sum_by_group(values: Array, mask: Array, bounds: Int64) -> float:

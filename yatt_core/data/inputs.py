@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import shutil
+import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -34,6 +35,7 @@ from yatt_core.receipts import InputsReceipt, PromptRef
 from yatt_core.spec.model import ModelFolder
 from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
+from yatt_core.tools.calls import CALL, split_turns
 
 INPUTS, MANIFEST, MODEL = "inputs", "manifest.json", "model"
 TRAIN, HELD_OUT, PROBE = "train.parquet", "held_out.parquet", "probe.parquet"
@@ -108,8 +110,12 @@ def identity(spec: RunSpec) -> str:
     for source in data["sources"]:
         if source.get("image_field", "") is None:
             del source["image_field"]  # younger than the inputs of some runs, and nothing to one without images
-    model = None if spec.virtual else spec.model.model_dump(mode="json", exclude_none=True)  # a vision tower is younger too
-    return json_digest({"seed": spec.seed, "data": data, "model": model})
+    model = None if spec.virtual else spec.model.model_dump(mode="json")
+    if model is not None and model.get("vision", "") is None:
+        del model["vision"]  # younger than the inputs of some runs, and nothing to a model of text alone
+    # A tokenizer of the run's own knows what calls and results are written with.
+    tools = {} if spec.rollout.tools is None or model is None else {"tools": True}
+    return json_digest({"seed": spec.seed, "data": data, "model": model, **tools})
 
 
 class Inputs:
@@ -245,10 +251,11 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
         return ModelFacts("", {}, spec.rollout.engine.vocabulary, 0)
     if isinstance(spec.model, ModelFolder):
         return describe_model(Path(spec.model.path).resolve())
-    files = [PromptFile(folder / name) for name in (TRAIN, PROBE)]
+    files, with_tools = [PromptFile(folder / name) for name in (TRAIN, PROBE)], spec.rollout.tools is not None
     answers = (answer for file in files for answer in file.column("answer") if answer is not None)
-    others = itertools.chain(answers, [spec.data.system_prompt or ""])
-    tokenizer = train_tokenizer(spec.model.tokenizer, _Texts(files), others, with_images=spec.model.vision is not None)
+    others = itertools.chain(answers, [spec.data.system_prompt or "", string.printable if with_tools else ""])
+    texts = _Texts(files, with_tools)
+    tokenizer = train_tokenizer(spec.model.tokenizer, texts, others, with_images=spec.model.vision is not None)
     vocabulary: int = tokenizer.get_vocab_size()
     (folder / MODEL).mkdir()
     save_tokenizer(tokenizer, folder / MODEL, spec.model.max_positions)
@@ -258,12 +265,20 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The texts of some files' prompts, read whenever they are walked."""
+    """The texts of some files' prompts, read whenever they are walked; with tools also the turns of answers that call them."""
 
     files: Sequence[PromptFile]
+    with_tools: bool
 
     def __iter__(self) -> Iterator[str]:
-        return itertools.chain.from_iterable(file.column("text") for file in self.files)
+        for file in self.files:
+            yield from file.column("text")
+        for answer in self._answers() if self.with_tools else ():
+            if answer is not None and CALL in answer:
+                yield from split_turns(answer)[0]
+
+    def _answers(self) -> Iterator[str | None]:
+        return itertools.chain.from_iterable(file.column("answer") for file in self.files)
 
 
 def _row_digest(part: str, prompt: Prompt) -> str:

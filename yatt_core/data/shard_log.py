@@ -1,10 +1,10 @@
 """The log of one logical shard: grows by chunks, is sealed once, and survives a kill at any instant.
 
-Consumes tables of responses and of scores, one each per decode batch; makes each durable before it returns. Sealing compacts
-them to `samples.parquet` and publishes the manifest last: a shard is finished when its manifest is durable. Whoever takes
-the shard over, under a later epoch or the same, finds chunks and sealed shards here, so that nothing finished is generated
-or scored again. Each writer has a folder of its own, since one that counts as lost may still live on a node that cannot be
-reached.
+Consumes tables of responses and of scores, one each per decode batch (and before them its turns, where responses have
+several: `turn_log`); makes each durable before it returns. Sealing compacts them to `samples.parquet` and publishes the
+manifest last: a shard is finished when its manifest is durable. Whoever takes the shard over, under a later epoch or the
+same, finds chunks and sealed shards here, so that nothing finished is generated or scored again. Each writer has a folder of
+its own, since one that counts as lost may still live on a node that cannot be reached.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from yatt_core.data.batch import SAMPLES_FILE, SHARD_KIND, load_table
 from yatt_core.data.chunks import Chunk, read_chunk, write_chunk
 from yatt_core.data.columns import fixed_column
 from yatt_core.data.experience import canonical_table, group_digests, group_facts, sums_of
+from yatt_core.data.turn_log import TurnLog
 from yatt_core.errors import DataError, FencedError
 from yatt_core.keys import WorkKey, iteration_folder, shard_folder
 from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
@@ -65,6 +66,10 @@ class ShardLog:
                 self._answered[batch] = chunk.sha256
                 return chunk.table
         return None
+
+    def turns(self, batch: int) -> TurnLog:
+        """The log of a decode batch's turns, for responses that have several."""
+        return TurnLog(self._folders, batch, self._plan, self._own_folder)
 
     def scores(self, batch: int) -> pa.Table | None:
         """The scores of exactly the responses that this log holds for the batch, where there are any."""

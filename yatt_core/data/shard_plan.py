@@ -10,7 +10,10 @@ from yatt_core.digests import json_digest
 from yatt_core.receipts import ShardTask
 from yatt_core.spec import RunSpec
 
-_SPEED = {"engine": {"instances", "base_seconds", "seconds_per_sequence", "clock_factor"}}
+_SPEED = {
+    "engine": {"instances", "base_seconds", "seconds_per_sequence", "clock_factor"},
+    "tools": {"parallel_calls"},
+}
 
 
 def shard_plan(spec: RunSpec, task: ShardTask) -> str:

@@ -20,11 +20,14 @@ from jinja2 import TemplateError
 
 from yatt_core.data.image_tokens import ImageTokens, image_tokens
 from yatt_core.data.model_folder import read_config
+from yatt_core.data.result_text import ResultEncoder, TemplateFrame, check_tools_are_shown, frame_by_tags
 from yatt_core.data.tokenizer import load_tokenizer
 from yatt_core.engines.protocol import Int32
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.tools import ToolsSpec
+from yatt_core.tools.calls import CALL, CALL_END
 
 TEMPLATE_DATE = "26 Jul 2024"
 """What chat templates that ask for the date are told, so that a prompt is the same on every day."""
@@ -58,7 +61,11 @@ class TextCodec(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
-        """Text of a response, without its stop token and special tokens."""
+        """Text of a response, or of a turn of it, without its stop token and special tokens."""
+        ...
+
+    def encode_result(self, text: str) -> tuple[Int32, str]:
+        """Tokens between a turn that calls a tool and the next one, [length]; and the result's text, cut where it is too long."""
         ...
 
 
@@ -72,14 +79,17 @@ class PromptCodec:
         longest: int,
         stop_tokens: Sequence[int],
         images: ImageTokens | None = None,
+        tools: ToolsSpec | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._images = images
+        self._shown_tools = [tool.schema_for_templates for tool in tools.functions if tool.description] if tools else []
         self._system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
         self._longest = longest
         self._stop_tokens = tuple(sorted(set(stop_tokens)))
         if system_prompt is not None:
             self._check_system_prompt(system_prompt)
+        self._results = None if tools is None else self._result_encoder(tools)
 
     @property
     def stop_tokens(self) -> tuple[int, ...]:
@@ -136,6 +146,12 @@ class PromptCodec:
         ids = _without_stop(tokens, self._stop_tokens)
         return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def encode_result(self, text: str) -> tuple[Int32, str]:
+        """As the protocol says: framed by the chat template's tool message, or by tags where there is no template."""
+        if self._results is None:
+            raise ConfigurationError("rollout.tools: the spec has none, so that no result of a tool can be encoded")
+        return self._results(text)
+
     def _encode_bare(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -145,10 +161,18 @@ class PromptCodec:
                 messages,
                 tokenize=False,
                 add_generation_prompt=True,
+                tools=self._shown_tools or None,
                 date_string=TEMPLATE_DATE,
                 strftime_now=lambda _: TEMPLATE_DATE,
             )
         )
+
+    def _result_encoder(self, tools: ToolsSpec) -> ResultEncoder:
+        has_template = self._tokenizer.chat_template is not None
+        frame = TemplateFrame(self._render, self._system) if has_template else frame_by_tags
+        if self._shown_tools:
+            check_tools_are_shown(self._tokenizer.chat_template, self._render, self._system, tools)
+        return ResultEncoder(self._encode_bare, frame, self._stop_tokens, tools.max_result_tokens)
 
     def _check_system_prompt(self, system_prompt: str) -> None:
         """Raises `ConfigurationError` where a system prompt would be lost in silence."""
@@ -171,9 +195,14 @@ class VirtualCodec:
 
     stop_tokens = (0,)
 
-    def __init__(self, vocabulary: int, longest: int) -> None:
+    def __init__(
+        self, vocabulary: int, longest: int, tools: ToolsSpec | None = None, tool_call_share: float = 0.0
+    ) -> None:
         self.vocabulary = vocabulary
         self._longest = longest
+        self._tools = [tool.name for tool in tools.functions] if tools else []
+        self._longest_result = tools.max_result_tokens if tools else 0
+        self._calls_below = tool_call_share * vocabulary if tools else 0.0
 
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
         """Bytes of a prompt: [length]; images take no room. Raises `DataError` that names a prompt that is too long."""
@@ -184,18 +213,29 @@ class VirtualCodec:
         return np.array([*text.encode(), *self.stop_tokens], dtype=np.int32)
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
-        """Token ids of a response, without the one that ends it."""
-        return " ".join(map(str, _without_stop(tokens, self.stop_tokens)))
+        """Token ids of a response, without the one that ends it; a call of a tool where the first id is low enough."""
+        ids = _without_stop(tokens, self.stop_tokens)
+        if ids and ids[0] < self._calls_below:
+            name = self._tools[ids[0] % len(self._tools)]
+            call = {"name": name, "arguments": {"expression": " + ".join(map(str, ids[:2]))}}
+            return f"{CALL}{json.dumps(call)}{CALL_END}"
+        return " ".join(map(str, ids))
+
+    def encode_result(self, text: str) -> tuple[Int32, str]:
+        """Bytes of a result, cut where it is too long, and the text of those that are left."""
+        data = text.encode()[: self._longest_result]
+        return np.array(list(data), dtype=np.int32), data.decode(errors="ignore")
 
 
 def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
     """The codec of a run. model_path: its Hugging Face folder; unused in a virtual run.
 
     Raises `ConfigurationError` for a tokenizer that cannot be loaded or has no end, for stop strings that are not single
-    tokens, and for a system prompt that the chat template does not take.
+    tokens, and for a system prompt or tool messages that the chat template does not take.
     """
     if isinstance(spec.rollout.engine, VirtualRollout):
-        return VirtualCodec(spec.rollout.engine.vocabulary, spec.data.max_prompt_tokens)
+        engine = spec.rollout.engine
+        return VirtualCodec(engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_share)
     folder = Path(model_path)
     config = read_config(folder)
     tokenizer = load_tokenizer(folder)
@@ -203,8 +243,8 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
         raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
     stop = [tokenizer.eos_token_id, *_generation_stops(folder, config)]
     stop += [_single_token(tokenizer, text) for text in spec.rollout.stop]
-    images = image_tokens(config, tokenizer)
-    return PromptCodec(tokenizer, spec.data.system_prompt, _longest_prompt(spec, config), stop, images)
+    images, longest = image_tokens(config, tokenizer), _longest_prompt(spec, config)
+    return PromptCodec(tokenizer, spec.data.system_prompt, longest, stop, images, spec.rollout.tools)
 
 
 def _longest_prompt(spec: RunSpec, config: dict[str, Any]) -> int:
@@ -212,10 +252,10 @@ def _longest_prompt(spec: RunSpec, config: dict[str, Any]) -> int:
     positions = config.get("text_config", config).get("max_position_embeddings")
     if positions is None:
         return spec.data.max_prompt_tokens
-    room = int(positions) - spec.rollout.max_new_tokens
+    room = int(positions) - spec.rollout.max_response_tokens
     if room < 1:
         raise ConfigurationError(
-            f"rollout.max_new_tokens: {spec.rollout.max_new_tokens} leaves no room for a prompt in the model's "
+            f"rollout.max_new_tokens: {spec.rollout.max_response_tokens} leaves no room for a prompt in the model's "
             f"{positions} positions"
         )
     return min(spec.data.max_prompt_tokens, room)

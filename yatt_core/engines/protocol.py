@@ -52,8 +52,10 @@ class GenerateRequest:
 
     prompts: P arrays of token ids. seeds: [P, S], one per response. stop_tokens end a response and are part of it.
     greedy: take the likeliest token; seeds and temperature are then unused (log-probabilities are at temperature 1).
-    media: content addresses of each prompt's images, P tuples; empty for prompts of text alone. It travels as one buffer,
-    and arrives with arrays that cannot be written to.
+    media: content addresses of each prompt's images, P tuples; empty for prompts of text alone. limits: [P], at most
+    max_new_tokens, where the responses to some prompts may be shorter than to others. question_lengths: [P], where prompts
+    hold earlier turns: tokens of the question in front, in which alone images are shown. It travels as one buffer, and
+    arrives with arrays that cannot be written to.
     """
 
     prompts: Sequence[Int32]
@@ -65,12 +67,25 @@ class GenerateRequest:
     top_p: float = 1.0
     greedy: bool = False
     media: Sequence[tuple[str, ...]] = ()
+    limits: Int32 | None = None
+    question_lengths: Int32 | None = None
+
+    @property
+    def prompt_limits(self) -> Int32:
+        """Most new tokens of the responses to each prompt, [P]."""
+        if self.limits is not None:
+            return self.limits
+        return np.full(len(self.prompts), self.max_new_tokens, dtype=np.int32)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """pickle's way: the arrays packed, all else as it is."""
         tokens, lengths = flatten(self.prompts, np.int32)
-        arrays = pack_arrays({"tokens": tokens, "lengths": lengths, "seeds": self.seeds})
-        return _request_of, (arrays, _others(self, "prompts", "seeds"))
+        arrays = {"tokens": tokens, "lengths": lengths, "seeds": self.seeds}
+        given = {name: array for name in _OPTIONAL_ARRAYS if (array := getattr(self, name)) is not None}
+        return _request_of, (pack_arrays({**arrays, **given}), _others(self, "prompts", "seeds", *given))
+
+
+_OPTIONAL_ARRAYS = ("limits", "question_lengths")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +131,10 @@ def _others(message: GenerateRequest | GenerateResult, *arrays: str) -> dict[str
 
 
 def _request_of(packed: PackedArrays, others: Mapping[str, Any]) -> GenerateRequest:
-    arrays = packed.arrays()
-    return GenerateRequest(prompts=split(arrays["tokens"], arrays["lengths"]), seeds=arrays["seeds"], **others)
+    arrays = dict(packed.arrays())
+    prompts = split(arrays.pop("tokens"), arrays.pop("lengths"))
+    values: dict[str, Any] = {**arrays, **others}
+    return GenerateRequest(prompts=prompts, **values)
 
 
 def _result_of(packed: PackedArrays, others: Mapping[str, Any]) -> GenerateResult:

@@ -19,7 +19,7 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
             from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 
             return TorchRolloutEngine(
-                model_path, engine.dtype, spec.data.max_prompt_tokens, spec.rollout.max_new_tokens, inputs_folder
+                model_path, engine.dtype, longest_context(spec), spec.rollout.max_new_tokens, inputs_folder
             )
         case VirtualRollout():
             from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
@@ -27,6 +27,12 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
             return VirtualRolloutEngine(engine, spec.seed)
         case _:
             assert_never(engine)
+
+
+def longest_context(spec: RunSpec) -> int:
+    """Most tokens that a response, or a later turn of it, is generated from."""
+    rollout = spec.rollout
+    return spec.data.max_prompt_tokens + (0 if rollout.tools is None else rollout.max_response_tokens)
 
 
 def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:

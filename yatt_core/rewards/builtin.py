@@ -9,13 +9,17 @@ import hashlib
 
 from yatt_core.data.prompts import Prompt
 from yatt_core.errors import DataError
+from yatt_core.tools.calls import last_turn
 
 
 def exact_match(prompt: Prompt, response: str, case_sensitive: bool = True) -> float:
-    """1 if the response is the reference answer, white space around both aside, else 0. Raises `DataError` without one."""
+    """1 if the response is the reference answer, white space around both aside, else 0. Raises `DataError` without one.
+
+    Of a reference answer that shows how tools are used, what stands behind the last result.
+    """
     if prompt.answer is None:
         raise DataError("the prompt has no reference answer to compare with")
-    expected, given = prompt.answer.strip(), response.strip()
+    expected, given = last_turn(prompt.answer).strip(), response.strip()
     if not case_sensitive:
         expected, given = expected.casefold(), given.casefold()
     return float(expected == given)

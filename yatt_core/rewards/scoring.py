@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +17,10 @@ import numpy as np
 
 from yatt_core.data.prompts import Prompt
 from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.installed import failure_text
 from yatt_core.rewards.registry import RewardFunction, resolve
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
 from yatt_core.spec.rewards import RewardPart, RewardSpec
-
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
-"""Where an object lies in memory, as its repr says: another in every process, and messages are part of the experience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,9 @@ class RewardScorer:
         self._accuracy_part = spec.accuracy_part or spec.parts[0].name
         self._correct_at = spec.correct_at
 
-    def score(self, prompt: Prompt, response: str, sample: int) -> SampleScore:
-        """Scores one response. sample: its number among the prompt's responses, for messages.
+    def score(self, prompt: Prompt, response: str, sample: int, last_turn: str | None = None) -> SampleScore:
+        """Scores one response. sample: its number among the prompt's responses, for messages. last_turn: of a response of
+        several turns.
 
         Raises `DataError` for a part that fails and whose `on_error` is `stop`.
         """
@@ -57,7 +55,8 @@ class RewardScorer:
         errors: list[str] = []
         total = 0.0
         for part, function in self._parts:
-            value, reason = _evaluate(part, function, prompt, response)
+            text = response if last_turn is None or part.reads == "response" else last_turn
+            value, reason = _evaluate(part, function, prompt, text)
             if reason:
                 if part.on_error == "stop":
                     raise DataError(
@@ -79,7 +78,7 @@ def _evaluate(part: RewardPart, function: RewardFunction, prompt: Prompt, respon
     except InfrastructureError:  # no thread to limit, or a service is away: trying again may help
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's function raises is that function's failure
-        return 0.0, f"raised {type(error).__name__}: {_ADDRESS.sub('0x...', str(error))}"
+        return 0.0, f"raised {failure_text(error)}"
     return _as_number(value)
 
 

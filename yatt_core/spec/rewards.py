@@ -23,6 +23,8 @@ class RewardPart(SpecModel):
     """Factor of the part in the total; may be negative."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments of the function."""
+    reads: Literal["last_turn", "response"] = "last_turn"
+    """What it is given of a response of several turns: the last one, or all of it, calls and results of tools included."""
     timeout_seconds: PositiveFloat = 10.0
     """A call that takes longer counts as failed."""
     on_error: Literal["stop", "zero"] = "stop"

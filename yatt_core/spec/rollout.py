@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.tools import ToolsSpec
 
 
 class TorchRollout(SpecModel):
@@ -37,6 +38,8 @@ class VirtualRollout(SpecModel):
     """Median length of a response; lengths are log-normal."""
     sigma: NonNegativeFloat = 0.5
     """Spread of the lengths' logarithm."""
+    tool_call_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the turns that call one of `rollout.tools`."""
     hang_file: str | None = None
     """For tests of recovery: a file that holds a version. The engine that generates with it first removes it and hangs."""
 
@@ -55,11 +58,23 @@ class RolloutSpec(SpecModel):
     top_p: PositiveFloat = Field(default=1.0, le=1.0)
     """Below 1 the engine renormalises, which widens the gap between sampler and trainer."""
     max_new_tokens: PositiveInt = 256
-    """A response that has not ended by then is flagged as truncated."""
+    """Of the policy, over all its turns; a response that has not ended by then is flagged as truncated."""
     batch_samples: PositiveInt = 256
     """Most responses in one decode batch; a shard is generated, and after a crash kept, batch by batch."""
     stop: tuple[str, ...] = ()
     """Strings that are single tokens of the model and end a response, besides its end-of-sequence token."""
+    tools: ToolsSpec | None = None
+    """`null`: a response is one turn."""
+
+    @property
+    def max_turns(self) -> int:
+        """Most turns of a response."""
+        return 1 if self.tools is None else self.tools.max_turns
+
+    @property
+    def max_response_tokens(self) -> int:
+        """Most tokens of a response: the policy's, and those of tools' results between its turns."""
+        return self.max_new_tokens + (0 if self.tools is None else (self.max_turns - 1) * self.tools.max_result_tokens)
 
     @model_validator(mode="after")
     def _group_in_a_batch(self) -> Self:

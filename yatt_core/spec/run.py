@@ -17,6 +17,7 @@ from yatt_core.spec.model import ModelFromConfig, ModelSpec, WarmupSpec
 from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
 from yatt_core.spec.rollout import RolloutSpec
+from yatt_core.spec.tools import ToolsSpec
 from yatt_core.spec.trainer import TrainerSpec
 
 
@@ -129,6 +130,9 @@ class RunSpec(SpecModel):
                 obstacles.append(f"{place}.engine.dtype is {getattr(engine, 'dtype', '')}, exact needs float32")
         if self.dynamic_sampling.overdispatch is not None:
             obstacles.append("dynamic_sampling.overdispatch cuts by arrival, exact needs every response")
+        for tool in self.rollout.tools.functions if self.rollout.tools else ():
+            if not tool.deterministic:
+                obstacles.append(f"the tool {tool.name!r} is not deterministic")
         return obstacles
 
     @model_validator(mode="after")
@@ -158,6 +162,8 @@ class RunSpec(SpecModel):
             )
         if self.rollout.samples_per_prompt < 2:
             yield "rollout.samples_per_prompt: grpo compares the answers to a prompt, so at least 2 are needed"
+        if self.rollout.tools is not None:
+            yield from self._tool_mistakes(self.rollout.tools)
         yield from self._unfit_sampling()
         if self.data.has_images and getattr(self.trainer.engine, "packed", False):
             yield "trainer.engine.packed: prompts with images cannot be packed; write false"
@@ -183,9 +189,20 @@ class RunSpec(SpecModel):
                     f"cut without falling below data.prompts_per_iteration {wanted}; raise it, or data.logical_shards"
                 )
 
+    def _tool_mistakes(self, tools: ToolsSpec) -> Iterator[str]:
+        names = [tool.name for tool in tools.functions]
+        if len(set(names)) < len(names):
+            yield f"rollout.tools.functions: two tools have the same name in {names}"
+
     def _too_long(self, model: ModelFromConfig) -> Iterator[str]:
-        if self.rollout.max_new_tokens >= model.max_positions:
+        rollout = self.rollout
+        if rollout.max_response_tokens >= model.max_positions:
+            results = (
+                ""
+                if rollout.tools is None
+                else f" with {rollout.max_response_tokens - rollout.max_new_tokens} of tools"
+            )
             yield (
-                f"rollout.max_new_tokens: {self.rollout.max_new_tokens} leaves no room for a prompt in "
+                f"rollout.max_new_tokens: {rollout.max_new_tokens}{results} leaves no room for a prompt in "
                 f"model.max_positions {model.max_positions}"
             )

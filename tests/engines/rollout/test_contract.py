@@ -101,6 +101,17 @@ def test_without_stop_tokens_all_run_to_the_limit(case):
     assert result.finish.tolist() == [FINISHED_LENGTH] * 4
 
 
+def test_each_prompt_keeps_its_own_limit_and_sees_nothing_of_the_others(case):
+    prompts, limits = prompts_of([6, 9, 12]), [12, 2, 5]
+    whole = rows_of(case.engine.generate(request_of(prompts, samples=8)))
+    limited = rows_of(case.engine.generate(request_of(prompts, samples=8, limits=np.array(limits, np.int32))))
+    for number, (found, expected) in enumerate(zip(limited, whole, strict=True)):
+        limit = limits[number // 8]
+        assert found[:2] == (expected[0][: 4 * limit], expected[1][: 4 * limit])
+        assert found[2] == (expected[2] if len(expected[0]) <= 4 * limit else FINISHED_LENGTH)
+    assert any(len(tokens) == 8 for tokens, _, _ in limited)
+
+
 def test_a_limit_of_one_token(case):
     result = case.engine.generate(request_of(prompts_of([6, 9]), samples=3, max_new_tokens=1))
     assert result.lengths.tolist() == [1] * 6

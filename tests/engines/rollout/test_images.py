@@ -25,6 +25,7 @@ from tests.engines.pictures import (
 from tests.engines.rollout.cases import request_of, result_digest, rows_of
 from yatt_core.data.media import media_path
 from yatt_core.engines import images as images_module
+from yatt_core.engines.images import ShownPrompts, embed_prompts, open_reader
 from yatt_core.engines.protocol import GenerateRequest
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
@@ -88,10 +89,11 @@ def test_a_response_does_not_depend_on_its_group(engine: TorchRolloutEngine, pla
     assert alone == [grouped[16]]
 
 
+@pytest.mark.verify
 def test_a_fresh_process_gives_the_same_bits(engine: TorchRolloutEngine, place: tuple[Path, Path]) -> None:
     expected = result_digest(engine.generate(shown_request(place[1], list(range(20)))))
     command = [sys.executable, "-m", "tests.engines.rollout.test_images", *map(str, place)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout == expected
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout == expected
 
 
 def test_its_log_probabilities_are_those_of_transformers(engine: TorchRolloutEngine, place: tuple[Path, Path]) -> None:
@@ -109,6 +111,29 @@ def test_its_log_probabilities_are_those_of_transformers(engine: TorchRolloutEng
             largest, float((expected - torch.from_numpy(np.frombuffer(log_probs, np.float32).copy())).abs().max())
         )
     assert 0 < largest < 1e-5
+
+
+def test_a_later_turn_shows_the_images_of_its_question_alone(
+    engine: TorchRolloutEngine, place: tuple[Path, Path]
+) -> None:
+    (address,) = store_pictures(place[1], 1)
+    question, earlier = prompt_with(1, 4, 0), np.array([3, IMAGE_TOKEN, 5], np.int32)
+    request = request_of([np.concatenate([question, earlier])], samples=4, media=[(address,)])
+    with pytest.raises(DataError, match="placeholders"):
+        engine.generate(request)
+    rows = rows_of(engine.generate(replace(request, question_lengths=np.array([len(question)], np.int32))))
+    model: Any = load_causal_lm(str(place[0]), "float32")
+    embeddings = embed_prompts(
+        model,
+        open_reader(model, str(place[0]), place[1]),
+        torch.from_numpy(request.prompts[0].astype(np.int64))[None],
+        ShownPrompts(torch.tensor([len(question)]), request.media, ["the prompt"]),
+    )
+    with torch.no_grad():
+        logits = model(inputs_embeds=embeddings).logits[0, -1]
+    first = [np.frombuffer(tokens, np.int32)[0] for tokens, _, _ in rows]
+    found = [np.frombuffer(log_probs, np.float32)[0] for _, log_probs, _ in rows]
+    assert np.allclose(torch.log_softmax(logits, -1)[first].numpy(), found, atol=1e-5)
 
 
 def test_other_images_give_other_responses(engine: TorchRolloutEngine, place: tuple[Path, Path]) -> None:

@@ -82,7 +82,8 @@ def _finished_prompts(
         raise DataError(f"prompt {[len(p) for p in request.prompts].index(0)} of the decode batch has no tokens")
     if request.seeds.size == 0:
         return
-    longest = max(len(prompt) for prompt in request.prompts) + request.max_new_tokens
+    limits = request.prompt_limits.tolist()
+    longest = max(len(prompt) + limit for prompt, limit in zip(request.prompts, limits, strict=True))
     check_decodable(model, longest)
     if cache is None:
         cache = SlotCache(_config(model).num_hidden_layers)
@@ -166,6 +167,7 @@ class _Decoder:
         self.dtype = next(model.parameters()).dtype
         self.all_rows = torch.arange(self.rows, device=self.device)
         self.under_way = np.full(prompts, samples, np.int64)
+        self.limits = np.repeat(request.prompt_limits, samples)
         self.noise = uniforms(request.seeds.reshape(-1), request.max_new_tokens)
         self.slot_numbers = torch.arange(rounded_slots(longest), device=self.device)
         self.visible = torch.zeros((), dtype=self.dtype, device=self.device)
@@ -232,7 +234,9 @@ class _Decoder:
         if self.reader is None and not any(media):
             return {"input_ids": ids}
         names = [f"prompt {member} of the decode batch" for member in members]
-        shown = ShownPrompts(self._tensor(lengths), media, names)
+        questions = self.request.question_lengths
+        within = lengths if questions is None else questions[members].astype(np.int64)
+        shown = ShownPrompts(self._tensor(within), media, names)
         return {"inputs_embeds": embed_prompts(self.model, self.reader, ids, shown)}
 
     def _take(self, logits: torch.Tensor, step: int) -> npt.NDArray[np.int64]:
@@ -253,10 +257,11 @@ class _Decoder:
         self.responses.log_probs[alive, step] = log_probs[: self.alive]
         self.responses.lengths[alive] = step + 1
         stopped = self.is_stop[tokens[: self.alive]]
-        if stopped.any():
+        ended = stopped | (step + 1 >= self.limits[alive])
+        if ended.any():
             self.responses.finish[alive[stopped]] = FINISHED_STOP
-            np.subtract.at(self.under_way, alive[stopped] // request.seeds.shape[1], 1)
-            self._leave(stopped, tokens)
+            np.subtract.at(self.under_way, alive[ended] // request.seeds.shape[1], 1)
+            self._leave(ended, tokens)
         return tokens[: self.rows]
 
     def _leave(self, finished: npt.NDArray[np.bool_], tokens: npt.NDArray[np.int64]) -> None:

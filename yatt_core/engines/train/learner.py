@@ -17,7 +17,7 @@ from yatt_core.algorithms.grpo import MAXIMUM_NAMES, SUM_NAMES, LossSums, TokenI
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.prepared import PreparedColumns
 from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import MicroBatch, PolicyForward, assemble
+from yatt_core.engines.train.forward import MicroBatch, PolicyForward, Sequences, assemble
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.plan import StepPlan
 from yatt_core.spec.run import RunSpec
@@ -27,7 +27,7 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
-def counted_lengths(batch: ExperienceBatch) -> Int64:
+def counted_lengths(batch: Sequences) -> Int64:
     """Response tokens that count in the loss, [N]."""
     running = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
     counted: Int64 = running[batch.response_offsets[1:]] - running[batch.response_offsets[:-1]]

@@ -7,6 +7,7 @@ probe's count are added up over the ranks, so that every rank takes the same ste
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +20,11 @@ from yatt_core.data.inputs import Inputs
 from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.text import TextCodec
 from yatt_core.engines.images import ImageReader
-from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.engines.protocol import GenerateResult
 from yatt_core.engines.rollout.decoding import decode
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import PolicyForward, assemble
+from yatt_core.engines.train.learner import counted_lengths
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.plan import plan_step
 from yatt_core.errors import ConfigurationError
@@ -31,6 +33,9 @@ from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec.model import WarmupSpec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer
+from yatt_core.tools.calls import split_turns
+from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold
+from yatt_core.tools.toolbox import Toolbox
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -48,17 +53,16 @@ class Demonstrations:
     media: tuple[tuple[str, ...], ...]
 
 
-def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec) -> Demonstrations:
-    """Tokens of demonstrations, in their order."""
+def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_turns: bool = False) -> Demonstrations:
+    """Tokens of demonstrations, in their order. several_turns: answers may hold results of tools, which do not count."""
     questions = [encode_question(prompt, codec) for prompt in prompts]
-    answers = [codec.encode_answer(prompt.answer or "") for prompt in prompts]
-    answer_tokens = np.concatenate(answers)
+    answers = [encode_answer(prompt.answer or "", codec, several_turns) for prompt in prompts]
     return Demonstrations(
         prompt_tokens=np.concatenate(questions),
         prompt_offsets=offsets_of(np.array([len(tokens) for tokens in questions])),
-        response_tokens=answer_tokens,
-        response_offsets=offsets_of(np.array([len(tokens) for tokens in answers])),
-        loss_mask=np.ones(len(answer_tokens), dtype=np.bool_),
+        response_tokens=np.concatenate([tokens for tokens, _ in answers]),
+        response_offsets=offsets_of(np.array([len(tokens) for tokens, _ in answers])),
+        loss_mask=np.concatenate([mask for _, mask in answers]),
         media=media_of(prompts),
     )
 
@@ -66,6 +70,16 @@ def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec) -> Demons
 def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
     """Tokens of a prompt."""
     return codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media))
+
+
+def encode_answer(text: str, codec: TextCodec, several_turns: bool) -> tuple[Int32, npt.NDArray[np.bool_]]:
+    """Tokens of a reference answer, and which of them count, both [T]."""
+    turns, results = split_turns(text) if several_turns else ([text], [])
+    parts = [codec.encode_answer(turns[0])]
+    for result, turn in zip(results, turns[1:], strict=True):
+        parts += [codec.encode_result(result)[0], codec.encode_answer(turn)]
+    counts = np.repeat([part % 2 == 0 for part in range(len(parts))], [len(part) for part in parts])
+    return np.concatenate(parts), counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +112,19 @@ class WarmUp:
 
     def run(self, inputs: Inputs) -> WarmupResult:
         """Steps until the probe's accuracy is reached, or all steps are taken."""
-        demonstrations = encode_demonstrations(inputs.demonstrations(self._warmup.demonstrations), self._codec)
+        prompts = inputs.demonstrations(self._warmup.demonstrations)
+        demonstrations = encode_demonstrations(prompts, self._codec, several_turns=self._spec.rollout.tools is not None)
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
         scorer = RewardScorer(self._spec.rewards)
-        for step in range(1, self._warmup.max_steps + 1):
-            loss = self._step(demonstrations, step)
-            if step % self._warmup.probe_every == 0 or step == self._warmup.max_steps:
-                accuracy = self._accuracy(probe, scorer, len(inputs.probe))
-                if accuracy >= self._warmup.stop_accuracy:
-                    break
+        with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
+            for step in range(1, self._warmup.max_steps + 1):
+                loss = self._step(demonstrations, step)
+                if step % self._warmup.probe_every == 0 or step == self._warmup.max_steps:
+                    responses = self._answers(probe, toolbox)
+                    accuracy = self._accuracy(probe, responses, scorer, len(inputs.probe))
+                    if accuracy >= self._warmup.stop_accuracy:
+                        break
         return WarmupResult(step, loss, accuracy)
 
     def _step(self, demonstrations: Demonstrations, step: int) -> float:
@@ -118,7 +135,7 @@ class WarmUp:
         answers = np.diff(demonstrations.response_offsets)
         lengths = np.diff(demonstrations.prompt_offsets) + answers
         plan = plan_step(lengths, rows, self._collective.ranks, self._budget)
-        weight = 1.0 / float(answers[rows].sum())
+        weight = 1.0 / float(counted_lengths(demonstrations)[rows].sum())
         self._optimizer.gradients.zero_()
         total = torch.zeros((), dtype=torch.float64)
         for indices in plan.parts[self._collective.rank]:
@@ -135,21 +152,22 @@ class WarmUp:
         mine = probe[self._collective.rank :: self._collective.ranks]
         return [(prompt, encode_question(prompt, self._codec)) for prompt in mine]
 
-    def _accuracy(self, probe: Sequence[tuple[Prompt, Int32]], scorer: RewardScorer, total: int) -> float:
-        """Share of all ranks' probe tasks that are answered rightly by the likeliest tokens."""
-        request = GenerateRequest(
-            prompts=[tokens for _, tokens in probe],
-            seeds=np.zeros((len(probe), 1), dtype=np.uint64),
-            max_new_tokens=self._spec.rollout.max_new_tokens,
-            stop_tokens=self._codec.stop_tokens,
-            weight_version=0,
-            greedy=True,
-            media=media_of([prompt for prompt, _ in probe]),
-        )
-        result = decode(self._model, request, reader=self._reader)
-        responses = np.split(result.tokens, np.cumsum(result.lengths)[:-1]) if len(probe) else []
+    def _answers(self, probe: Sequence[tuple[Prompt, Int32]], toolbox: Toolbox) -> list[Response]:
+        """Greedy responses to this rank's probe tasks."""
+
+        def generate(dialogue: Dialogue) -> GenerateResult:
+            request = greedy_request(dialogue, self._codec.stop_tokens, version=0)
+            return decode(self._model, request, reader=self._reader)
+
+        tokens, media = [tokens for _, tokens in probe], media_of([prompt for prompt, _ in probe])
+        return hold(Dialogue(self._spec.rollout, self._codec, tokens, media), generate, toolbox)
+
+    def _accuracy(
+        self, probe: Sequence[tuple[Prompt, Int32]], responses: Sequence[Response], scorer: RewardScorer, total: int
+    ) -> float:
+        """Share of all ranks' probe tasks that are answered rightly."""
         correct = sum(
-            scorer.score(prompt, self._codec.decode(response), 0).correct
+            scorer.score(prompt, response.text, 0, response.last_turn).correct
             for (prompt, _), response in zip(probe, responses, strict=True)
         )
         return float(self._collective.sum(torch.tensor(float(correct), dtype=torch.float64))) / total

@@ -119,8 +119,9 @@ class VirtualRolloutEngine:
         """Log-normal lengths by Box and Muller's transform; a longer one is cut, and none ends without a stop token."""
         normal = np.sqrt(-2.0 * np.log(1.0 - noise[:, 0])) * np.cos(2.0 * np.pi * noise[:, 1])
         wanted = np.maximum(np.rint(self._spec.median_tokens * np.exp(self._spec.sigma * normal)), 1.0)
-        cut = (wanted > request.max_new_tokens) | (not request.stop_tokens)
-        lengths = np.where(cut, request.max_new_tokens, wanted).astype(np.int32)
+        limits = np.repeat(request.prompt_limits, request.seeds.shape[1])
+        cut = (wanted > limits) | (not request.stop_tokens)
+        lengths = np.where(cut, limits, wanted).astype(np.int32)
         return lengths, np.where(cut, FINISHED_LENGTH, FINISHED_STOP).astype(np.int8)
 
     def _tokens(

@@ -118,12 +118,12 @@ class VirtualTrainEngine:
         if task.key.branch == 0 and iteration in self._engine.non_finite_at:
             raise NumericError(f"{task.key}: the loss is nan, as trainer.engine.non_finite_at wants it")
         table = load_admitted_table(self._context.run_folder, task)
+        counts = load_admitted_batch(self._context.run_folder, task).loss_mask
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
-        tokens = int(columns.response_offsets[-1])
         self._state = hashlib.sha256(self._state + group_digests(table) + _columns_digest(columns)).digest()
         self._version = iteration
-        self._clock.spend(self._engine.fixed_seconds + self._engine.seconds_per_token * tokens)
-        metrics = {**_synthetic_metrics(self._state), "tokens": float(tokens)}
+        self._clock.spend(self._engine.fixed_seconds + self._engine.seconds_per_token * len(counts))
+        metrics = {**_synthetic_metrics(self._state), "tokens": float(np.count_nonzero(counts))}
         fingerprint: dict[str, float | str] = {
             "loss": metrics["loss"],
             "grad_norm": metrics["grad_norm"],

@@ -1,0 +1,123 @@
+"""Rollouts with a calculator on torch engines: warm-up, collect, prepare and learn, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines.train.support import prepare
+from yatt_core.controllers.collecting import Collector
+from yatt_core.controllers.stream import Arrival
+from yatt_core.data.batch import load_batch, load_table
+from yatt_core.data.inputs import Inputs, materialise
+from yatt_core.data.prompts import Cursor, draw
+from yatt_core.data.text import PromptCodec, open_codec
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RankContext, RolloutEngine
+from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.train.warmup import encode_demonstrations
+from yatt_core.keys import WorkKey
+from yatt_core.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.spec import RunSpec, load_spec
+from yatt_core.tools.toolbox import Toolbox
+
+SPEC = Path(__file__).parents[2] / "specs" / "calculator.yaml"
+CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "3*4"}}</tool_call>'
+
+
+class EngineStream:
+    """Decode batches answered one after another by an engine in this process."""
+
+    peak_bytes = 0
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self._queue: list[tuple[Any, GenerateRequest]] = []
+
+    def submit(self, tag: Any, request: GenerateRequest) -> None:
+        self._queue.append((tag, request))
+
+    def arrivals(self) -> Iterator[Arrival[Any]]:
+        while self._queue:
+            tag, request = self._queue.pop(0)
+            piece = GeneratePiece(tuple(range(len(request.prompts))), self._engine.generate(request))
+            yield Arrival(0, tag, piece, complete=True)
+
+
+class Bench:
+    """A run's inputs and engines behind the warm-up."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+        self.folder, self.spec = folder, load_spec(SPEC)
+        self.receipt = materialise(self.spec, folder)
+        self.inputs = Inputs.open(folder / self.receipt.folder, self.spec)
+        self.codec = open_codec(self.spec, self.receipt.model_path)
+        context = RankContext(folder, folder / self.receipt.folder, self.receipt.model_path, 0)
+        self.trainer = TorchTrainEngine(self.spec, context)
+        self.trainer.connect(0, 1, "")
+        self.trainer.initialise()
+        self.trainer.warm_up()
+        self.engine = build_rollout_engine(self.spec, self.receipt.model_path, folder / self.receipt.folder)
+        self.engine.update_weights(self.trainer.export_weights(), 0)
+
+    def collect(self, spec: RunSpec, codec: Any, run: str) -> ShardReceipt:
+        """All of iteration 1 as one shard."""
+        refs, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
+        task = ShardTask(WorkKey("r", 0, 1, "collect"), 1, refs, 0)
+        with closing(Toolbox(spec.rollout.tools)) as toolbox:
+            collector = Collector(spec, self.folder / run, self.inputs, codec, RewardScorer(spec.rewards), toolbox)
+            (receipt,) = collector.collect([task], EngineStream(self.engine))
+        return receipt
+
+
+class CallingCodec(PromptCodec):
+    """Reads every first turn as a call, since the policy has hardly learnt to write one."""
+
+    def decode(self, tokens: Any) -> str:
+        return CALL if tokens[0] % 2 else super().decode(tokens)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("bench"))
+
+
+def test_demonstrations_count_what_the_policy_says(bench: Bench) -> None:
+    (first, *_) = prompts = bench.inputs.demonstrations(2)
+    encoded = encode_demonstrations(prompts, bench.codec, several_turns=True)
+    stop = encoded.response_offsets[1]
+    tokens, mask = encoded.response_tokens[:stop], encoded.loss_mask[:stop]
+    assert first.answer is not None
+    call, _, rest = first.answer.partition("<tool_result>")
+    result, _, answer = rest.partition("</tool_result>")
+    ends = np.flatnonzero(tokens == bench.codec.stop_tokens[0])
+    assert bench.codec.decode(tokens[: ends[0] + 1]) == call
+    assert bench.codec.decode(tokens[~mask]) == result == answer
+    assert bench.codec.decode(tokens[mask][ends[0] + 1 :]) == answer
+    assert len(tokens) < 24, "what calls are written with is few tokens"
+
+
+def test_an_iteration_from_warm_up_to_update(bench: Bench) -> None:
+    """The trainer's numbers agree with the sampler's over all turns: both saw the same contexts."""
+    codec = bench.codec
+    assert isinstance(codec, PromptCodec)
+    codec.__class__ = CallingCodec
+    receipt = bench.collect(bench.spec, codec, ".")
+    shard = ShardRef(receipt.folder, receipt.manifest_sha256)
+    rows = load_table(bench.folder, [shard]).to_pylist()
+    several = [row for row in rows if row["turns"] > 1]
+    assert several and receipt.sums["tool_calls"] == sum(row["turns"] - 1 for row in rows)
+    assert all(sum(row["loss_mask"]) <= bench.spec.rollout.max_new_tokens for row in rows)
+    assert any(row["response"].startswith(f"{CALL}<tool_result>12</tool_result>") for row in several)
+    task = BatchTask(WorkKey("r", 0, 1, "learn"), 1, (shard,))
+    update = bench.trainer.learn(task, prepare(bench.trainer, task))
+    assert 0 < update.metrics["log_prob_gap_max"] < 1e-4
+    assert update.metrics["tokens"] == np.count_nonzero(load_batch(bench.folder, [shard]).loss_mask)

@@ -1,0 +1,148 @@
+"""Tokens of tools' results: context for what follows, and nothing that is learnt from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines.train.support import MAX_NEW_TOKENS, make_model_folder, make_spec
+from yatt_core.data.batch import ExperienceBatch
+from yatt_core.data.columns import offsets_of
+from yatt_core.data.prepared import PreparedColumns
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.forward import PolicyForward, assemble
+from yatt_core.engines.train.learner import GrpoLearner, update_metrics
+from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.plan import plan_step
+from yatt_core.engines.train.preparation import Preparer
+from yatt_core.spec.trainer import AdamWSpec
+
+PROMPT, CALL, RESULT, REST = [3, 4, 5], [6, 7, 1], [11, 12, 13, 14], [8, 9, 1]
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_folder(tmp_path_factory.mktemp("model"))
+
+
+def batch_of(*samples: tuple[list[int], list[int], list[bool], float]) -> ExperienceBatch:
+    """Samples of prompt, response, mask, advantage (as reward)."""
+    responses = [response for _, response, _, _ in samples]
+    lengths = np.array([len(response) for response in responses])
+    count = len(samples)
+    mask = np.array([counts for _, _, row, _ in samples for counts in row])
+    sampler = -2.0 - 0.1 * np.concatenate(responses)
+    return ExperienceBatch(
+        ordinals=np.arange(count),
+        samples=np.zeros(count, np.int32),
+        prompt_tokens=np.concatenate([prompt for prompt, _, _, _ in samples]).astype(np.int32),
+        prompt_offsets=offsets_of(np.array([len(prompt) for prompt, _, _, _ in samples])),
+        response_tokens=np.concatenate(responses).astype(np.int32),
+        response_offsets=offsets_of(lengths),
+        log_probs_sampler=np.where(mask, sampler, 0.0).astype(np.float32),
+        loss_mask=mask,
+        rewards=np.array([reward for _, _, _, reward in samples]),
+        reward_parts={},
+        correct=np.zeros(count, bool),
+        truncated=np.zeros(count, bool),
+        weight_versions=np.zeros(count, np.int32),
+    )
+
+
+OTHER = ([3, 9], [10, 2, 1], [True] * 3, -0.4)
+WITH_TOOL = (PROMPT, [*CALL, *RESULT, *REST], [True] * 3 + [False] * 4 + [True] * 3, 0.7)
+
+
+def learn(folder: Path, batch: ExperienceBatch, aggregation: str, reuse: bool) -> tuple[torch.Tensor, dict[str, float]]:
+    """Gradients of the whole batch, and its metrics. reuse: the trainer's numbers before the step are the step's own."""
+    algorithm = {"aggregation": aggregation, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01, "importance_cap": 3.0}
+    spec = make_spec(algorithm=algorithm)
+    model = load_causal_lm(str(folder), "float32")
+    forward, optimizer = PolicyForward(model, 0.8, "float32"), FlatAdamW(model, AdamWSpec())
+    rows, old = np.arange(len(batch)), np.zeros(len(batch.response_tokens), np.float32)
+    micro_batch = assemble(batch, rows)
+    with torch.no_grad():
+        old[micro_batch.positions] = forward.log_probs(micro_batch).numpy() + 0.05
+    columns = PreparedColumns(
+        batch.ordinals,
+        batch.samples,
+        batch.rewards,
+        batch.response_offsets,
+        log_probs_old=None if reuse else old,
+        log_probs_ref=old,
+    )
+    sums = GrpoLearner(spec, forward, optimizer, Collective()).gradients(
+        batch, columns, plan_step(batch.lengths, rows, 1, 10_000)
+    )
+    return optimizer.gradients.clone(), update_metrics(spec, [sums], [1.0])
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
+def test_the_gradient_is_that_of_the_policy_s_turns_with_the_result_as_context(
+    model_folder: Path, aggregation: str, reuse: bool
+) -> None:
+    """The same tokens as two samples, the second with all that came before as its prompt, weigh the same."""
+    found, metrics = learn(model_folder, batch_of(WITH_TOOL, OTHER), aggregation, reuse)
+    first = (PROMPT, CALL, [True] * 3, 0.7)
+    second = ([*PROMPT, *CALL, *RESULT], REST, [True] * 3, 0.7)
+    apart = batch_of(first, second, OTHER)
+    expected, split = learn(model_folder, apart, aggregation, reuse)
+    # sequence_mean: 1/2 x (1/6 of each token) with the tool, 1/3 x (1/3 of each token) without; so the samples weigh otherwise.
+    if aggregation == "sequence_mean":
+        alone, metrics = learn(model_folder, batch_of(WITH_TOOL), aggregation, reuse)
+        parts, split = learn(model_folder, batch_of(first, second), aggregation, reuse)
+        torch.testing.assert_close(alone, parts, atol=1e-6, rtol=0)
+    elif aggregation == "fixed_length":
+        torch.testing.assert_close(found, expected * 3 / 2, atol=1e-6, rtol=0)
+    else:
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert float(found.abs().max()) > 1e-3
+    for name in (
+        "entropy",
+        "kl",
+        "clip_fraction",
+        "ratio_max",
+        "ratio_min",
+        "log_prob_gap_mean",
+        "log_prob_gap_max",
+        "tokens",
+    ):
+        assert metrics[name] == pytest.approx(split[name], abs=1e-5), name
+
+
+def test_what_is_recorded_at_the_result_s_tokens_does_not_matter(model_folder: Path) -> None:
+    batch = batch_of(WITH_TOOL, OTHER)
+    other = replace(
+        batch, log_probs_sampler=np.where(batch.loss_mask, batch.log_probs_sampler, -50.0).astype(np.float32)
+    )
+    one, metrics = learn(model_folder, batch, "token_mean", False)
+    two, others = learn(model_folder, other, "token_mean", False)
+    assert torch.equal(one, two)
+    assert metrics == others
+    assert metrics["tokens"] == 9
+
+
+def test_prepared_columns_are_zero_at_the_result_s_tokens(model_folder: Path) -> None:
+    spec: Any = make_spec(
+        algorithm={"mini_batches": 2, "kl": {"coefficient": 0.1, "where": "reward"}}, rollout={"samples_per_prompt": 2}
+    )
+    model = load_causal_lm(str(model_folder), "float32")
+    forward, optimizer = PolicyForward(model, 0.8, "float32"), FlatAdamW(model, AdamWSpec())
+    batch = replace(batch_of(WITH_TOOL, OTHER), ordinals=np.zeros(2, np.int64), samples=np.arange(2, dtype=np.int32))
+    reference = optimizer.values.detach().clone() * 1.05
+    made = Preparer(spec, forward, optimizer, Collective()).prepare(batch, 10_000, reference, 0, 1)
+    for column in (made.columns.log_probs_old, made.columns.log_probs_ref):
+        assert column is not None
+        assert not column[~batch.loss_mask].any()
+        assert column[batch.loss_mask].all()
+    assert made.columns.log_probs_old is not None and made.columns.log_probs_ref is not None
+    difference = made.columns.log_probs_old.astype(np.float64) - made.columns.log_probs_ref
+    assert made.metrics["kl"] == pytest.approx(difference.sum() / 9)
+    assert len(WITH_TOOL[1]) > MAX_NEW_TOKENS, "results are no part of the policy's budget"

@@ -1,0 +1,80 @@
+"""Tools that misbehave, and one that counts its calls."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CALLS = 0
+
+
+def counting(expression: str, file: str, more: str = "") -> str:
+    """Appends a line to a file; the result is a function of the expression."""
+    with Path(file).open("a") as stream:
+        stream.write(f"{expression}\n")
+    return f"{len(expression)}{more}"
+
+
+def hang(expression: str) -> str:
+    time.sleep(3600)
+    return expression
+
+
+def hang_in_c(expression: str) -> str:
+    """Holds the interpreter's lock in C code, which no signal handler of Python interrupts."""
+    ctypes.PyDLL(None).pause()
+    return expression
+
+
+def hang_deaf(expression: str) -> str:
+    """Ignores all signals that can be ignored, and so does the process that it starts."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", "left-by-a-tool"])
+    while True:
+        time.sleep(1)
+
+
+def hog(expression: str) -> int:
+    return len(bytes(1 << 32)) + len(expression)
+
+
+def broken(expression: str) -> str:
+    raise ValueError(f"no such thing: {object()} in {expression}")
+
+
+def die(expression: str) -> str:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return expression
+
+
+def leave(expression: str) -> str:
+    os._exit(7)
+    return expression
+
+
+def silent(expression: str) -> str:
+    """Closes all that it could be heard through, and goes on."""
+    os.closerange(0, 1000)
+    time.sleep(3600)
+    return expression
+
+
+def forgetful(expression: str) -> int:
+    """How often it was called in this process."""
+    global CALLS
+    CALLS += len(expression)
+    return CALLS
+
+
+def talkative(expression: str) -> dict[str, object]:
+    os.write(1, b'{"number": 0, "value": "forged"}\n')
+    return {"said": [expression, 1.5, None, "ü"]}
+
+
+def unspeakable(expression: str) -> object:
+    return {expression}

@@ -1,0 +1,64 @@
+"""Turns of a decode batch: who goes on, what the next turn is generated from, and where a response ends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from yatt_core.data.text import VirtualCodec
+from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
+from yatt_core.spec.rollout import RolloutSpec
+from yatt_core.tools.calls import ToolAnswer, ToolCall
+from yatt_core.tools.dialogue import Dialogue, greedy_request
+
+ROLLOUT = RolloutSpec.model_validate(
+    {
+        "engine": {"kind": "virtual"},
+        "max_new_tokens": 6,
+        "tools": {"functions": [{"name": "f", "function": "calculator"}], "max_turns": 2, "max_result_tokens": 3},
+    }
+)
+CODEC = VirtualCodec(1000, 16, ROLLOUT.tools, tool_call_share=0.1)
+"""A turn whose first token is below 100 is a call."""
+
+
+def said(*turns: list[int], finish: int = FINISHED_STOP) -> GenerateResult:
+    tokens = np.array([token for turn in turns for token in turn], np.int32)
+    lengths = np.array([len(turn) for turn in turns], np.int32)
+    log_probs = np.linspace(-2, -1, len(tokens)).astype(np.float32)
+    return GenerateResult(tokens, log_probs, lengths, np.full(len(turns), finish, np.int8), 0, 0.0)
+
+
+def test_the_members_that_call_go_on_with_their_results() -> None:
+    prompts = [np.array([n], np.int32) for n in (901, 902, 903)]
+    dialogue = Dialogue(ROLLOUT, CODEC, prompts)
+    assert dialogue.members == (0, 1, 2)
+    assert dialogue.limits().tolist() == [6, 6, 6]
+    calls = dialogue.hear(said([7, 8, 0], [500, 0], [9, 0]))
+    assert calls == {0: ToolCall("f", {"expression": "7 + 8"}), 2: ToolCall("f", {"expression": "9"})}
+    dialogue.tell({2: ToolAnswer("no", "died: f: no"), 0: ToolAnswer("12345")})
+    assert dialogue.members == (0, 2)
+    assert dialogue.limits().tolist() == [3, 4]
+    assert [context.tolist() for context in dialogue.contexts()] == [
+        [901, 7, 8, 0, *b"123"], [903, 9, 0, *b"no"]
+    ], "a result is cut to its bound"  # fmt: skip
+    request = greedy_request(dialogue, (0,), 4)
+    assert (request.max_new_tokens, request.seeds.shape, request.prompt_limits.tolist()) == (4, (2, 1), [3, 4])
+    assert dialogue.hear(said([600, 601, 0], [3, 0])) == {}
+    assert dialogue.members == ()
+    first, second, third = dialogue.responses
+    assert first.tokens.tolist() == [7, 8, 0, *b"123", 600, 601, 0]
+    assert first.loss_mask.tolist() == [True] * 3 + [False] * 3 + [True] * 3
+    assert first.log_probs[3:6].tolist() == [0.0] * 3
+    assert first.text.endswith("</tool_call><tool_result>123</tool_result>600 601") and first.last_turn == "600 601"
+    assert (first.finish, first.turns, first.tool_error) == ("stop", 2, "")
+    assert (second.finish, second.turns, second.text) == ("stop", 1, "500")
+    assert (third.finish, third.turns, third.tool_error) == ("turns", 2, "died: f: no"), "no call in the last turn"
+
+
+def test_a_response_without_room_ends() -> None:
+    dialogue = Dialogue(ROLLOUT, CODEC, [np.array([1], np.int32)])
+    assert dialogue.hear(said([7, 8, 1, 1, 1, 0])) == {}, "a call behind which no token can follow is not made"
+    assert dialogue.responses[0].finish == "length"
+    dialogue = Dialogue(ROLLOUT, CODEC, [np.array([1], np.int32)])
+    assert dialogue.hear(said([7, 8, 1, 1, 1, 1], finish=FINISHED_LENGTH)) == {}, "nor one that was cut"
+    assert dialogue.responses[0].finish == "length"

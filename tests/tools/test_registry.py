@@ -1,0 +1,33 @@
+"""Tools are found like reward functions; what cannot work is said before the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ops.cli.preflight import check_before_start
+from tests.spec.trees import spec
+from tests.tools.functions import counting
+from yatt_core.errors import ConfigurationError
+from yatt_core.tools.builtin import calculator
+from yatt_core.tools.registry import find_tool
+
+
+def test_entry_points_and_dotted_names() -> None:
+    assert find_tool("c", "calculator", {}) is calculator
+    assert find_tool("c", "tests.tools.functions:counting", {"file": "x"}) is counting
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        ("calculater", {}, r"is no entry point of 'yatt\.tools'; did you mean 'calculator'\?"),
+        ("tests.tools.functions:CALLS", {}, "is int, it cannot be called"),
+        ("calculator", {"digits": 3}, r"does not take the options \['digits'\]"),
+    ],
+)
+def test_what_cannot_work_is_a_configuration_error(tmp_path: Path, function: str, options: dict, message: str) -> None:
+    made = spec(rollout__tools={"functions": [{"name": "add", "function": function, "options": options}]})
+    with pytest.raises(ConfigurationError, match=rf"rollout\.tools\.functions 'add': function .*{message}"):
+        check_before_start(tmp_path, made)

@@ -1,0 +1,162 @@
+"""Calls of tools: whatever a tool does is an answer, in its bounds, and leaves the next call alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.spec.tools import ToolsSpec
+from yatt_core.tools.calls import ToolAnswer, ToolCall
+from yatt_core.tools.toolbox import Toolbox
+
+BAD = (
+    "hang",
+    "hang_in_c",
+    "hang_deaf",
+    "hog",
+    "broken",
+    "die",
+    "leave",
+    "silent",
+    "forgetful",
+    "talkative",
+    "unspeakable",
+)
+
+
+def spec_of(*names: str, seconds: float = 20.0, **changes: object) -> ToolsSpec:
+    functions = [
+        {"name": name, "function": f"tests.tools.functions:{name}", "timeout_seconds": seconds, "memory_mb": 64}
+        for name in names
+    ]
+    return ToolsSpec.model_validate({"functions": functions, **changes})
+
+
+@pytest.fixture(scope="module")
+def toolbox() -> Iterator[Toolbox]:
+    spec = spec_of(*BAD)
+    hanging = [
+        tool.model_copy(update={"timeout_seconds": 0.2}) for tool in spec.functions if tool.name.startswith("hang")
+    ]
+    others = [tool for tool in spec.functions if not tool.name.startswith("hang")]
+    calculator = ToolsSpec.model_validate({"functions": [{"name": "calculator", "function": "calculator"}]}).functions
+    toolbox = Toolbox(spec.model_copy(update={"functions": (*hanging, *others, *calculator)}))
+    yield toolbox
+    toolbox.close()
+
+
+def ask(toolbox: Toolbox, name: str, **arguments: object) -> ToolAnswer:
+    ((_, answer),) = toolbox.answer({7: ToolCall(name, arguments or {"expression": "1"})})
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("tool", "error"),
+    [
+        ("hang", "timeout: hang: took longer than 0.2 s"),
+        ("hang_in_c", "timeout: hang_in_c: took longer than 0.2 s"),
+        ("hang_deaf", "timeout: hang_deaf: took longer than 0.2 s"),
+        ("hog", "memory: hog: needed more than 64 MiB"),
+        ("broken", "raised: broken: raised ValueError: no such thing: <object object at 0x...> in 1"),
+        ("die", "died: die: its process was ended by SIGSEGV"),
+        ("leave", "died: leave: its process ended with exit code 7"),
+        ("silent", "died: silent: its process was ended by SIGKILL"),
+        ("unspeakable", "raised: unspeakable: raised TypeError: Object of type set is not JSON serializable"),
+    ],
+)
+def test_whatever_a_tool_does_is_an_answer(toolbox: Toolbox, tool: str, error: str) -> None:
+    answer = ask(toolbox, tool)
+    assert answer.error == error
+    assert answer.text == f"error: {error.partition(': ')[2]}", "the policy is told"
+    assert ask(toolbox, "calculator", expression="2 * 3") == ToolAnswer("6"), "the next call is answered"
+
+
+def test_what_a_tool_started_ends_with_it(toolbox: Toolbox) -> None:
+    ask(toolbox, "hang_deaf")
+    wait_until_nothing_is_left()
+
+
+def wait_until_nothing_is_left() -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        left = [p for p in psutil.process_iter(["cmdline"]) if "left-by-a-tool" in (p.info["cmdline"] or ())]
+        if not any(process.status() != psutil.STATUS_ZOMBIE for process in left):
+            return
+        time.sleep(0.01)
+    raise AssertionError(left)
+
+
+def test_results_are_texts_or_json(toolbox: Toolbox) -> None:
+    assert ask(toolbox, "talkative") == ToolAnswer('{"said": ["1", 1.5, null, "ü"]}'), "what it prints is no answer"
+    assert ask(toolbox, "talkative", expression="\ud800").text == '{"said": ["?", 1.5, null, "ü"]}', "always valid text"
+
+
+def test_a_call_sees_nothing_of_the_one_before(toolbox: Toolbox) -> None:
+    assert [ask(toolbox, "forgetful").text for _ in range(3)] == ["1", "1", "1"]
+
+
+def test_wrong_arguments_and_unknown_tools_are_answers(toolbox: Toolbox) -> None:
+    assert ask(toolbox, "calculator", sum="1").error.startswith("raised: calculator: raised TypeError")
+    answer = ask(toolbox, "calculater")
+    assert answer.error.startswith("unknown: there is no tool 'calculater'; there are: broken, calculator")
+
+
+def test_the_spec_s_options_are_not_the_policy_s_to_set(tmp_path: Path) -> None:
+    file = tmp_path / "calls"
+    functions = [{"name": "count", "function": "tests.tools.functions:counting", "options": {"file": str(file)}}]
+    toolbox = Toolbox(ToolsSpec.model_validate({"functions": functions}))
+    try:
+        assert ask(toolbox, "count", expression="abc") == ToolAnswer("3")
+        refused = ask(toolbox, "count", expression="abc", file="/etc/passwd")
+        assert refused.error == "raised: count: raised TypeError: unexpected argument 'file'"
+        assert ask(toolbox, "count", expression="abc", more="!") == ToolAnswer("3!")
+    finally:
+        toolbox.close()
+    assert file.read_text() == "abc\nabc\n"
+
+
+def test_many_calls_at_once_each_get_their_own_answer(toolbox: Toolbox) -> None:
+    calls = {n: ToolCall("calculator", {"expression": f"{n} + {n}"}) for n in range(20)}
+    calls |= {50 + n: ToolCall("hang", {"expression": ""}) for n in range(4)}
+    answers = dict(toolbox.answer({**calls, 99: ToolAnswer("what is wrong", "malformed: what is wrong")}))
+    assert answers[99].error == "malformed: what is wrong"
+    assert [answers[n].text for n in range(20)] == [str(2 * n) for n in range(20)]
+    assert all(answers[50 + n].error.startswith("timeout") for n in range(4))
+    assert answers.keys() == {*calls, 99}
+
+
+def test_calls_given_up_are_not_taken_for_later_ones(toolbox: Toolbox) -> None:
+    answers = toolbox.answer({n: ToolCall("calculator", {"expression": str(n)}) for n in range(8)})
+    next(answers)
+    answers.close()
+    assert ask(toolbox, "calculator", expression="40 + 2") == ToolAnswer("42")
+
+
+def test_calls_under_way_end_with_the_toolbox(tmp_path: Path) -> None:
+    toolbox = Toolbox(spec_of("hang_deaf", "broken", parallel_calls=2))
+    calls = {n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "broken"))}
+    assert next(toolbox.answer(calls))[0] == 1
+    toolbox.close()
+    wait_until_nothing_is_left()
+
+
+def test_a_lost_process_is_a_failure_of_infrastructure_and_replaced(toolbox: Toolbox) -> None:
+    ask(toolbox, "calculator", expression="1")
+    assert toolbox._process
+    os.kill(toolbox._process.pid, signal.SIGKILL)
+    with pytest.raises(InfrastructureError, match="process of tools is gone"):
+        ask(toolbox, "calculator", expression="1")
+    assert ask(toolbox, "calculator", expression="1") == ToolAnswer("1")
+
+
+def test_what_cannot_be_loaded_is_said() -> None:
+    functions = [{"name": "count", "function": "tests.tools.functions:countin"}]
+    with pytest.raises(ConfigurationError, match=r"rollout\.tools\.functions 'count'.*did you mean 'counting'"):
+        ask(Toolbox(ToolsSpec.model_validate({"functions": functions})), "count")

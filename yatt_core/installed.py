@@ -1,0 +1,66 @@
+"""Functions that a spec names: entry points of a group, and dotted names of installed code; and how their failures are told.
+
+A spec can name installed code, never bring any. Consumes a name and a group such as `yatt.rewards`; produces the function.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+from yatt_core.errors import ConfigurationError
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+"""Where an object lies in memory, as its repr says: another in every process, and messages are part of the experience."""
+
+
+def find_function(name: str, group: str, place: str) -> Callable[..., Any]:
+    """The function of a name: an entry point of the group, or `package.module:function`.
+
+    place: what names it, for messages. Raises `ConfigurationError` for an unknown name (with the nearest ones), and for what
+    cannot be imported or called.
+    """
+    function = _find_dotted(name, place) if ":" in name else _find_entry_point(name, group, place)
+    if not callable(function):
+        raise ConfigurationError(f"{place} is {type(function).__name__}, it cannot be called")
+    return function  # type: ignore[no-any-return]
+
+
+def failure_text(error: BaseException) -> str:
+    """An exception in words that are the same in every process."""
+    return f"{type(error).__name__}: {_ADDRESS.sub('0x...', str(error))}"
+
+
+def _find_entry_point(name: str, group: str, place: str) -> Any:
+    installed = {point.name: point for point in entry_points(group=group)}
+    if name not in installed:
+        near = difflib.get_close_matches(name, installed, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(installed)) or 'none'}"
+        raise ConfigurationError(f"{place} is no entry point of {group!r}; {hint} (or write package.module:function)")
+    module, _, attribute = installed[name].value.partition(":")
+    return _load(module, attribute, place)
+
+
+def _find_dotted(name: str, place: str) -> Any:
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ConfigurationError(f"{place}: write package.module:function")
+    return _load(module, attribute, place)
+
+
+def _load(module: str, attribute: str, place: str) -> Any:
+    try:
+        value: Any = importlib.import_module(module)
+    except Exception as error:
+        raise ConfigurationError(f"{place}: importing {module} failed: {type(error).__name__}: {error}") from error
+    for name in attribute.split("."):
+        if not hasattr(value, name):
+            near = difflib.get_close_matches(name, dir(value), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigurationError(f"{place}: {module} has no {attribute!r}{hint}")
+        value = getattr(value, name)
+    return value
