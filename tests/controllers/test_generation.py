@@ -1,0 +1,179 @@
+"""The stream between a controller and the pool: pieces in any order, bytes in bounds, newer drivers, engines that err."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yatt_core.controllers import generation
+from yatt_core.controllers.generation import GenerationStream
+from yatt_core.controllers.in_flight import BytesInFlight, bytes_of
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest
+from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
+from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.fence import EpochFence
+from yatt_core.spec.rollout import VirtualRollout
+
+Outcome = Any
+
+
+class Reference:
+    """A value that is there, or an error."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+class Pieces:
+    """A streaming call's references."""
+
+    def __init__(self, outcomes: Iterator[Outcome]) -> None:
+        self._outcomes = outcomes
+
+    def __next__(self) -> Reference:
+        return Reference(next(self._outcomes))
+
+
+@dataclass
+class Pool:
+    """Stands in for Ray, the dispatcher and one engine. refusals: epochs whose calls the engine refuses."""
+
+    seed: int = 0
+    refusals: set[int] = field(default_factory=set)
+    drops_the_last: bool = False
+    asked: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        spec = VirtualRollout(base_seconds=0, seconds_per_sequence=0, median_tokens=8, sigma=0.8)
+        self.virtual = VirtualRolloutEngine(spec, seed=1)
+        self.virtual.update_weights({"w": np.zeros(4)}, 0)
+        self.order = random.Random(self.seed)
+
+    def wait(self, references: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        chosen = self.order.choice(references)
+        return [chosen], [reference for reference in references if reference is not chosen]
+
+    def get(self, reference: Reference) -> Any:
+        if isinstance(reference.outcome, Exception):
+            raise reference.outcome
+        return reference.outcome
+
+    @property
+    def dispatcher(self) -> Any:
+        def acquire(epoch: int, owner: str, size: int) -> Reference:
+            self.asked.append(size)
+            return Reference((len(self.asked), 0, self.engine))
+
+        calls = {"acquire": acquire, "release": self.released.append, "forget": self.forgotten.append}
+        return SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in calls.items()})
+
+    @property
+    def engine(self) -> Any:
+        return SimpleNamespace(
+            generate=SimpleNamespace(options=lambda num_returns: SimpleNamespace(remote=self._stream))
+        )
+
+    def _stream(self, epoch: int, request: GenerateRequest) -> Pieces:
+        if epoch in self.refusals:
+            return Pieces(iter([FencedError(f"epoch {epoch} was replaced")]))
+        pieces: list[Outcome] = list(self.virtual.stream(request))
+        return Pieces(iter(pieces[:-1] if self.drops_the_last else pieces))
+
+
+def request_of(number: int, prompts: int) -> GenerateRequest:
+    texts = [np.array([number, prompt], np.int32) for prompt in range(prompts)]
+    seeds = np.arange(prompts * 2, dtype=np.uint64).reshape(prompts, 2)
+    return GenerateRequest(texts, seeds, 30, (0,), 0)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch):
+    def stream(pool: Pool, bound: int = 1 << 30, newest: int = 1) -> GenerationStream[Any]:
+        ray_like = SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions)
+        monkeypatch.setattr(generation, "ray", ray_like)
+        return GenerationStream(pool.dispatcher, "controller-0", EpochFence(1, lambda: newest), BytesInFlight(bound))
+
+    return stream
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 9000), st.integers(0, 1000))
+def test_every_batch_arrives_whole_within_the_bound_in_whatever_order(sizes, bound, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        pool, in_flight = Pool(seed), BytesInFlight(bound)
+        patch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions))
+        requests = [request_of(number, prompts) for number, prompts in enumerate(sizes)]
+        with GenerationStream[list[int]](pool.dispatcher, "c", EpochFence(1, lambda: 1), in_flight) as stream:
+            for number, request in enumerate(requests):
+                stream.submit([number], request)
+            results = {}
+            for (number,), result in stream.results():
+                assert in_flight.now <= max(bound, bytes_of(requests[number]))
+                results[number] = result
+    assert sorted(results) == list(range(len(sizes)))
+    for number, request in enumerate(requests):
+        assert results[number].tokens.tolist() == pool.virtual.generate(request).tokens.tolist()
+    assert sorted(pool.released) == list(range(1, len(sizes) + 1))
+    assert (in_flight.now, pool.forgotten) == (0, [])
+
+
+def test_a_batch_waits_until_the_one_before_it_is_digested(stand_in):
+    pool = Pool()
+    with stand_in(pool, bound=1) as stream:
+        for number in range(3):
+            stream.submit(number, request_of(number, 2))
+        asked = []
+        for arrival in stream.arrivals():
+            if arrival.complete:
+                asked.append(len(pool.asked))
+    assert asked == [1, 2, 3]
+
+
+def test_pieces_come_before_their_batch_is_complete(stand_in):
+    with stand_in(Pool()) as stream:
+        stream.submit("only", request_of(0, 5))
+        complete = [arrival.complete for arrival in stream.arrivals()]
+    assert len(complete) > 1 and complete == [False] * (len(complete) - 1) + [True]
+
+
+def test_an_engine_that_obeys_a_newer_driver_is_asked_again_under_that(stand_in):
+    pool = Pool(refusals={1})
+    with stand_in(pool, newest=2) as stream:
+        stream.submit("only", request_of(0, 3))
+        assert [tag for tag, _ in stream.results()] == ["only"]
+    assert (len(pool.asked), pool.released) == (1, [1]), "the engine that was granted is asked again"
+
+
+def test_a_refusal_that_no_newer_driver_explains_is_an_error(stand_in):
+    pool = Pool(refusals={1})
+    with pytest.raises(FencedError), stand_in(pool) as stream:
+        stream.submit("only", request_of(0, 3))
+        list(stream.results())
+    assert pool.forgotten == ["controller-0"]
+
+
+def test_an_engine_that_leaves_prompts_unanswered_is_an_error(stand_in):
+    pool = Pool(drops_the_last=True)
+    with pytest.raises(InfrastructureError, match=r"rollout-0 left \d prompts"), stand_in(pool) as stream:
+        stream.submit("only", request_of(0, 4))
+        list(stream.results())
+
+
+def test_an_engine_that_answers_twice_is_an_error(stand_in, monkeypatch):
+    pool = Pool()
+    piece = next(pool.virtual.stream(request_of(0, 4)))
+    monkeypatch.setattr(Pool, "_stream", lambda *_: Pieces(iter([piece, piece])))
+    with pytest.raises(InfrastructureError, match=GeneratePiece.__name__), stand_in(pool) as stream:
+        stream.submit("only", request_of(0, 4))
+        list(stream.results())
