@@ -28,7 +28,7 @@ def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
     files = {SAMPLES_FILE: entry_of_bytes(data)}
     manifest_sha256 = publish_manifest(run_folder / folder, SHARD_KIND, {"groups": asdict(groups)}, files)
     names = ("correct", "truncated", "reward_errors", "zero_spread_groups", "reward", "reward_squared")
-    counts = dict.fromkeys(("prompts", "samples", "prompt_tokens", "response_tokens"), float(prompts))
+    counts = dict.fromkeys(("prompts", "samples", "prompt_tokens", "response_tokens", "loss_tokens"), float(prompts))
     return ShardReceipt(
         key=key,
         epoch=task.epoch,

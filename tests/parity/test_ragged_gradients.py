@@ -78,7 +78,7 @@ def reduced_gradients(
 ) -> list[dict[str, np.ndarray]]:
     """Each rank's gradient after the all-reduce of a real group, whose members are threads here."""
     ranks, address = len(plan.parts), f"tcp://127.0.0.1:{free_port()}"
-    # Not in the threads: transformers patches its own modules while it loads.
+    # One after another: transformers changes global state while it loads.
     models = [load_causal_lm(str(folder / "model"), "float32") for _ in range(ranks)]
 
     def of_rank(rank: int) -> dict[str, np.ndarray]:

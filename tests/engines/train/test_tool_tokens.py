@@ -21,6 +21,8 @@ from yatt_core.engines.train.learner import GrpoLearner, update_metrics
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.plan import plan_step
 from yatt_core.engines.train.preparation import Preparer
+from yatt_core.keys import WorkKey
+from yatt_core.receipts import BatchTask
 from yatt_core.spec.trainer import AdamWSpec
 
 PROMPT, CALL, RESULT, REST = [3, 4, 5], [6, 7, 1], [11, 12, 13, 14], [8, 9, 1]
@@ -59,7 +61,9 @@ OTHER = ([3, 9], [10, 2, 1], [True] * 3, -0.4)
 WITH_TOOL = (PROMPT, [*CALL, *RESULT, *REST], [True] * 3 + [False] * 4 + [True] * 3, 0.7)
 
 
-def learn(folder: Path, batch: ExperienceBatch, aggregation: str, reuse: bool) -> tuple[torch.Tensor, dict[str, float]]:
+def learn(
+    folder: Path, batch: ExperienceBatch, aggregation: str, reuse: bool, packed: bool = False
+) -> tuple[torch.Tensor, dict[str, float]]:
     """Gradients of the whole batch, and its metrics. reuse: the trainer's numbers before the step are the step's own."""
     algorithm = {"aggregation": aggregation, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01, "importance_cap": 3.0}
     spec = make_spec(algorithm=algorithm)
@@ -78,7 +82,7 @@ def learn(folder: Path, batch: ExperienceBatch, aggregation: str, reuse: bool) -
         log_probs_ref=old,
     )
     sums = GrpoLearner(spec, forward, optimizer, Collective()).gradients(
-        batch, columns, plan_step(batch.lengths, rows, 1, 10_000)
+        batch, columns, plan_step(batch.lengths, rows, 1, 10_000, packed)
     )
     return optimizer.gradients.clone(), update_metrics(spec, [sums], [1.0])
 
@@ -129,6 +133,14 @@ def test_what_is_recorded_at_the_result_s_tokens_does_not_matter(model_folder: P
     assert metrics["tokens"] == 9
 
 
+def test_packed_samples_learn_the_same(model_folder: Path) -> None:
+    batch = batch_of(WITH_TOOL, OTHER, WITH_TOOL)
+    padded, metrics = learn(model_folder, batch, "token_mean", False)
+    packed, others = learn(model_folder, batch, "token_mean", False, packed=True)
+    torch.testing.assert_close(packed, padded, atol=1e-6, rtol=0)
+    assert metrics["tokens"] == others["tokens"] == 15
+
+
 def test_prepared_columns_are_zero_at_the_result_s_tokens(model_folder: Path) -> None:
     spec: Any = make_spec(
         algorithm={"mini_batches": 2, "kl": {"coefficient": 0.1, "where": "reward"}}, rollout={"samples_per_prompt": 2}
@@ -137,7 +149,8 @@ def test_prepared_columns_are_zero_at_the_result_s_tokens(model_folder: Path) ->
     forward, optimizer = PolicyForward(model, 0.8, "float32"), FlatAdamW(model, AdamWSpec())
     batch = replace(batch_of(WITH_TOOL, OTHER), ordinals=np.zeros(2, np.int64), samples=np.arange(2, dtype=np.int32))
     reference = optimizer.values.detach().clone() * 1.05
-    made = Preparer(spec, forward, optimizer, Collective()).prepare(batch, 10_000, reference, 0, 1)
+    task = BatchTask(WorkKey("run", 0, 1, "prepare"), 1, ())
+    made = Preparer(spec, forward, optimizer, Collective()).prepare(batch, 10_000, False, reference, task)
     for column in (made.columns.log_probs_old, made.columns.log_probs_ref):
         assert column is not None
         assert not column[~batch.loss_mask].any()
