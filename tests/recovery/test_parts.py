@@ -135,7 +135,7 @@ def test_the_tracking_server_may_be_away_while_the_run_goes_on(
     """Away from before the start to behind the end: the rows wait in the ledger, and the next resume sends them."""
     server = MlflowServer(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
-    driver = Driver(tmp_path / "runs", bed.nursery)
+    driver = Driver(tmp_path / "runs", bed.nursery, {"MLFLOW_TRACKING_URI": server.address})
     run = driver.create("virtual.yaml")
     driver.drive(run)
     with driver.ledger() as ledger:
