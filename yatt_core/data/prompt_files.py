@@ -51,9 +51,8 @@ class PromptWriter:
         """Appends a prompt."""
         entry = canonical_json(prompt.entry)
         row = (prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, entry, prompt.media)
-        self._rows.append(
-            dict(zip(self._schema.names, row, strict=False))
-        )  # without media where none are to be expected
+        # The media stay out of files that have no column for them: those of prompts that cannot have any.
+        self._rows.append(dict(zip(self._schema.names, row, strict=False)))
         self._characters += len(entry) + len(prompt.text)
         if len(self._rows) == GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
             self._end_group()
