@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.payload.actors import EPOCH
+from benchmarks.payload.coordination import coordinate_ms
 from benchmarks.payload.drivers import ACTORS, CENTRAL, PIPELINED, SHARDED, DriverProcess, Iteration, Place
 from benchmarks.payload.images import Look, look_at, make_images, read_image
 from yatt_core.cluster.client import Heartbeat, ensure_supervisor, stop_supervisor, wait_ready
@@ -133,7 +134,7 @@ def main() -> None:
     samples = {size: results[SHARDED][0].engines.images for size, results in found.items()}
     report = Report(
         "controllers",
-        figures_of(found, samples),
+        figures_of(found, samples) | {"coordinate_256_ms": coordinate_ms(SEED)},
         [SEED],
         [before, load_average()],
         baselines_of(found, samples),

@@ -1,0 +1,43 @@
+"""What one wave of dynamic sampling costs its coordinator: settling what 256 controllers tell of their groups.
+
+The coordinator is the product's; the controllers are simulated by receipts' metadata, which come in a drawn order.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+
+from yatt_core.controllers.sampling import Sampling, SamplingRule, WaveGroups
+from yatt_core.receipts import GroupFacts
+
+CONTROLLERS, SHARDS_EACH, GROUPS = 256, 4, 2_048
+AVERAGE, VALID = 10.0, 0.1
+"""One group in ten is valid, as the average of the waves before says."""
+REPEATS = 9
+
+
+def coordinate_ms(seed: int) -> float:
+    """Milliseconds of the coordinator for a wave: gathering, settling, the next state and what is recorded of it; median."""
+    rule = SamplingRule(
+        GROUPS, CONTROLLERS * SHARDS_EACH, filters=True, max_waves=4, ratio_cap=10.0, overdraw=1.2, decay=0.9
+    )
+    sampling = Sampling(rule, AVERAGE)
+    plan, noise = sampling.plan(), np.random.default_rng(seed)
+    highest = (noise.random(plan.prompts) < VALID).astype(float)
+    bounds = [plan.prompts * i // plan.shards for i in range(plan.shards + 1)]
+    parts = [range(bounds[i], bounds[i + 1]) for i in noise.permutation(plan.shards)]
+    told = [
+        (part, GroupFacts((0.0,) * len(part), tuple(highest[part.start : part.stop].tolist()), (1,) * len(part)))
+        for part in parts
+    ]
+    seconds = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        outcome = sampling.settle(plan, WaveGroups.gather(told), plan.shards)
+        sampling.after(outcome)
+        outcome.to_json()
+        seconds.append(time.perf_counter() - started)
+    return 1000 * statistics.median(seconds)
