@@ -55,6 +55,7 @@ def test_experience_names_the_images_and_nothing_holds_their_pixels(finished: tu
     assert kept and all(path.is_relative_to(folder / "inputs" / "media") for path in kept)
 
 
+@pytest.mark.verify
 def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(
     finished: tuple[Driver, str], driver: Driver, shapes: tuple[str, ...]
 ) -> None:

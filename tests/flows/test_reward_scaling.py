@@ -9,7 +9,13 @@ import pytest
 from flows.state import ControlState
 from tests.flows.tools import Driver, same_result
 
-SCALED = ("iterations=4", "algorithm.normalise=group_mean", "algorithm.reward_scaling=running", "snapshots.every=20")
+SCALED = (
+    "iterations=4",
+    "algorithm.normalise=group_mean",
+    "algorithm.kind=grpo",
+    "algorithm.reward_scaling=running",
+    "snapshots.every=20",
+)
 
 
 @pytest.mark.verify
