@@ -9,13 +9,8 @@ import pytest
 from flows.state import ControlState
 from tests.flows.tools import Driver, same_result
 
-SCALED = (
-    "iterations=4",
-    "algorithm.normalise=group_mean",
-    "algorithm.kind=grpo",
-    "algorithm.reward_scaling=running",
-    "snapshots.every=20",
-)
+PLAIN = ("iterations=4", "snapshots.every=20", "algorithm.kind=grpo", "algorithm.normalise=group_mean")
+SCALED = (*PLAIN, "algorithm.reward_scaling=running")
 
 
 @pytest.mark.verify
@@ -37,7 +32,7 @@ def test_scaled_rewards_survive_a_kill_and_another_number_of_controllers(driver:
     assert [value.count for value in moments] == [0, 32, 64, 96, 128]
     assert scales == {i: moments[i - 1].scale(1e-4) for i in range(1, 5)} and scales[1] == 1.0 != scales[2]
 
-    plain = driver.create("virtual.yaml", *SCALED[:2], SCALED[3])
+    plain = driver.create("virtual.yaml", *PLAIN)
     driver.drive(plain)
     assert driver.results(plain).weights_digest != driver.results(run).weights_digest
     assert driver.results(plain).experience_digest == driver.results(run).experience_digest
