@@ -13,6 +13,7 @@ from tests.recovery.nursery import Nursery
 from yatt_core.data.media import media_path
 from yatt_core.data.shapes import write_shapes
 
+pytestmark = pytest.mark.verify
 SPEC = "pictures.yaml"
 
 
@@ -55,7 +56,6 @@ def test_experience_names_the_images_and_nothing_holds_their_pixels(finished: tu
     assert kept and all(path.is_relative_to(folder / "inputs" / "media") for path in kept)
 
 
-@pytest.mark.verify
 def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(
     finished: tuple[Driver, str], driver: Driver, shapes: tuple[str, ...]
 ) -> None:

@@ -22,6 +22,7 @@ SHAPE = (
 PER_NODE = ("controllers.count=1", "controllers.per=node", "rollout.engine.base_seconds=0.05")
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(300)
 def test_a_node_killed_during_collect_and_one_that_joins_change_nothing(
     driver: Driver, nursery: Nursery, service_environment: Mapping[str, str], tmp_path: Path
