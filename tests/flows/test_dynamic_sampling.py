@@ -72,6 +72,7 @@ def test_under_a_reward_that_is_never_valid_the_run_goes_on_with_a_recorded_warn
     assert "masked groups fill the batch" in logs
 
 
+@pytest.mark.verify
 def test_stragglers_are_cut_by_a_recorded_choice_that_replay_obeys(driver: Driver) -> None:
     cut = ("exact=false", "dynamic_sampling={kind: all, overdispatch: {factor: 1.5}}", "data.logical_shards=12")
     run = driver.create(*SMALL, *cut, "iterations=3")

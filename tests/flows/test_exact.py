@@ -95,7 +95,8 @@ def check_nothing_generated_twice(driver: Driver, run: str) -> None:
     assert len(epochs) >= 1 and min(epochs) == 1
 
 
-@pytest.mark.parametrize("controllers", [1, pytest.param(4, marks=pytest.mark.verify)])
+@pytest.mark.verify
+@pytest.mark.parametrize("controllers", [1, 4])
 def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: Driver, controllers: int) -> None:
     run = driver.create("torch.yaml", f"controllers.count={controllers}")
     driver.drive(run)

@@ -35,7 +35,7 @@ def create_with_switch(driver: Driver, switch: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "fault", ["raise", *(pytest.param(f, marks=pytest.mark.verify) for f in ("hang", "nan")), "die"]
+    "fault", ["raise", *(pytest.param(fault, marks=pytest.mark.verify) for fault in ("hang", "nan", "die"))]
 )
 def test_a_reward_that_misbehaves_ends_the_segment_and_loses_nothing(
     driver: Driver, tmp_path: Path, fault: str

@@ -61,6 +61,7 @@ def spec_and_inputs(driver: Driver, run: str) -> tuple[RunSpec, Inputs]:
     return spec, Inputs.open(driver.home.run_folder(run) / INPUTS, spec)
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(600)
 def test_a_mixture_killed_at_an_epoch_boundary_goes_on_in_the_same_order(
     driver: Driver, sources: list[dict[str, Any]]

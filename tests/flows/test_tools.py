@@ -30,6 +30,7 @@ def calls(file: Path) -> Counter[str]:
     return Counter(file.read_text().splitlines())
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(300)
 def test_killed_between_a_result_and_the_next_turn_no_tool_is_called_again(driver: Driver, tmp_path: Path) -> None:
     undisturbed = create(driver, tmp_path / "undisturbed", "controllers.count=3")
