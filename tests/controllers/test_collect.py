@@ -53,9 +53,9 @@ def test_scores_come_before_the_rest_of_the_batch_and_responses_before_the_last_
     monkeypatch.setattr(controller, "actor_logs", lambda *_: ActorIdentity("controller-0", 1, "here"))
     score, keep = RewardScorer.score, ShardLog.append_responses
 
-    def scored(self: RewardScorer, prompt: Prompt, response: str, sample: int) -> SampleScore:
+    def scored(self: RewardScorer, prompt: Prompt, response: str, sample: int, last_turn: str) -> SampleScore:
         events.append("score")
-        return score(self, prompt, response, sample)
+        return score(self, prompt, response, sample, last_turn)
 
     def kept(self: ShardLog, batch: int, table: pa.Table) -> None:
         keep(self, batch, table)
