@@ -143,7 +143,7 @@ class Chaos:
         deadline, tended = time.monotonic() + PHASE_SECONDS, 0.0
         while time.monotonic() < deadline:
             phase = self._watch.open_phase()
-            if phase is not None and phase.phase == name and phase.iteration > 0:
+            if phase is not None and phase.phase == name and (phase.iteration > 0 or name == RECOVER):
                 return phase
             if time.monotonic() - tended > 0.2:
                 self._tend()
