@@ -131,13 +131,13 @@ class Segment:
         self._lease.allow(seconds + BETWEEN_PHASES_SECONDS, work)
 
     def await_ledger(self, error: LedgerUnavailable) -> None:
-        """Waits until the ledger answers again. Raises the error when it does not within `ledger_wait_seconds`."""
+        """Waits for the ledger, then fails what was open. Raises the error when it is away for `ledger_wait_seconds`."""
         log.warning("the ledger does not answer: %s", error)
         self.observer.warned(f"the ledger does not answer, waiting: {redact(str(error))}")
         give_up = self.clock.monotonic() + self.spec.recovery.ledger_wait_seconds
         while True:
             try:
-                self.ledger.runs.find(self.run)
+                self.ledger.phases.fail_open(self.fence, redact(str(error)))
             except LedgerUnavailable:
                 if self.clock.monotonic() > give_up:
                     raise

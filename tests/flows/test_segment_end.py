@@ -55,6 +55,15 @@ def test_a_lease_that_ran_out_and_went_to_nobody_leaves_a_failed_run(segment: Se
     assert recorded(segment) == ("failed", "the lease of epoch 1 ran out", None)
 
 
+def test_what_was_open_when_the_ledger_went_away_has_failed_once_it_answers(segment: Segment) -> None:
+    attempt = segment.ledger.phases.plan(segment.fence, 0, 1, "collect")
+    segment.ledger.phases.dispatch(segment.fence, attempt)
+    segment.await_ledger(LedgerUnavailable("token=abc: away"))
+    (found,) = segment.ledger.phases.attempts(segment.run, 0, 1)
+    assert (found.state, found.failure_class, found.reason) == ("FAILED", "infrastructure", "token=*** away")
+    segment.end("ended")
+
+
 def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(segment: Segment) -> None:
     with Ledger.open(segment.home.ledger) as ledger:
         ledger.leases.acquire(segment.run, this_process("the next"), 60, holder_is_gone=lambda _: True)
