@@ -7,8 +7,7 @@ from dataclasses import replace
 from flows.attempts import recorded_receipt
 from flows.experience import SealedBatch
 from flows.segment import Segment
-from flows.state import ControlState
-from yatt_core.errors import InfrastructureError
+from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.keys import WorkKey
 from yatt_core.receipts import BatchTask, PrepareReceipt
 
@@ -20,7 +19,7 @@ def batch_task(segment: Segment, branch: int, iteration: int, name: str, batch: 
 
 
 def prepared_columns(
-    segment: Segment, branch: int, iteration: int, batch: SealedBatch, same_layout: bool = True
+    segment: Segment, branch: int, iteration: int, batch: SealedBatch, moments: RewardMoments, same_layout: bool = True
 ) -> PrepareReceipt:
     """What an earlier attempt at `prepare` left, or the same made again where it is missing or damaged.
 
@@ -29,9 +28,5 @@ def prepared_columns(
     done = recorded_receipt(segment, branch, iteration, "prepare", PrepareReceipt)
     if done is not None and same_layout and segment.fleet.prepared_is_whole(done):
         return done
-    before = segment.ledger.commits.at(segment.run, iteration - 1)
-    if before is None:
-        raise InfrastructureError(f"run {segment.run}: iteration {iteration - 1} is not in the ledger")
-    moments = ControlState.from_json(before.state).reward_moments
     task = batch_task(segment, branch, iteration, "prepare", batch)
     return segment.fleet.prepare(replace(task, reward_moments=moments))

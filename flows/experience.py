@@ -84,17 +84,17 @@ def gather(segment: Segment, iteration: int, state: ControlState) -> Experience:
     cursor, shards = state.cursor, list[ShardRow]()
     while not sampling.finished:
         wave = plan_wave(segment, iteration, sampling.plan(), cursor)
-        sealed = _sealed_wave(segment, iteration, wave)
+        prompts, cursor = _prompts_of(segment, wave)
+        sealed = _sealed_wave(segment, iteration, wave, prompts)
         groups = ((shard.ordinals, shard.facts) for shard in sealed)
         sampling = sampling.after(wave.outcome or settle_wave(segment, iteration, wave, sampling, groups))
         shards += [shard.row for shard in sealed]
-        cursor = _prompts_of(segment, wave)[1]
     return Experience(tuple(shards), sampling, cursor)
 
 
-def _sealed_wave(segment: Segment, iteration: int, wave: PlannedWave) -> list[SealedShard]:
+def _sealed_wave(segment: Segment, iteration: int, wave: PlannedWave, drawn: Sequence[PromptRef]) -> list[SealedShard]:
     """The wave's finished shards in order. Of an over-dispatched wave the stragglers are cut, once enough prompts are done."""
-    prompts = split_shards(_prompts_of(segment, wave)[0], wave.plan.shards)
+    prompts = split_shards(drawn, wave.plan.shards)
     ordinals = [tuple(ref.ordinal for ref in part) for part in prompts]
     recorded = segment.ledger.records.shards(segment.run, segment.branch, iteration, wave.plan.wave)
     sealed = {

@@ -96,9 +96,9 @@ def collect(segment: Segment, iteration: int, state: ControlState) -> Experience
 
 
 @phase
-def prepare(segment: Segment, iteration: int, experience: Experience) -> PrepareReceipt:
+def prepare(segment: Segment, iteration: int, state: ControlState, experience: Experience) -> PrepareReceipt:
     """Has old and reference log-probabilities and advantages written, unless an earlier attempt left them whole."""
-    return prepared_columns(segment, segment.branch, iteration, experience.batch)
+    return prepared_columns(segment, segment.branch, iteration, experience.batch, state.reward_moments)
 
 
 @phase

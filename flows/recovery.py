@@ -141,9 +141,11 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tupl
 
 def replay(segment: Segment, iteration: int) -> None:
     """Applies a committed update again, or skips it again. Raises `ReplayError` when it comes out differently."""
-    commit = segment.ledger.commits.at(segment.run, iteration)
-    if commit is None:
-        raise InfrastructureError(f"run {segment.run}: iteration {iteration} is not in the ledger")
+    before, commit = (segment.ledger.commits.at(segment.run, i) for i in (iteration - 1, iteration))
+    if before is None or commit is None:
+        raise InfrastructureError(
+            f"run {segment.run}: iterations {iteration - 1} and {iteration} are not in the ledger"
+        )
     # Of a parent's iterations a fork has copies of its own.
     batch = sealed_batch(segment, commit.branch, iteration)
     task = batch_task(segment, commit.branch, iteration, "learn", batch)
@@ -151,7 +153,8 @@ def replay(segment: Segment, iteration: int) -> None:
         receipt = segment.fleet.skip(task)
     else:
         then, now = commit.state["environment"].get("layout"), segment.start.environment.get("layout")
-        prepared = prepared_columns(segment, commit.branch, iteration, batch, same_layout=then == now)
+        moments = ControlState.from_json(before.state).reward_moments
+        prepared = prepared_columns(segment, commit.branch, iteration, batch, moments, same_layout=then == now)
         receipt = segment.fleet.learn(task, prepared)
     _compare(segment, commit, dict(receipt.fingerprint))
 

@@ -54,12 +54,12 @@ class ControlState:
         return cls(
             iteration=state["iteration"],
             cursor=Cursor.from_json(state["cursor"]),
-            # Commits from before there was dynamic sampling have none.
+            # Commits from before there were sampling averages and moments have neither.
             sampling_average=float(state.get("sampling_average", FIRST_AVERAGE)),
             fingerprint=state["fingerprint"],
             environment=state["environment"],
             best=(best[0], best[1]) if best else None,
-            reward_moments=RewardMoments(**state["reward_moments"]),
+            reward_moments=RewardMoments(**state.get("reward_moments", {})),
         )
 
 

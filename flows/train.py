@@ -86,7 +86,7 @@ def iterate(segment: Segment, state: ControlState) -> ControlState:
     iteration = state.iteration + 1
     place(segment, iteration)
     experience = collect(segment, iteration, state)
-    prepared = prepare(segment, iteration, experience)
+    prepared = prepare(segment, iteration, state, experience)
     update = learn(segment, iteration, experience, prepared)
     sync(segment, iteration)
     evaluation = evaluate(segment, iteration) if segment.evaluates(iteration) else None

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tests.algorithms.spreading import spread
 from yatt_core.algorithms.advantages import advantages, batch_deviation, batch_std, group_mean, group_std
-from yatt_core.algorithms.moments import GroupMoments, group_moments
+from yatt_core.algorithms.moments import group_moments
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 
@@ -51,15 +52,7 @@ def test_batch_std(batch: tuple[np.ndarray, np.ndarray]) -> None:
 @given(batches(), st.integers(1, 4))
 def test_partials_of_any_spread_give_the_same_bits(batch: tuple[np.ndarray, np.ndarray], owners: int) -> None:
     rewards, sizes = batch
-    groups = by_group(rewards, sizes)
-    means, squares = np.zeros(len(sizes)), np.zeros(len(sizes))
-    for owner in range(owners):
-        mine = np.arange(owner, len(sizes), owners)
-        if len(mine):
-            part = group_moments(np.concatenate([groups[index] for index in mine]), sizes[mine])
-            means[mine], squares[mine] = part.means, part.squares
-    spread = batch_deviation(GroupMoments(sizes, means, squares))
-    assert spread == batch_deviation(group_moments(rewards, sizes))
+    assert batch_deviation(spread(rewards, sizes, owners)) == batch_deviation(group_moments(rewards, sizes))
 
 
 def test_equal_rewards_and_single_samples_have_no_advantage() -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from flows.state import ControlState
+from tests.algorithms.spreading import spread
 from tests.spec.trees import spec
-from yatt_core.algorithms.moments import GroupMoments, RewardMoments, group_moments, merged, scaled
+from yatt_core.algorithms.moments import RewardMoments, group_moments, merged, scaled
 
 REWARDS = st.floats(-10, 10, allow_nan=False, width=32)
 
@@ -21,18 +22,6 @@ REWARDS = st.floats(-10, 10, allow_nan=False, width=32)
 def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     sizes = np.array(draw(st.lists(st.integers(1, 5), min_size=1, max_size=8)))
     return draw(arrays(np.float64, int(sizes.sum()), elements=REWARDS)), sizes
-
-
-def spread(rewards: np.ndarray, sizes: np.ndarray, owners: int) -> GroupMoments:
-    """Each owner's groups reduced by itself, then put into prompt order."""
-    groups = np.split(rewards, np.cumsum(sizes)[:-1])
-    means, squares = np.zeros(len(sizes)), np.zeros(len(sizes))
-    for owner in range(owners):
-        mine = np.arange(owner, len(sizes), owners)
-        if len(mine):
-            part = group_moments(np.concatenate([groups[index] for index in mine]), sizes[mine])
-            means[mine], squares[mine] = part.means, part.squares
-    return GroupMoments(sizes, means, squares)
 
 
 @given(st.lists(batches(), min_size=1, max_size=4), st.integers(1, 5))

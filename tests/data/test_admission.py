@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.tables import experience
-from yatt_core.data.admission import admitted_rows, best_and_worst, load_admitted_batch, load_admitted_table
+from yatt_core.data.admission import admitted_rows, admitted_table, best_and_worst, load_admitted_batch
+from yatt_core.data.batch import load_table
 from yatt_core.data.experience import group_facts
 from yatt_core.data.shard_log import ShardLog, adopt, read_group_facts
 from yatt_core.errors import DataError
@@ -41,7 +42,7 @@ def test_a_batch_has_the_admitted_groups_and_masked_padding_in_prompt_order(tmp_
     kept = everything.take(np.array([3, 4, 5, 9, 10, 11]))
     assert (batch.loss_mask[batch.response_offsets[3] :] == kept.loss_mask).all()
     assert batch.take(np.array([0, 8])).learnt.tolist() == [False, True]
-    table = load_admitted_table(tmp_path, dataclasses.replace(task, admission=Admission((1, 3), (0,))))
+    table = admitted_table(load_table(tmp_path, task.shards), Admission((1, 3), (0,)))
     assert table["prompt_ordinal"].to_pylist() == batch.ordinals.tolist()
 
 

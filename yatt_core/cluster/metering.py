@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -69,18 +69,24 @@ class Uninterrupted:
 UNINTERRUPTED = Uninterrupted()
 
 
-def first_ready(references: Sequence[Any], timeout: float, interruptions: Interruptions) -> Any | None:
-    """The first of Ray's references, or streams, that has something; none when `timeout` seconds have passed."""
+def _slices(timeout: float, interruptions: Interruptions) -> Iterator[float]:
+    """The lengths in seconds of one wait's slices, up to its timeout; raises between them what ends the wait."""
     deadline = time.monotonic() + timeout
-    while True:
+    left = timeout
+    while left > 0.0 or left == timeout:
         interruptions.interrupt()
+        yield max(0.0, min(left, SLICE_SECONDS))
         left = deadline - time.monotonic()
+
+
+def first_ready(references: Sequence[Any], timeout: float, interruptions: Interruptions = UNINTERRUPTED) -> Any | None:
+    """The first of Ray's references, or streams, that has something; none when `timeout` seconds have passed."""
+    for seconds in _slices(timeout, interruptions):
         with interruptions.shielded():
-            ready, _ = ray.wait(list(references), num_returns=1, timeout=max(0.0, min(left, SLICE_SECONDS)))
+            ready, _ = ray.wait(list(references), num_returns=1, timeout=seconds)
         if ready:
             return ready[0]
-        if left <= SLICE_SECONDS:
-            return None
+    return None
 
 
 def metered_get(
@@ -95,19 +101,17 @@ def metered_get(
     waiting_for: what an error names, such as `shard 3 by controller 1`. The first failure is raised at once, not after the
     slowest: see `unwrap_ray_error`. Raises `StuckError` when `timeout` seconds have passed.
     """
-    deadline = time.monotonic() + timeout
-    while True:
-        interruptions.interrupt()
-        left = deadline - time.monotonic()
+    for seconds in _slices(timeout, interruptions):
         try:
             with interruptions.shielded():
-                values: list[Any] = ray.get(list(references), timeout=max(0.0, min(left, SLICE_SECONDS)))
+                values: list[Any] = ray.get(list(references), timeout=seconds)
             break
-        except GetTimeoutError as error:
-            if left <= SLICE_SECONDS:
-                raise StuckError(f"{waiting_for}: not finished after {timeout:g} s") from error
+        except GetTimeoutError:
+            continue
         except RayError as error:
             raise unwrap_ray_error(error, waiting_for) from error
+    else:
+        raise StuckError(f"{waiting_for}: not finished after {timeout:g} s")
     for value in values:
         meter.add(len(cloudpickle.dumps(value)))
     return values

@@ -134,7 +134,7 @@ class Fleet:
         if names[0] in self._created:
             return ()
         asked = {rank.environment.remote(): name for rank, name in zip(self._ranks, names, strict=True)}
-        abandoned = find_abandoned(self._folder, asked, self._start_seconds)
+        abandoned = find_abandoned(self._folder, asked, self._start_seconds, self._interruptions)
         if not abandoned:
             return ()
         log.warning("the trainer's ranks are made anew, not all of them were asked: %s", "; ".join(abandoned))

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from yatt_core.cluster.metering import Interruptions, first_ready
 from yatt_core.cluster.presence import StackReport, read_report
 from yatt_core.cluster.state import SupervisorFiles
 from yatt_core.durable import make_folder, write_json
@@ -61,16 +62,18 @@ def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaite
     return silent + working or busy or list(awaited)
 
 
-def find_abandoned(run_folder: Path, asked: Mapping[Any, str], timeout: float) -> list[str]:
+def find_abandoned(
+    run_folder: Path, asked: Mapping[Any, str], timeout: float, interruptions: Interruptions
+) -> list[str]:
     """Ranks that wait for others which were never asked: their driver died between two of them. In words; empty for none.
 
     asked: a call that each rank answers behind all that it was asked before, with the rank's name. Whoever answers has
     nothing left to do, so that who is still in a collective method waits in vain. timeout: for the first answer.
     """
-    first, _ = ray.wait(list(asked), num_returns=1, timeout=timeout)
-    if not first:
+    if first_ready(list(asked), timeout, interruptions) is None:
         return []
-    _, busy = ray.wait(list(asked), num_returns=len(asked), timeout=TOGETHER_SECONDS)
+    with interruptions.shielded():
+        _, busy = ray.wait(list(asked), num_returns=len(asked), timeout=TOGETHER_SECONDS)
     reports = gather_stacks(run_folder, [asked[call] for call in busy]) if busy else {}
     return [describe(actor, report) for actor, report in reports.items() if report.method in COLLECTIVE]
 

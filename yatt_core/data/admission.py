@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from yatt_core.data.batch import ExperienceBatch, load_batch, load_table
+from yatt_core.data.batch import ExperienceBatch, load_batch
 from yatt_core.data.columns import fixed_column
 from yatt_core.data.experience import group_offsets
 from yatt_core.errors import DataError
@@ -53,21 +53,24 @@ def best_and_worst(rewards: Float64, keep: int) -> Int64:
 
 def load_admitted_batch(run_folder: Path, task: BatchTask) -> ExperienceBatch:
     """The samples of a task, without their texts. Raises `DataError` as `load_batch` and `admitted_rows`."""
-    batch = load_batch(run_folder, task.shards)
-    if task.admission is None:
+    return admitted_batch(load_batch(run_folder, task.shards), task.admission)
+
+
+def admitted_batch(batch: ExperienceBatch, admission: Admission | None) -> ExperienceBatch:
+    """The admitted samples of a whole batch, and the padding's, masked. Raises like `admitted_rows`."""
+    if admission is None:
         return batch
-    admitted = batch.take(admitted_rows(batch.ordinals, batch.rewards, task.admission))
-    if not task.admission.padding:
+    admitted = batch.take(admitted_rows(batch.ordinals, batch.rewards, admission))
+    if not admission.padding:
         return admitted
-    padding = np.isin(admitted.ordinals, np.array(task.admission.padding, dtype=np.int64))
+    padding = np.isin(admitted.ordinals, np.array(admission.padding, dtype=np.int64))
     counts = admitted.loss_mask & ~np.repeat(padding, admitted.response_lengths)
-    return replace(admitted, loss_mask=counts, padding=task.admission.padding)
+    return replace(admitted, loss_mask=counts, padding=admission.padding)
 
 
-def load_admitted_table(run_folder: Path, task: BatchTask) -> pa.Table:
-    """All columns of a task's samples, as they were sealed; raises like `load_admitted_batch`."""
-    table = load_table(run_folder, task.shards)
-    if task.admission is None:
+def admitted_table(table: pa.Table, admission: Admission | None) -> pa.Table:
+    """The same rows of a whole table, all columns as they were sealed. Raises like `admitted_rows`."""
+    if admission is None:
         return table
-    rows = admitted_rows(fixed_column(table, "prompt_ordinal"), fixed_column(table, "reward"), task.admission)
+    rows = admitted_rows(fixed_column(table, "prompt_ordinal"), fixed_column(table, "reward"), admission)
     return table.take(pa.array(rows))

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from yatt_core.algorithms.moments import scaled
-from yatt_core.data.admission import load_admitted_batch, load_admitted_table
+from yatt_core.data.admission import admitted_batch, admitted_table, load_admitted_batch
+from yatt_core.data.batch import batch_of_table, load_table
 from yatt_core.data.experience import group_digests
 from yatt_core.data.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.digests import weights_digest
@@ -117,8 +118,9 @@ class VirtualTrainEngine:
         self._require(iteration - 1, f"learn {task.key}")
         if task.key.branch == 0 and iteration in self._engine.non_finite_at:
             raise NumericError(f"{task.key}: the loss is nan, as trainer.engine.non_finite_at wants it")
-        table = load_admitted_table(self._context.run_folder, task)
-        counts = load_admitted_batch(self._context.run_folder, task).loss_mask
+        sealed = load_table(self._context.run_folder, task.shards)
+        table = admitted_table(sealed, task.admission)
+        counts = admitted_batch(batch_of_table(sealed), task.admission).loss_mask
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
         self._state = hashlib.sha256(self._state + group_digests(table) + _columns_digest(columns)).digest()
         self._version = iteration

@@ -1,0 +1,19 @@
+"""Groups of a batch reduced by several owners, as controllers and ranks may share them out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from yatt_core.algorithms.moments import GroupMoments, group_moments
+
+
+def spread(rewards: np.ndarray, sizes: np.ndarray, owners: int) -> GroupMoments:
+    """Each owner's groups reduced by itself, then put into prompt order."""
+    groups = np.split(rewards, np.cumsum(sizes)[:-1])
+    means, squares = np.zeros(len(sizes)), np.zeros(len(sizes))
+    for owner in range(owners):
+        mine = np.arange(owner, len(sizes), owners)
+        if len(mine):
+            part = group_moments(np.concatenate([groups[index] for index in mine]), sizes[mine])
+            means[mine], squares[mine] = part.means, part.squares
+    return GroupMoments(sizes, means, squares)
