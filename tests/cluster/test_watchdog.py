@@ -18,7 +18,7 @@ from yatt_core.errors import InfrastructureError, StuckError
 NAMESPACE = "watchdog"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def attached(head: Head) -> Iterator[Head]:
     connect_ray(head.address, NAMESPACE, head.run_folder)
     yield head
