@@ -54,13 +54,13 @@ def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Report:
-    """What a benchmark found. figures: flat, the keys that its claim names. baselines: what it was compared with.
+    """What a benchmark found. figures: flat, the keys that its claim names; none where one has no meaning in this run.
 
-    load: the load average before it began, and after. seeds: of everything random in it.
+    baselines: what it was compared with. load: the average before it began, and after. seeds: of everything random in it.
     """
 
     name: str
-    figures: Mapping[str, float]
+    figures: Mapping[str, float | None]
     seeds: Sequence[int]
     load: Sequence[float]
     baselines: Mapping[str, Any] = field(default_factory=dict)

@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--chaos", type=Path, help="a report of `make chaos`, whose restart times are printed beside")
     arguments = parser.parse_args()
     load = [load_average()]
-    figures: dict[str, float] = {}
+    figures: dict[str, float | None] = {}
     details: dict[str, Any] = {}
     if "simulation" in arguments.parts:
         workers = len(os.sched_getaffinity(0))

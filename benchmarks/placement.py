@@ -1,0 +1,230 @@
+"""What `dynamic` placement gains on described workloads, in simulated time, against every fixed placement and a lower bound.
+
+Each workload is run under `colocate`, under every fixed split that a search for the best one tries (in hindsight, over the
+whole run), and under `dynamic`: once with the engines' constants as a fact, once with constants fitted to telemetry. The
+baselines are compared with golden figures first. A log of all actions of `dynamic` is written on request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from yatt_core.placement.campaign import Campaign, draw_iterations, run_campaign, setting_of
+from yatt_core.placement.dynamic import Dynamic
+from yatt_core.placement.fixed import ColocatePool, SplitPool
+from yatt_core.placement.lower_bound import wave_lower_bound
+from yatt_core.placement.workload import Workload, read_workload, value_at
+
+FOLDER = Path(__file__).parent / "placement_workloads"
+GOLDEN = FOLDER / "golden.json"
+EXHAUSTIVE = 16
+GRID = (0.05, 0.1, 0.15, 0.2, 0.25, 0.33, 0.5, 0.67)
+JUDGE_SHARE, SIGMA = 0.25, 0.4
+"""Workloads from which on the reduction against colocate counts."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A workload's collect seconds by iteration. splits: totals by number of judging instances."""
+
+    name: str
+    steady: bool
+    counted: bool
+    colocate: list[float]
+    splits: dict[int, float]
+    best: list[float]
+    bound: list[float]
+    dynamic: list[float]
+    fitted: list[float]
+    judge_share: float
+    changed_starts: int
+    plan_cpu_s: float
+    tick_cpu_s: float
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ratio_to_split(self) -> float:
+        """Dynamic over the best split in hindsight."""
+        return sum(self.dynamic) / sum(self.best)
+
+
+def best_split(totals: Callable[[int], float], instances: int) -> int:
+    """The number of judging instances with the least total: all are tried up to 16 instances, beyond a grid and brackets."""
+    if instances <= EXHAUSTIVE:
+        return min(range(1, instances), key=lambda f: (totals(f), f))
+    tried = sorted({max(1, min(instances - 1, round(instances * share))) for share in GRID})
+    while True:
+        best = min(tried, key=lambda f: (totals(f), f))
+        place = tried.index(best)
+        left = tried[place - 1] if place else 0
+        right = tried[place + 1] if place + 1 < len(tried) else instances
+        between = {(left + best) // 2, (best + right) // 2, best - 1, best + 1} - set(tried)
+        new = sorted(f for f in between if 0 < f < instances)
+        if not new:
+            return best
+        tried = sorted({*tried, *new})
+
+
+def run_workload(path: Path) -> Outcome:
+    """Everything about one workload."""
+    workload = read_workload(path)
+    setting, iterations = setting_of(workload), draw_iterations(workload)
+    splits: dict[int, Campaign] = {}
+
+    def total(judges: int) -> float:
+        if judges not in splits:
+            splits[judges] = run_campaign(workload, SplitPool(judges))
+        return sum(splits[judges].collect_s)
+
+    best = best_split(total, len(setting.speeds))
+    colocate = run_campaign(workload, ColocatePool())
+    log: list[dict[str, Any]] = []
+    dynamic = run_campaign(workload, Dynamic(), log=log.append)
+    return Outcome(
+        name=workload.name,
+        steady=workload.steady,
+        counted=judge_share(colocate) >= JUDGE_SHARE and spread(workload) >= SIGMA,
+        colocate=colocate.collect_s,
+        splits={f: sum(campaign.collect_s) for f, campaign in sorted(splits.items())},
+        best=splits[best].collect_s,
+        bound=[sum(wave_lower_bound(setting, wave) for wave in waves) for waves in iterations],
+        dynamic=dynamic.collect_s,
+        fitted=run_campaign(workload, Dynamic(fit=True)).collect_s,
+        judge_share=judge_share(colocate),
+        changed_starts=changed_starts(dynamic),
+        plan_cpu_s=max(dynamic.plan_cpu_s),
+        tick_cpu_s=dynamic.tick_cpu_s,
+        log=log,
+    )
+
+
+def judge_share(colocate: Campaign) -> float:
+    """Share of collect behind the last rollouts, where all roles take turns."""
+    return sum(iteration.judging_s for iteration in colocate.past) / sum(colocate.collect_s)
+
+
+def spread(workload: Workload) -> float:
+    """Least sigma of the responses' lengths over the run."""
+    return min(value_at(workload.samples.response.sigma, iteration) for iteration in range(workload.iterations))
+
+
+def changed_starts(campaign: Campaign) -> int:
+    """Iterations that start with other roles than the one before; the first change from the cold start is not counted."""
+    changed = [a.roles != b.roles for a, b in zip(campaign.plans, campaign.plans[1:], strict=False)]
+    return max(0, sum(changed) - 1) if changed and changed[0] else sum(changed)
+
+
+# -- large pools ---------------------------------------------------------------------------------------------------------
+
+
+def decide_at(path: Path, times: int) -> float:
+    """CPU seconds of the second plan, the first with telemetry, of a workload with so many times the devices and prompts."""
+    workload = read_workload(path)
+    groups = tuple(g.model_copy(update={"devices": g.devices * times}) for g in workload.cluster.groups)
+    larger = workload.model_copy(
+        update={
+            "iterations": 2,
+            "cluster": workload.cluster.model_copy(update={"groups": groups}),
+            "samples": workload.samples.model_copy(update={"prompts": workload.samples.prompts * times}),
+        }
+    )
+    return max(run_campaign(larger, Dynamic()).plan_cpu_s)
+
+
+# -- figures -------------------------------------------------------------------------------------------------------------
+
+
+def figures_of(outcomes: Sequence[Outcome], golden: Mapping[str, Any]) -> dict[str, float | None]:
+    """The figures that follow from the outcomes; none where a key has no meaning for them."""
+    named = {outcome.name: outcome for outcome in outcomes}
+    ratios = [outcome.ratio_to_split for outcome in outcomes]
+    counted = [1.0 - sum(o.dynamic) / sum(o.colocate) for o in outcomes if o.counted]
+    gaps = [gap for outcome in outcomes if outcome.name in golden for gap in golden_gaps(outcome, golden[outcome.name])]
+    return {
+        "golden_gap_max": max(gaps, default=None),
+        "worst_ratio_to_best_split": max(ratios),
+        "geomean_ratio_to_best_split": statistics.geometric_mean(ratios),
+        "ratio_sudden_shift": named["sudden_shift"].ratio_to_split if "sudden_shift" in named else None,
+        "ratio_drift": named["drift_500_to_8000"].ratio_to_split if "drift_500_to_8000" in named else None,
+        "worst_ratio_to_best_split_fitted": max(sum(o.fitted) / sum(o.best) for o in outcomes),
+        "mean_ratio_to_lower_bound": statistics.fmean(sum(o.dynamic) / sum(o.bound) for o in outcomes),
+        "least_reduction_vs_colocate": min(counted, default=None),
+        "mean_reduction_vs_colocate": statistics.fmean(counted) if counted else None,
+        "worst_ratio_to_colocate": max(sum(o.dynamic) / sum(o.colocate) for o in outcomes),
+        "worst_iteration_ratio_to_colocate": max(
+            mine / other for o in outcomes for mine, other in zip(o.dynamic, o.colocate, strict=True)
+        ),
+        "changed_starts_per_10_steady": max(
+            (10 * o.changed_starts / len(o.dynamic) for o in outcomes if o.steady), default=None
+        ),
+        "decide_cpu_s_max": max(o.plan_cpu_s for o in outcomes),
+    }
+
+
+def golden_gaps(outcome: Outcome, golden: Mapping[str, Any]) -> Iterator[float]:
+    """Relative distances to the golden figures: colocate and best split by iteration, other splits by their totals."""
+    yield from _gaps(outcome.colocate, golden["colocate"]["per_iteration"])
+    yield from _gaps(outcome.best, golden["best_split"]["per_iteration"])
+    shared = [f for f in outcome.splits if str(f) in golden["splits"]]
+    yield from _gaps([outcome.splits[f] for f in shared], [golden["splits"][str(f)] for f in shared])
+
+
+def _gaps(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    return [abs(a - b) / b for a, b in zip(mine, theirs, strict=True)]
+
+
+def rows_of(outcome: Outcome) -> list[dict[str, Any]]:
+    """A row per policy."""
+    policies = {
+        "colocate": outcome.colocate, f"split({min(outcome.splits, key=outcome.splits.__getitem__)})": outcome.best,
+        "dynamic": outcome.dynamic, "dynamic, fitted": outcome.fitted, "lower bound": outcome.bound,
+    }  # fmt: skip
+    return [
+        {"workload": outcome.name, "policy": policy, "collect_s": sum(seconds), "per_iteration_s": seconds}
+        for policy, seconds in policies.items()
+    ]
+
+
+def main() -> None:
+    """Runs the benchmark and prints its report."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--workload", type=Path, nargs="+", help="workload files in place of the eleven")
+    parser.add_argument("--log", type=Path, help="write the actions of `dynamic` there, as JSON lines")
+    options: argparse.Namespace = parser.parse_args()
+    before = load_average()
+    paths: list[Path] = options.workload or sorted(FOLDER.glob("*.yaml"))
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    outcomes: list[Outcome] = []
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for outcome in pool.map(run_workload, paths):
+            progress(f"{outcome.name}: {outcome.ratio_to_split:.3f} of the best split")
+            outcomes.append(outcome)
+    figures = figures_of(outcomes, golden)
+    figures["decide_cpu_s_16384"] = None if options.workload else decide_at(FOLDER / "w11_large_512.yaml", 32)
+    if options.log is not None:
+        with options.log.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for outcome in outcomes for line in outcome.log)
+    report = Report(
+        name="placement",
+        figures=figures,
+        seeds=[read_workload(path).seed for path in paths],
+        load=[before, load_average()],
+        baselines={
+            outcome.name: {"best_split": sum(outcome.best), "colocate": sum(outcome.colocate)} for outcome in outcomes
+        },
+        details={"workloads": [row for outcome in outcomes for row in rows_of(outcome)]},
+    )
+    print_report(report, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What a policy may do, and the log of it: JSON lines from which another simulator gets the same times.
+
+Instances are named by their number. Roles are `R` (rollout) and `J` (judge). Times are seconds from the iteration's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from yatt_core.errors import ConfigurationError
+
+ROLLOUT, JUDGE = "R", "J"
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """An empty instance goes over to another role."""
+
+    instance: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A busy instance gets no more work and goes over when it is empty. migrate: its sequences move at the next boundary."""
+
+    instance: int
+    role: str
+    migrate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The newest sequences of an instance return to the head of the queue."""
+
+    instance: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """An instance gets work only while it has less than this outstanding; None lifts the limit."""
+
+    instance: int
+    limit: int | None
+
+
+Action = Switch | HandOver | Take | Intake
+_NAMES: Mapping[type[Action], str] = {Switch: "switch", HandOver: "handover", Take: "take", Intake: "intake"}
+_KINDS = {name: kind for kind, name in _NAMES.items()}
+
+
+def action_line(action: Action) -> dict[str, Any]:
+    """The action's own part of a log line."""
+    return {"do": _NAMES[type(action)], **asdict(action)}
+
+
+def parse_action(line: Mapping[str, Any], origin: str) -> Action:
+    """The action in a log line; `origin` names file and line in the `ConfigurationError` of a bad one."""
+    kind = _KINDS.get(line.get("do", ""))
+    fields = {key: value for key, value in line.items() if key not in ("do", "t", "workload", "iteration")}
+    if kind is None or set(fields) != set(kind.__dataclass_fields__):
+        known = ", ".join(("roles", *_KINDS))
+        raise ConfigurationError(f"{origin}: not an action: {dict(line)}; known are {known}")
+    return kind(**fields)

@@ -1,0 +1,59 @@
+"""Engines' time constants from telemetry: least squares over the work that instances did and the seconds that it took.
+
+Consumes usage of past iterations; produces a setting whose time constants are those of the telemetry. What no telemetry tells
+yet is as usual for a model of 7 billion parameters on one accelerator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.seen import IterationTelemetry, Setting, Usage
+from yatt_core.placement.workload import EngineConstants
+
+USUAL = {"base_s": 0.008, "per_sequence_s": 2e-5, "per_context_token_s": 4e-8, "per_prompt_token_s": 4e-5}
+LEAST_BASE_S = 1e-6
+
+
+def fitted(setting: Setting, past: Sequence[IterationTelemetry]) -> Setting:
+    """The setting with constants of the past; limits and flags stay."""
+    usage = [row for iteration in past for row in iteration.usage]
+    return replace(
+        setting,
+        rollout=_fit(setting.rollout, [row for row in usage if row.role == ROLLOUT], setting.speeds),
+        judge=_fit(setting.judge, [row for row in usage if row.role == JUDGE], setting.speeds),
+    )
+
+
+def _fit(limits: EngineConstants, usage: Sequence[Usage], speeds: Sequence[float]) -> EngineConstants:
+    found = dict(USUAL)
+    decoding = [row for row in usage if row.steps]
+    if decoding:
+        # Each row weighs by its time: the constants are to predict seconds.
+        work = np.array([[row.steps, row.sequence_steps, row.context_steps] for row in decoding], float)
+        seconds = np.array([row.decode_s * speeds[row.instance] for row in decoding])
+        found |= zip(("base_s", "per_sequence_s", "per_context_token_s"), _non_negative(work, seconds), strict=True)
+    tokens = sum(row.prompt_tokens for row in usage)
+    if tokens:
+        found["per_prompt_token_s"] = sum(row.prefill_s * speeds[row.instance] for row in usage) / tokens
+    found["base_s"] = max(found["base_s"], LEAST_BASE_S)
+    return limits.model_copy(update=found)
+
+
+def _non_negative(work: np.ndarray, seconds: np.ndarray) -> list[float]:
+    """Least squares whose coefficients are not negative: those that would be are left out."""
+    scale = np.maximum(work.max(axis=0), 1.0)
+    kept = list(range(work.shape[1]))
+    while True:
+        solution, *_ = np.linalg.lstsq(work[:, kept] / scale[kept], seconds, rcond=None)
+        if (solution >= 0).all() or len(kept) == 1:
+            break
+        kept.remove(kept[int(np.argmin(solution))])
+    result = [0.0] * work.shape[1]
+    for index, value in zip(kept, solution, strict=True):
+        result[index] = float(max(value, 0.0) / scale[index])
+    return result

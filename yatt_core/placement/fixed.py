@@ -1,0 +1,51 @@
+"""The placements that never look at the load: all roles in turn on all instances, and fixed parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, Switch
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.seen import IterationTelemetry, Plan, PoolSeen, Setting
+
+
+class InTurn:
+    """All instances roll out; when the wave's last rollout has ended all judge; before the next wave all go back."""
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        """Switches all at once."""
+        role = {Moment.WAVE: ROLLOUT, Moment.DRAINED: JUDGE}.get(moment)
+        return [Switch(i.index, role) for i in pool.instances if i.role != role] if role else []
+
+
+class Hold:
+    """Every instance keeps its role."""
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        """Does nothing."""
+        return []
+
+
+class ColocatePool:
+    """Every role has all instances in turn (arXiv 2508.07970: full colocation)."""
+
+    def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
+        """All roll out first."""
+        return Plan(ROLLOUT * len(setting.speeds), InTurn(), _last(past), "all instances take the roles in turn")
+
+
+class SplitPool:
+    """The last instances judge, all others roll out, always."""
+
+    def __init__(self, judges: int) -> None:
+        self._judges = judges
+
+    def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
+        """The same parts as ever."""
+        roles = ROLLOUT * (len(setting.speeds) - self._judges) + JUDGE * self._judges
+        return Plan(roles, Hold(), _last(past), f"the last {self._judges} instances judge, always")
+
+
+def _last(past: Sequence[IterationTelemetry]) -> float | None:
+    return past[-1].collect_s if past else None

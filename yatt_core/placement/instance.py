@@ -1,0 +1,280 @@
+"""One simulated engine instance: continuous batching in closed form, between the moments when something changes.
+
+A state machine without a clock: its owner asks when the work under way ends, comes back at that moment, and may ask it to
+stop at the next boundary before. Units: seconds, tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+
+from yatt_core.placement.work import SampleWork
+from yatt_core.placement.workload import EngineConstants
+
+
+class Doing(IntEnum):
+    """What an instance is at."""
+
+    IDLE = 0
+    PREFILL = 1
+    DECODE = 2
+
+
+class Stream:
+    """A sequence of a sample. number: its turn, or its judgement. left: tokens until it leaves. context: tokens it attends to."""
+
+    __slots__ = ("admitted", "context", "finish", "left", "number", "sample", "since")
+
+    def __init__(self, sample: Sample, number: int, left: int, context: int) -> None:
+        self.sample, self.number, self.left, self.context = sample, number, left, context
+        self.admitted = self.finish = self.since = 0
+
+
+class Sample:
+    """A sample on its way: what it takes, and the judgements that are still to come."""
+
+    __slots__ = ("index", "judged_at", "open", "rolled_out_at", "work")
+
+    def __init__(self, index: int, work: SampleWork) -> None:
+        self.index, self.work, self.open = index, work, len(work.judge)
+        self.rolled_out_at = self.judged_at = math.nan
+
+
+@dataclass(slots=True)
+class Request:
+    """A unit of dispatch: tokens to prefill, then these sequences become active."""
+
+    tokens: int
+    streams: tuple[Stream, ...]
+
+
+@dataclass(slots=True)
+class Done:
+    """Work of an instance since it took up a role; see `Usage`."""
+
+    role: str
+    steps: int = 0
+    sequence_steps: int = 0
+    context_steps: int = 0
+    decode_s: float = 0.0
+    prompt_tokens: int = 0
+    prefill_s: float = 0.0
+
+
+class Instance:
+    """Holds one role at a time. outstanding: pending, prefilling, active and waiting for a tool."""
+
+    __slots__ = (
+        "activations",
+        "active",
+        "admissions",
+        "constants",
+        "contexts",
+        "doing",
+        "done",
+        "ends",
+        "evict",
+        "finished",
+        "index",
+        "intake",
+        "joining",
+        "last_prefill",
+        "leaving",
+        "migrating",
+        "outstanding",
+        "pending",
+        "planned",
+        "prefilling",
+        "ready",
+        "role",
+        "speed",
+        "stamp",
+        "started",
+        "steps",
+    )  # fmt: skip
+
+    def __init__(self, index: int, speed: float) -> None:
+        self.index, self.speed = index, speed
+        self.role, self.constants = "", _NOTHING
+        self.ready, self.leaving, self.joining, self.migrating = False, "", "", False
+        self.intake: int | None = None
+        self.outstanding = self.evict = self.stamp = self.admissions = self.activations = 0
+        self.pending: deque[Request] = deque()
+        self.prefilling: list[Request] = []
+        self.active: list[tuple[int, int, Stream]] = []
+        self.contexts = self.steps = self.planned = 0
+        self.doing, self.last_prefill = Doing.IDLE, False
+        self.started = self.ends = 0.0
+        self.done = Done(role="")
+        self.finished: list[Done] = []
+
+    def serve(self, role: str, constants: EngineConstants) -> None:
+        """Takes up a role, empty."""
+        self.role, self.constants, self.ready = role, constants, True
+        self.leaving, self.joining, self.migrating = "", "", False
+        self.last_prefill = False
+        self.done = Done(role)
+        self.finished.append(self.done)
+
+    def admits(self, size: int) -> bool:
+        """Whether a unit of so many sequences may be given to it."""
+        if self.intake is not None and self.outstanding >= self.intake:
+            return False
+        return self.outstanding == 0 or self.outstanding + size <= self.constants.max_concurrent
+
+    def admit(self, request: Request) -> None:
+        """Takes a unit in behind the others."""
+        self.outstanding += len(request.streams)
+        for stream in request.streams:
+            self.admissions += 1
+            stream.admitted = self.admissions
+        self.pending.append(request)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> bool:
+        """At a boundary: starts a prefill block or decode steps, until `ends`; false where there is nothing to do."""
+        if self.pending and (not self.last_prefill or not self.active):
+            self._begin_prefill(now)
+        elif self.active:
+            self.doing, self.last_prefill, self.started = Doing.DECODE, False, now
+            # A block that left something pending is followed by one step.
+            self.planned = 1 if self.pending else self.active[0][0] - self.steps
+            self.ends = now + self.seconds_of(self.planned)
+        else:
+            self.doing = Doing.IDLE
+            return False
+        return True
+
+    def _begin_prefill(self, now: float) -> None:
+        block, tokens, pending, budget = self.prefilling, 0, self.pending, self.constants.prefill_budget_tokens
+        while pending and (not block or tokens + pending[0].tokens <= budget):
+            request = pending.popleft()
+            block.append(request)
+            tokens += request.tokens
+        self.doing, self.last_prefill, self.started = Doing.PREFILL, True, now
+        self.ends = now + tokens * self.constants.per_prompt_token_s / self.speed
+
+    def seconds_of(self, steps: int) -> float:
+        """So many decode steps from the current boundary on, without a change."""
+        cost, batch = self.constants, len(self.active)
+        first = (cost.base_s + cost.per_sequence_s * batch + cost.per_context_token_s * self.contexts) / self.speed
+        return steps * first + cost.per_context_token_s * batch / self.speed * steps * (steps - 1) / 2
+
+    def steps_within(self, seconds: float) -> int:
+        """The least number of decode steps, from 1, that take so long."""
+        cost, batch = self.constants, len(self.active)
+        first = (cost.base_s + cost.per_sequence_s * batch + cost.per_context_token_s * self.contexts) / self.speed
+        half = cost.per_context_token_s * batch / self.speed / 2
+        slope = first - half
+        steps = seconds / first if half <= 0.0 else (math.sqrt(slope * slope + 4 * half * seconds) - slope) / (2 * half)
+        count = max(1, math.ceil(steps))
+        while count > 1 and self.seconds_of(count - 1) >= seconds:
+            count -= 1
+        while self.seconds_of(count) < seconds:
+            count += 1
+        return count
+
+    def stop_at_boundary(self, now: float) -> bool:
+        """Cuts a run of decode steps short at the next boundary; true where `ends` has changed."""
+        if self.doing is not Doing.DECODE:
+            return False
+        steps = self.steps_within(now - self.started)
+        if steps >= self.planned:
+            return False
+        self.planned, self.ends = steps, self.started + self.seconds_of(steps)
+        return True
+
+    def reach_boundary(self) -> list[Stream]:
+        """What was under way is done: its tokens count. Returns who has produced the last one, in order."""
+        self._account()
+        if self.doing is Doing.PREFILL:
+            for request in self.prefilling:
+                for stream in request.streams:
+                    stream.since, stream.finish = self.steps, self.steps + stream.left
+                    self.contexts += stream.context
+                    self.activations += 1
+                    heappush(self.active, (stream.finish, self.activations, stream))
+            self.prefilling.clear()
+        elif self.doing is Doing.DECODE:
+            self.steps += self.planned
+            self.contexts += self.planned * len(self.active)
+        self.doing = Doing.IDLE
+        gone = []
+        while self.active and self.active[0][0] <= self.steps:
+            stream = heappop(self.active)[2]
+            self._settle(stream)
+            gone.append(stream)
+        return gone
+
+    def _account(self) -> None:
+        """Books the work under way."""
+        done, seconds = self.done, self.ends - self.started
+        if self.doing is Doing.PREFILL:
+            done.prefill_s += seconds
+            done.prompt_tokens += sum(request.tokens for request in self.prefilling)
+        elif self.doing is Doing.DECODE:
+            batch, steps = len(self.active), self.planned
+            done.decode_s += seconds
+            done.steps += steps
+            done.sequence_steps += steps * batch
+            done.context_steps += steps * self.contexts + batch * steps * (steps - 1) // 2
+
+    def _settle(self, stream: Stream) -> None:
+        """Brings a sequence's own figures up to date as it leaves the batch."""
+        stream.context += self.steps - stream.since
+        stream.left = stream.finish - self.steps
+        self.contexts -= stream.context
+
+    def generated(self, stream: Stream, now: float) -> int:
+        """Tokens of an active sequence's turn so far, as a watcher would count them."""
+        return self.steps - stream.since + self.running_steps(now)
+
+    def running_steps(self, now: float) -> int:
+        """Decode steps that are finished of those under way."""
+        if self.doing is not Doing.DECODE or now <= self.started:
+            return 0
+        steps = self.steps_within(now - self.started)
+        return min(self.planned, steps if self.seconds_of(steps) <= now - self.started else steps - 1)
+
+    # -- evictions ---------------------------------------------------------------------------------------------------
+
+    def evicted(self) -> list[Request]:
+        """At a boundary: who was asked to leave, in admission order; the rest stays."""
+        if not self.evict:
+            return []
+        count, self.evict = self.evict, 0
+        back: list[Request] = []
+        while count and self.pending:
+            request = self.pending.pop()
+            back.append(request)
+            count = max(0, count - len(request.streams))
+            self.outstanding -= len(request.streams)
+        if count and self.active:
+            leaving = sorted(self.active, key=_by_admission, reverse=True)[:count]
+            self._drop(stream for _, _, stream in leaving)
+            back += [Request(stream.context, (stream,)) for _, _, stream in leaving]
+        return back[::-1]
+
+    def _drop(self, streams: Iterable[Stream]) -> None:
+        gone = set()
+        for stream in streams:
+            self._settle(stream)
+            gone.add(stream)
+        self.active = [entry for entry in self.active if entry[2] not in gone]
+        heapify(self.active)
+        self.outstanding -= len(gone)
+
+
+def _by_admission(entry: tuple[int, int, Stream]) -> int:
+    return entry[2].admitted
+
+
+_NOTHING = EngineConstants(
+    base_s=1.0, per_sequence_s=0.0, per_context_token_s=0.0, per_prompt_token_s=0.0, max_concurrent=1
+)

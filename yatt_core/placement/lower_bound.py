@@ -1,0 +1,140 @@
+"""No policy can beat this: the least time in which a clairvoyant one could collect a wave, by chains, work and losses.
+
+Consumes a wave's work and the pool that it runs on; produces seconds. The argument: every sample's own chain at batch 1 bounds
+the time from below; who shares decode steps pays for it in time, so that the time left bounds how much of an engine's fixed
+step time a sample can share; the work that follows has to fit the pool. All parts fall with the time, so that bisection finds
+the least feasible one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.placement.seen import Setting
+from yatt_core.placement.work import SampleWork, WaveWork
+from yatt_core.placement.workload import EngineConstants
+
+BISECTIONS = 200
+RELATIVE = 1e-12
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    """Sequences that are decoded, flat. tokens, and seconds at speed 1: of each beside the fixed step time; the engine's own."""
+
+    owner: npt.NDArray[np.int64]
+    tokens: Array
+    own: Array
+    cost_of_company: float
+    constants: EngineConstants
+
+    def work(self, slack: Array) -> float:
+        """Seconds at speed 1, where each sample has so much time to share steps with others."""
+        room = 1.0 + slack[self.owner] / (self.cost_of_company * self.tokens)
+        shared = np.minimum(self.constants.max_concurrent, np.maximum(room, 1.0))
+        return float((self.own + self.tokens * self.constants.base_s / shared).sum())
+
+
+def wave_lower_bound(setting: Setting, wave: WaveWork) -> float:
+    """Seconds that a wave takes at least."""
+    speeds = np.sort(np.array(setting.speeds))
+    fastest, total = float(speeds[-1]), float(speeds.sum())
+    parts = [_chain(setting, sample) for sample in wave.samples]
+    rollout_chain, judge_chain, waits = (
+        np.array([part[key] for part in parts]) for key in ("rollout", "judge", "waits")
+    )
+    rollouts, judgements = _decoding(setting, wave)
+    rollout_prefill = sum(part["rollout_prefill"] for part in parts)
+    judge_prefill = sum(part["judge_prefill"] for part in parts)
+    chain = rollout_chain + judge_chain
+    first = float((rollout_chain / fastest + waits).min())
+    shortest = float(judge_chain.min()) / fastest
+
+    def feasible(seconds: float) -> bool:
+        slack = (seconds - waits) * fastest - chain
+        if (slack < 0).any():
+            return False
+        rolling = rollout_prefill + rollouts.work(slack)
+        judging = judge_prefill + judgements.work(slack)
+        away = min(setting.switch.role_s, first)
+        ability = np.cumsum(speeds[::-1]) * max(seconds - away, 0.0)
+        judges = int(np.searchsorted(ability, judging)) + 1
+        loss = away * float(speeds[:judges].sum())
+        return bool(
+            rolling + judging + loss <= total * seconds
+            and rolling <= total * (seconds - shortest)
+            and judging <= total * (seconds - first)
+        )
+
+    low, high = float((chain / fastest + waits).max()), 1.0
+    while not feasible(high):
+        high *= 2.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if feasible(middle) else (middle, high)
+        if high - low <= RELATIVE * high:
+            break
+    return high
+
+
+def _chain(setting: Setting, sample: SampleWork) -> dict[str, float]:
+    """Seconds at batch 1 and speed 1: of the rollout with its prefills, of the judge with the longest judgement; waits apart."""
+    rollout, judge = setting.rollout, setting.judge
+    output = setting.tool_tokens
+    calls = len(sample.turns) - 1
+    first = 0 if rollout.prefix_cache and not sample.first else sample.prompt
+    rollout_prefill = (first + calls * output) * rollout.per_prompt_token_s
+    decode, context = 0.0, sample.prompt
+    for tokens in sample.turns:
+        decode += alone(rollout, tokens, context)
+        context += tokens + output
+    read = sample.prompt + sample.response + calls * output
+    asked = read if judge.prefix_cache else (read + judge.template_tokens) * len(sample.judge)
+    judge_prefill = asked * judge.per_prompt_token_s
+    longest = alone(judge, max(sample.judge), read + judge.template_tokens)
+    return {
+        "rollout": rollout_prefill + decode, "judge": judge_prefill + longest, "waits": sum(sample.waits),
+        "rollout_prefill": rollout_prefill, "judge_prefill": judge_prefill,
+    }  # fmt: skip
+
+
+def alone(constants: EngineConstants, tokens: int, context: int) -> float:
+    """Seconds of so many decode steps at batch 1 and speed 1, from a context on."""
+    return (
+        tokens * (constants.base_s + own_step(constants, context))
+        + constants.per_context_token_s * tokens * (tokens - 1) / 2
+    )
+
+
+def own_step(constants: EngineConstants, context: int) -> float:
+    """What a sequence adds to a step."""
+    return constants.per_sequence_s + constants.per_context_token_s * context
+
+
+def _decoding(setting: Setting, wave: WaveWork) -> tuple[_Decoding, _Decoding]:
+    output = setting.tool_tokens
+    rollouts: list[tuple[int, int, float]] = []
+    judgements: list[tuple[int, int, float]] = []
+    least = [min(sample.prompt for sample in wave.samples), 1 << 62]
+    for index, sample in enumerate(wave.samples):
+        context, own = sample.prompt, 0.0
+        for tokens in sample.turns:
+            own += alone(setting.rollout, tokens, context) - tokens * setting.rollout.base_s
+            context += tokens + output
+        rollouts.append((index, sample.response, own))
+        context += setting.judge.template_tokens - output
+        least[1] = min(least[1], context)
+        for tokens in sample.judge:
+            own = alone(setting.judge, tokens, context) - tokens * setting.judge.base_s
+            judgements.append((index, tokens, own))
+    return _flat(rollouts, setting.rollout, least[0]), _flat(judgements, setting.judge, least[1])
+
+
+def _flat(rows: list[tuple[int, int, float]], constants: EngineConstants, least: int) -> _Decoding:
+    owner, tokens, own = (np.array(column) for column in zip(*rows, strict=True))
+    return _Decoding(owner, tokens.astype(np.float64), own, own_step(constants, least), constants)

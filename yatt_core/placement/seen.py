@@ -1,0 +1,118 @@
+"""What a placement policy may see: facts of the cluster, telemetry of past iterations, and the pool as it stands.
+
+A policy sees neither lengths to come, nor schedules, seed or later waves. Its time constants are facts, or fitted to telemetry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from yatt_core.placement.actions import Action
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.work import WaveWork
+from yatt_core.placement.workload import EngineConstants, SwitchCosts
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a pool is made of. speeds: of each instance. tool_tokens: output of a tool call. prompts: quota of groups."""
+
+    speeds: tuple[float, ...]
+    rollout: EngineConstants
+    judge: EngineConstants
+    switch: SwitchCosts
+    control_period_s: float
+    tool_tokens: int = 0
+    judgements: int = 1
+    prompts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Work of one instance in one role, and the seconds that it took; what an engine's time constants are fitted to.
+
+    sequence_steps: decode steps times sequences. context_steps: decode steps times tokens attended to.
+    """
+
+    instance: int
+    role: str
+    steps: int
+    sequence_steps: int
+    context_steps: int
+    decode_s: float
+    prompt_tokens: int
+    prefill_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTelemetry:
+    """A past iteration: its waves as they turned out, the engines' work, and the seconds of collect.
+
+    judging_s: seconds of collect behind the last rollouts of its waves.
+    """
+
+    roles: str
+    waves: tuple[WaveWork, ...]
+    usage: tuple[Usage, ...]
+    collect_s: float
+    judging_s: float
+
+
+class InstanceSeen(Protocol):
+    """An instance as its dispatcher knows it. leaving, joining: the role that it is going over to, else empty."""
+
+    index: int
+    speed: float
+    role: str
+    ready: bool
+    leaving: str
+    joining: str
+    outstanding: int
+    intake: int | None
+
+
+class PoolSeen(Protocol):
+    """A pool as it stands. submitted: samples of the wave; unrolled, unjudged: of these. waiting: units in a role's queue."""
+
+    now: float
+    submitted: int
+    unrolled: int
+    unjudged: int
+
+    @property
+    def instances(self) -> Sequence[InstanceSeen]:
+        """All of them, by number."""
+        ...
+
+    def waiting(self, role: str) -> int:
+        """Units that wait for an instance of the role."""
+        ...
+
+
+class Conduct(Protocol):
+    """How a placement is carried on within an iteration."""
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        """What to do now. It looks at the pool, and remembers nothing but what it was made with."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """roles: of each instance at the iteration's start. prediction_s: seconds of collect. state: goes to the next plan."""
+
+    roles: str
+    conduct: Conduct
+    prediction_s: float | None
+    reason: str
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class PlacementPolicy(Protocol):
+    """Plans an iteration: a pure function of what it is given."""
+
+    def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
+        """The plan of the iteration behind the past ones."""
+        ...

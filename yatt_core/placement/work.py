@@ -1,0 +1,110 @@
+"""The samples of a simulated wave, drawn as the benchmarks' cost model says: the same for every policy and every machine.
+
+Consumes a workload, an iteration and a wave; produces samples in order of submission, group by group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.placement.workload import Lengths, Workload, value_at
+
+EXTRA_WAVES = 3
+WORST_RATIO = 10.0
+KEPT = 0.9
+SURPLUS = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class SampleWork:
+    """turns: response tokens of each. waits: seconds of the tool calls between them. judge: tokens of each judgement."""
+
+    group: int
+    first: bool
+    prompt: int
+    turns: tuple[int, ...]
+    waits: tuple[float, ...]
+    judge: tuple[int, ...]
+
+    @property
+    def response(self) -> int:
+        """Response tokens of all turns."""
+        return sum(self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class WaveWork:
+    """samples: group by group. valid: of each group, whether it counts for the quota."""
+
+    samples: tuple[SampleWork, ...]
+    valid: tuple[bool, ...]
+
+
+def draw_wave(workload: Workload, iteration: int, wave: int, groups: int) -> WaveWork:
+    """A wave's samples; the draws are made in the order that the cost model fixes."""
+    spec, rng = workload.samples, np.random.Generator(np.random.PCG64([workload.seed, iteration, wave]))
+    shape = (groups, spec.group)
+    prompts = _lengths(spec.prompt, iteration, rng.standard_normal(groups))
+    shared, own = rng.standard_normal(groups), rng.standard_normal(shape)
+    rho = spec.response.rho
+    responses = _lengths(spec.response, iteration, math.sqrt(rho) * shared[:, None] + math.sqrt(1.0 - rho) * own)
+    judge = _lengths(spec.judge, iteration, rng.standard_normal((*shape, spec.judgements)))
+    valid = rng.random(groups) < value_at(spec.validity, iteration)
+    turns, waits = np.ones(shape, np.int64), np.zeros((*shape, 0))
+    if spec.tools is not None:
+        turns = np.minimum(1 + np.floor(rng.random(shape) * spec.tools.max_turns).astype(np.int64), responses)
+        waits = spec.tools.mean_wait_s * rng.standard_exponential((*shape, spec.tools.max_turns - 1))
+    samples = [
+        SampleWork(
+            group, sample == 0, prompt,
+            split_turns(int(responses[group, sample]), int(turns[group, sample])),
+            tuple(waits[group, sample].tolist()[: turns[group, sample] - 1]),
+            tuple(judge[group, sample].tolist()),
+        )
+        for group, prompt in enumerate(prompts.tolist())
+        for sample in range(spec.group)
+    ]  # fmt: skip
+    return WaveWork(tuple(samples), tuple(valid.tolist()))
+
+
+def split_turns(tokens: int, turns: int) -> tuple[int, ...]:
+    """Equal turns; the last one takes the rest."""
+    each = tokens // turns
+    return (*[each] * (turns - 1), tokens - each * (turns - 1))
+
+
+def _lengths(spec: Lengths, iteration: int, x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    median, sigma = value_at(spec.median, iteration), value_at(spec.sigma, iteration)
+    return np.clip(np.rint(median * np.exp(sigma * x)), spec.min, spec.max).astype(np.int64)
+
+
+class Quota:
+    """How many groups each wave of an iteration has; its average lives for the whole run."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._target, self._dynamic = workload.samples.prompts, workload.samples.dynamic_sampling
+        self._average = 1.0
+        self._total = self._valid = self._extra = 0
+
+    def first(self) -> int:
+        """Groups of an iteration's first wave."""
+        self._total = self._valid = self._extra = 0
+        return self._target
+
+    def after(self, valid: Sequence[bool]) -> int:
+        """Groups of the wave behind a judged one; 0 where the iteration ends. The last wave allowed teaches nothing."""
+        if not self._dynamic or self._extra == EXTRA_WAVES:
+            return 0
+        self._total += len(valid)
+        self._valid += sum(valid)
+        ratio = min(self._total / self._valid, WORST_RATIO) if self._valid else WORST_RATIO
+        self._average = KEPT * self._average + (1.0 - KEPT) * ratio
+        if self._valid >= self._target:
+            return 0
+        self._extra += 1
+        return math.ceil((self._target - self._valid) * self._average * SURPLUS)

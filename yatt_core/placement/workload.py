@@ -1,0 +1,180 @@
+"""A described workload: cluster, engines, switch costs and the random lengths of samples, as a YAML file gives them.
+
+Consumes files in the format of the placement benchmarks; produces frozen models. Raises `ConfigurationError`, one line a mistake.
+Units: seconds, tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError, model_validator
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.base import SpecModel
+from yatt_core.spec.documents import read_document
+from yatt_core.spec.mistakes import mistakes_in
+
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Schedule = float | tuple[tuple[int, float], ...]
+"""A number, or `[[iteration, value], ...]`: linear between, constant outside."""
+
+
+def value_at(schedule: Schedule, iteration: int) -> float:
+    """The value of a schedule in an iteration (counted from 0)."""
+    if isinstance(schedule, float | int):
+        return float(schedule)
+    if iteration <= schedule[0][0]:
+        return float(schedule[0][1])
+    for (left, low), (right, high) in itertools.pairwise(schedule):
+        if iteration <= right:
+            return low + (high - low) * (iteration - left) / (right - left)
+    return float(schedule[-1][1])
+
+
+class DeviceGroup(SpecModel):
+    """Devices of one kind."""
+
+    devices: Count
+    speed: Positive = 1.0
+    """Divides every engine time of the group's instances."""
+
+
+class Cluster(SpecModel):
+    """An instance is `devices_per_instance` devices of one group; instances are numbered in the groups' order."""
+
+    devices_per_instance: Count
+    groups: tuple[DeviceGroup, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _whole_instances(self) -> Cluster:
+        for number, group in enumerate(self.groups):
+            if group.devices % self.devices_per_instance:
+                raise ValueError(
+                    f"groups.{number}.devices: {group.devices} devices do not make whole instances of {self.devices_per_instance}"
+                )
+        return self
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """The speed of each instance."""
+        return tuple(g.speed for g in self.groups for _ in range(g.devices // self.devices_per_instance))
+
+    @property
+    def devices(self) -> int:
+        """Devices of all groups."""
+        return sum(group.devices for group in self.groups)
+
+
+class EngineConstants(SpecModel):
+    """What an engine's time is made of: a decode step takes base + per sequence + per token of context."""
+
+    base_s: Positive
+    per_sequence_s: NonNegative
+    per_context_token_s: NonNegative
+    per_prompt_token_s: NonNegative
+    max_concurrent: Count
+    prefix_cache: bool = False
+    prefill_budget_tokens: Count = 8192
+    template_tokens: Annotated[int, Field(ge=0)] = 0
+    """Of a judge: tokens around what it judges."""
+
+
+class Engines(SpecModel):
+    """One engine a role."""
+
+    rollout: EngineConstants
+    judge: EngineConstants
+
+
+class SwitchCosts(SpecModel):
+    """Seconds out of service."""
+
+    role_s: NonNegative
+    """Another role within an iteration."""
+    repartition_s: NonNegative
+    """Another role at an iteration's start than at the start of the one before."""
+    train_s: NonNegative
+    """To the trainer and back."""
+
+
+class TrainingCost(SpecModel):
+    """Seconds of training: fixed, and by tokens and devices."""
+
+    fixed_s: NonNegative
+    device_seconds_per_token: NonNegative
+
+
+class Lengths(SpecModel):
+    """clip(rint(median * exp(sigma * x)), min, max), x standard normal."""
+
+    median: Schedule
+    sigma: Schedule
+    min: Count
+    max: Count
+
+
+class ResponseLengths(Lengths):
+    """Responses of a group share a part of their x."""
+
+    rho: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class ToolUse(SpecModel):
+    """Calls between the turns of a response."""
+
+    max_turns: Count
+    mean_wait_s: NonNegative
+    output_tokens: Annotated[int, Field(ge=0)]
+
+
+class Samples(SpecModel):
+    """What an iteration samples."""
+
+    prompts: Count
+    group: Count
+    prompt: Lengths
+    response: ResponseLengths
+    judge: Lengths
+    judgements: Count = 1
+    tools: ToolUse | None = None
+    dynamic_sampling: bool = False
+    validity: Schedule = 1.0
+
+
+class Workload(SpecModel):
+    """Everything that a simulated run is made of."""
+
+    name: str
+    seed: Annotated[int, Field(ge=0)]
+    iterations: Count
+    control_period_s: Positive = 1.0
+    cluster: Cluster
+    engines: Engines
+    switch: SwitchCosts
+    training: TrainingCost
+    samples: Samples
+
+    @property
+    def steady(self) -> bool:
+        """Whether no schedule changes the load."""
+        samples = self.samples
+        schedules = [
+            samples.validity,
+            *(v for d in (samples.prompt, samples.response, samples.judge) for v in (d.median, d.sigma)),
+        ]
+        return all(isinstance(schedule, float | int) for schedule in schedules)
+
+
+def read_workload(path: Path) -> Workload:
+    """The workload in a file."""
+    tree = read_document(path)
+    try:
+        return Workload.model_validate(tree)
+    except ValidationError as error:
+        lines = [f"{path}: {mistake}" for mistake in mistakes_in(error, Workload)]
+        raise ConfigurationError("\n".join(lines)) from None
