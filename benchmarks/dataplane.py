@@ -1,7 +1,8 @@
 """How fast a batch travels through Ray, how evenly samples are shared out by length, and how tightly they are packed.
 
 The batch is 10.5 MB of experience in two halves. Each half goes to a worker, which adds one to every byte and
-returns new arrays; compared in the same run, in turn, with raw Ray and a plain dict of the same arrays. Both sides begin with
+returns new arrays: ours as one object that both workers map, as weights go to engines; compared in the same run, in turn,
+with raw Ray and a plain dict of the same arrays for each. Both sides begin with
 a batch in their own form, do the same sums on the same bytes and end with arrays that the driver can read; packing a dict
 first is measured beside it. Then balance and packing, on log-normal lengths.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,12 +52,24 @@ class Worker:
         """A dict of arrays, as anyone would send it."""
         return {name: (array.view(np.uint8) + np.uint8(1)).view(array.dtype) for name, array in arrays.items()}
 
-    def packed(self, packed: PackedArrays) -> PackedArrays:
-        """The data plane's form: the sums are computed where they will be sent from."""
-        arrays, result = packed.arrays(), PackedArrays.empty(packed.layout)
+    def packed(self, batch: PackedArrays, part: int) -> PackedArrays:
+        """The data plane's form: of one object for all, its own part; the sums are computed where they will be sent from."""
+        arrays = part_of(batch, part)
+        result = PackedArrays.empty({name: (array.dtype.str, array.shape) for name, array in arrays.items()})
         for name, place in result.arrays().items():
             np.add(arrays[name].view(np.uint8), np.uint8(1), out=place.view(np.uint8))
         return result
+
+
+def in_one(parts: Sequence[Arrays]) -> PackedArrays:
+    """All parts as one object: it is put into the store once, and every worker maps it."""
+    return pack_arrays({f"{number}/{name}": array for number, part in enumerate(parts) for name, array in part.items()})
+
+
+def part_of(batch: PackedArrays, part: int) -> Arrays:
+    """The views of one part."""
+    prefix = f"{part}/"
+    return {name.removeprefix(prefix): array for name, array in batch.arrays().items() if name.startswith(prefix)}
 
 
 def halves() -> list[Arrays]:
@@ -91,7 +104,7 @@ def columns(rng: np.random.Generator, responses: Int64) -> Arrays:
 
 
 def echo(calls: Iterable[Any], read: Callable[[Any], Arrays]) -> tuple[float, list[Arrays]]:
-    """Milliseconds from the first call to arrays that the driver can read, and those. calls: made one by one, unevaluated."""
+    """Milliseconds from the first call to arrays that the driver can read, and those. calls: made one by one."""
     started = time.perf_counter()
     answers = [read(answer) for answer in ray.get(list(calls))]
     return 1000 * (time.perf_counter() - started), answers
@@ -100,14 +113,12 @@ def echo(calls: Iterable[Any], read: Callable[[Any], Arrays]) -> tuple[float, li
 def measure_echo() -> tuple[dict[str, float], dict[str, float]]:
     """Figures, and what they are compared with, in milliseconds; on a Ray head as a run has it."""
     parts, workers = halves(), [Worker.remote() for _ in range(WORKERS)]  # type: ignore[attr-defined]
-    packed = [pack_arrays(part) for part in parts]
+    packed = in_one(parts)
     expected = [{name: array.view(np.uint8) + np.uint8(1) for name, array in part.items()} for part in parts]
     ways: dict[str, Callable[[], tuple[float, list[Arrays]]]] = {
         "raw_ray": lambda: echo((w.plain.remote(part) for w, part in zip(workers, parts, strict=True)), dict),
-        "packed": lambda: echo((w.packed.remote(part) for w, part in zip(workers, packed, strict=True)), unpacked),
-        "packing": lambda: echo(
-            (w.packed.remote(pack_arrays(part)) for w, part in zip(workers, parts, strict=True)), unpacked
-        ),
+        "packed": lambda: echo(scattered(workers, lambda: packed), unpacked),
+        "packing": lambda: echo(scattered(workers, lambda: in_one(parts)), unpacked),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(WARM_UP + ROUNDS):
@@ -122,6 +133,13 @@ def measure_echo() -> tuple[dict[str, float], dict[str, float]]:
     figures = {"echo_10mb_ms": medians["packed"], "echo_ratio_vs_raw_ray": medians["packed"] / medians["raw_ray"]}
     fastest = {f"{name}_fastest_ms": min(values) for name, values in times.items()}
     return figures, {"raw_ray_ms": medians["raw_ray"], "packing_included_ms": medians["packing"], **fastest}
+
+
+def scattered(workers: Sequence[Any], batch: Callable[[], PackedArrays]) -> Iterator[Any]:
+    """One call a worker; the batch is made and put when the first is asked for, so that it counts."""
+    reference = ray.put(batch())
+    for number, worker in enumerate(workers):
+        yield worker.packed.remote(reference, number)
 
 
 def unpacked(packed: PackedArrays) -> Arrays:
