@@ -16,6 +16,7 @@ from tests.cluster.conftest import NAMESPACE, Head, supervised
 from yatt_core.cluster.client import current_state
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.devices import devices_of, inventory
+from yatt_core.cluster.gcs import Node
 from yatt_core.cluster.process import session_members
 from yatt_core.cluster.ray_head import (
     FOLDER_LIMIT,
@@ -117,10 +118,10 @@ def test_devices_are_cores_where_there_is_no_gpu(connected: Head):
 
 
 def test_devices_are_gpus_where_there_is_one():
-    def node(name: str, alive: bool = True, **resources: float) -> dict:
-        return {"NodeID": name, "Alive": alive, "NodeManagerHostname": f"host-{name}", "Resources": resources}
+    def node(name: str, **resources: float) -> Node:
+        return Node(name, name, f"host-{name}", "10.0.0.1", 1, resources)
 
-    nodes = [node("b", CPU=8.0, GPU=2.0), node("a", CPU=8.0), node("c", alive=False, GPU=8.0), node("d", GPU=1.0)]
+    nodes = [node("a", CPU=8.0), node("b", CPU=8.0, GPU=2.0), node("d", GPU=1.0)]
     names = [(device.index, device.kind, device.node, device.name) for device in devices_of(nodes)]
     assert names == [
         (0, "gpu", "b", "host-b:gpu0"),

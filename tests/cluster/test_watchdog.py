@@ -12,7 +12,7 @@ import ray
 from tests.cluster.conftest import Head
 from tests.cluster.fleets import begin, fleet_of, fleet_spec, shard_tasks
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
-from yatt_core.cluster.nodes import avoided_nodes, node_name, node_names
+from yatt_core.cluster.nodes import avoided_nodes, node_names
 from yatt_core.errors import InfrastructureError, StuckError
 
 NAMESPACE = "watchdog"
@@ -52,22 +52,6 @@ def test_a_rollout_that_hangs_for_ever_is_named_and_replaced(
         assert len(list(fleet.collect(tasks))) == len(tasks)
     finally:
         fleet.stop()
-
-
-def node(name: str, address: str = "10.0.0.1", given: str = "", alive: bool = True) -> dict[str, object]:
-    return {
-        "NodeID": f"id-{name}",
-        "NodeName": given or address,
-        "NodeManagerAddress": address,
-        "NodeManagerHostname": name,
-        "Alive": alive,
-    }
-
-
-def test_a_node_has_the_name_it_was_given_else_its_hosts() -> None:
-    assert node_name(node("host")) == "host"
-    assert node_name(node("host", given="rack-3")) == "rack-3"
-    assert node_names([node("a"), node("b", alive=False)]) == {"id-a": "a"}
 
 
 def test_quarantined_nodes_are_avoided_while_there_are_others() -> None:

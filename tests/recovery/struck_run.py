@@ -29,8 +29,8 @@ END_SECONDS = 120.0
 
 
 class StruckRun:
-    """One run. exits: how drivers ended that nobody had killed. epoch_launched: when the driver of an epoch was started, in
-    milliseconds since 1970 (known once the epoch is)."""
+    """One run. exits: how drivers ended that nobody had killed, and what was said last. epoch_launched: when the driver of
+    an epoch was started, in milliseconds since 1970 (known once the epoch is)."""
 
     def __init__(self, home: Home, run: str, environment: Mapping[str, str], watch: LedgerWatch, lease: float) -> None:
         self.home, self.run, self.watch, self.folder = home, run, watch, home.run_folder(run)
@@ -38,7 +38,7 @@ class StruckRun:
         self._output = self.folder / "driver.txt"
         self._driver: subprocess.Popen[bytes] | None = None
         self._launched: tuple[int, int] | None = None
-        self.exits: list[int] = []
+        self.exits: list[str] = []
         self.epoch_launched: dict[int, int] = {}
 
     # -- the driver ---------------------------------------------------------------------------------------------------
@@ -47,13 +47,17 @@ class StruckRun:
         """Starts a driver where there is none, and notes when each epoch's was started."""
         if self._driver is not None and (code := self._driver.poll()) is not None:
             if code != -signal.SIGKILL:
-                self.exits.append(code)
+                self._note_exit(code)
             self._driver = None
         if self._driver is None:
             self._driver = self._launch()
         if self._launched and (epoch := self.watch.epoch()) > self._launched[0]:
             self.epoch_launched[epoch] = self._launched[1]
             self._launched = None
+
+    def _note_exit(self, code: int) -> None:
+        said = self._output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        self.exits.append(f"{code}: {said[-1] if said else ''}")
 
     def _launch(self) -> subprocess.Popen[bytes]:
         self._launched = (self.watch.epoch(), int(time.time() * 1000))
@@ -118,7 +122,7 @@ class StruckRun:
             stopped.kill()
             code = stopped.wait()
         if code != ExitCode.LEASE_HELD:
-            self.exits.append(code)
+            self._note_exit(code)
         return True
 
     def cold(self) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import ray
+from yatt_core.cluster.gcs import Node, living_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,14 @@ class Device:
 
 def inventory() -> tuple[Device, ...]:
     """The devices of all living nodes of the connected cluster, in a stable order."""
-    return devices_of(ray.nodes())
+    return devices_of(living_nodes())
 
 
-def devices_of(nodes: Iterable[Mapping[str, Any]]) -> tuple[Device, ...]:
-    """The devices of nodes as `ray.nodes()` describes them: all GPUs if there is one, else all cores."""
-    living = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))
-    kind, resource = ("gpu", "GPU") if any(node["Resources"].get("GPU") for node in living) else ("core", "CPU")
-    places = [(node, slot) for node in living for slot in range(int(node["Resources"].get(resource, 0)))]
+def devices_of(nodes: Sequence[Node]) -> tuple[Device, ...]:
+    """The devices of nodes: all GPUs if there is one, else all cores."""
+    kind, resource = ("gpu", "GPU") if any(node.resources.get("GPU") for node in nodes) else ("core", "CPU")
+    places = [(node, slot) for node in nodes for slot in range(int(node.resources.get(resource, 0)))]
     return tuple(
-        Device(index, "gpu" if kind == "gpu" else "core", node["NodeID"], f"{node['NodeManagerHostname']}:{kind}{slot}")
+        Device(index, "gpu" if kind == "gpu" else "core", node.id, f"{node.host}:{kind}{slot}")
         for index, (node, slot) in enumerate(places)
     )

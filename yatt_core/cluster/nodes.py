@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from yatt_core.cluster.gcs import living_nodes
 from yatt_core.errors import InfrastructureError
 
 
-def node_name(node: Mapping[str, Any]) -> str:
-    """The name of a node as `ray.nodes()` describes it: the one given with `ray start --node-name`, else its host's."""
-    given = str(node["NodeName"])
-    return str(node["NodeManagerHostname"]) if given == node["NodeManagerAddress"] else given
-
-
-def node_names(nodes: Iterable[Mapping[str, Any]] | None = None) -> dict[str, str]:
-    """Ray's id of each living node -> its name. nodes: as `ray.nodes()` describes them, which is asked by default."""
-    return {str(node["NodeID"]): node_name(node) for node in (ray.nodes() if nodes is None else nodes) if node["Alive"]}
+def node_names() -> dict[str, str]:
+    """Ray's id of each living node -> its name. Raises `InfrastructureError` where the cluster does not answer."""
+    return {node.id: node.name for node in living_nodes()}
 
 
 def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 
 import grpc
-import ray
 from ray._private.internal_api import get_memory_info_reply
+
+from yatt_core.cluster.gcs import living_nodes
+from yatt_core.errors import InfrastructureError
 
 log = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
@@ -17,11 +19,10 @@ ANSWER_SECONDS = 5.0
 
 def spilled_bytes() -> int | None:
     """Bytes spilled since the nodes started; none where the cluster does not answer in time, which the log then says."""
-    if not any(node["Alive"] for node in ray.nodes()):
-        return None
     try:
-        reply = get_memory_info_reply(ray._private.state.state, timeout_seconds=ANSWER_SECONDS)
-    except grpc.RpcError as error:
+        node = living_nodes()[0]
+        reply = get_memory_info_reply(None, node.address, node.port, ANSWER_SECONDS)
+    except (InfrastructureError, IndexError, grpc.RpcError) as error:
         log.warning("the object store's figures cannot be read: %s", error)
         return None
     return int(reply.store_stats.spilled_bytes_total)

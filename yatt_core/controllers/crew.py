@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 
+from yatt_core.cluster.gcs import node_of_actor
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
 from yatt_core.cluster.state import SupervisorFiles, driver_epoch
 from yatt_core.controllers.controller import Controller
@@ -181,7 +182,10 @@ class Crew:
         self.lost(self._members[name].actor_id, reason)
 
     def _book(self, member: Member, reason: str) -> None:
-        node = self._node_names.get(member.node or _node_of(member.actor_id), "")
+        place = member.node
+        with suppress(InfrastructureError):  # with the head, nobody knows any more
+            place = place or node_of_actor(member.actor_id)
+        node = self._node_names.get(place, "")
         log.error("%s is lost%s: %s", member.name, f" on {node}" if node else "", reason)
         self.failures.append(ActorFailure(member.name, node, reason))
 
@@ -210,7 +214,7 @@ class Crew:
             with suppress(ValueError):  # it ended by itself since it was listed
                 handle = ray.get_actor(registered)
                 name, _, generation = registered.rpartition(".")
-                member = Member(name, handle, _node_of(handle._actor_id.hex()))
+                member = Member(name, handle, node_of_actor(handle._actor_id.hex()))
                 fits = generation == self._generation and (name in fixed or _role(name) == CONTROLLER)
                 if fits and member.actor_id not in self._ended and member.node not in avoided:
                     found[member.name] = member
@@ -262,9 +266,3 @@ class Crew:
 
 def _role(name: str) -> str:
     return name.partition("-")[0]
-
-
-def _node_of(actor_id: str) -> str:
-    """Ray's id of the node that an actor is or was on; empty before it is placed."""
-    table: dict[str, Any] = ray._private.state.actors(actor_id)
-    return str(table["Address"]["NodeID"]) if table else ""

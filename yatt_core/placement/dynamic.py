@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,16 @@ from yatt_core.placement.seen import IterationTelemetry, Plan, Setting
 from yatt_core.placement.work import SampleWork, WaveWork
 
 HYSTERESIS = 0.025
-JUDGE_SHARES = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
+JUDGE_SHARES = (0.0, 0.06, 0.12, 0.2, 0.3, 0.45)
 POWERS = (0.0, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)
-FINALISTS = 6
+COARSE_POWERS = (0.0, 0.5, 1.0)
+ROUNDS, LEADERS = 3, 2
+"""Of the local search: in each round the neighbours of the best so far are tried."""
+FINALISTS = 5
 REPLAYED = 2
 """Iterations that the finalists are replayed on."""
-ASSUMED_PROMPT, ASSUMED_RESPONSE, ASSUMED_JUDGEMENT, ASSUMED_GROUP = 300, 1500, 400, 8
+MOST_INSTANCES, MOST_SAMPLES = 64, 2048
+"""Of what is replayed; of a larger pool every n-th instance and group stand for all."""
 
 
 class Dynamic:
@@ -41,76 +45,130 @@ class Dynamic:
         """The best of the candidates on the work of the last iterations."""
         if self._fit:
             setting = fitted(setting, past)
-        before = past[-1].roles if past else None
-        recent = [scaled(list(i.waves), f) for i, f in zip(past[-REPLAYED:][::-1], trend(past), strict=False)]
-        recent = recent or [assumed_work(setting)]
         held = Knobs(**state["knobs"]) if state else None
-        trial = _Trial(setting, recent, before)
-        firsts = sorted(
-            candidates(setting, recent[0], held), key=lambda knobs: (trial.seconds(knobs, 1), *_order(knobs))
-        )
-        finalists = {k for first in firsts[:FINALISTS] for k in (first, replace(first, level=not first.level))}
-        if held is not None:
-            # The start that is in force, under its best curve, is the one to beat.
-            finalists |= set([k for k in firsts if k.judges == held.judges][:2])
-        seconds = {knobs: trial.seconds(knobs, len(recent)) for knobs in finalists}
-        best = min(seconds, key=lambda k: (seconds[k], *_order(k)))
-        if held is not None:
-            kept = min((k for k in seconds if k.judges == held.judges), key=lambda k: (seconds[k], *_order(k)))
-            if seconds[kept] <= seconds[best] * (1.0 + HYSTERESIS):
-                best = kept
+        trial = _Trial(setting, expected_work(setting, past), past[-1].roles if past else None)
+        leaders = search(trial, held)
+        seconds = {knobs: trial.seconds(knobs, len(trial.work)) for knobs in finalists(leaders, held)}
+        best = chosen(seconds, held)
         roles = roles_of(setting.speeds, best.judges)
-        predicted = seconds[best] / len(recent)
+        predicted = seconds[best] / len(trial.work)
         reason = (
             f"{best.judges} of {len(setting.speeds)} instances judge from the start, rollout's share falls with power "
-            f"{best.power:g} of the samples alive: {predicted:.1f} s on the work of "
-            + (f"the last {len(recent)} iterations" if past else "an assumed iteration")
-            + f", of {len(firsts)} curves tried"
+            f"{best.power:g} of the samples alive: {predicted:.1f} s on "
+            + (f"the work of the last {len(trial.work)} iterations" if past else "the work of an assumed iteration")
+            + f", the best of {len(trial.tried)} tried"
         )
         return Plan(roles, Curve(best, roles, setting), predicted, reason, {"knobs": asdict(best)})
 
 
-@dataclass(slots=True)
 class _Trial:
-    """Replays of the work of past iterations."""
+    """Replays of the work of past iterations, on a pool of the same kind that may be smaller. tried: seconds of the newest."""
 
-    setting: Setting
-    work: list[list[WaveWork]]
-    before: str | None
+    def __init__(self, setting: Setting, work: list[list[WaveWork]], before: str | None) -> None:
+        samples = max(len(wave.samples) for wave in work[0])
+        self.step = max(1, -(-len(setting.speeds) // MOST_INSTANCES), -(-samples // MOST_SAMPLES))
+        self.count = len(setting.speeds)
+        self.setting = replace(setting, speeds=setting.speeds[:: self.step])
+        self.work = [[thinned(wave, self.step) for wave in waves] for waves in work]
+        self.tried: dict[Knobs, float] = {}
+        self._before = before[:: self.step] if before is not None else None
 
     def seconds(self, knobs: Knobs, iterations: int) -> float:
         """Seconds of collect under a curve, over some of the iterations; the change of start is paid in the first."""
-        roles = roles_of(self.setting.speeds, knobs.judges)
+        speeds = self.setting.speeds
+        roles = roles_of(speeds, min(len(speeds) - 1, round(knobs.judges / self.step)))
+        conduct = Curve(knobs, roles, self.setting)
         return math.fsum(
-            collect(
-                self.setting, roles, Curve(knobs, roles, self.setting), waves, None if number else self.before
-            ).collect_s
+            collect(self.setting, roles, conduct, waves, None if number else self._before).collect_s
             for number, waves in enumerate(self.work[:iterations])
         )
+
+    def try_out(self, knobs: Iterable[Knobs]) -> None:
+        """Replays the newest iteration under those that were not tried yet."""
+        for each in knobs:
+            if each not in self.tried:
+                self.tried[each] = self.seconds(each, 1)
+
+    def leaders(self, count: int) -> list[Knobs]:
+        """The best so far."""
+        return sorted(self.tried, key=lambda knobs: (self.tried[knobs], *_order(knobs)))[:count]
+
+
+def search(trial: _Trial, held: Knobs | None) -> list[Knobs]:
+    """A coarse grid, then the neighbours of the best."""
+    count, step = trial.count, trial.step
+    backs = (True, False) if len(trial.work[0]) > 1 else (True,)
+    judges = {min(count - step, step * round(count * share / step)) for share in JUDGE_SHARES}
+    trial.try_out(Knobs(j, power, True, back) for j in sorted(judges) for power in COARSE_POWERS for back in backs)
+    if held is not None:
+        trial.try_out([held, *neighbours(held, trial)])
+    for _ in range(ROUNDS):
+        for leader in trial.leaders(LEADERS):
+            trial.try_out(neighbours(leader, trial))
+    return trial.leaders(FINALISTS)
+
+
+def neighbours(knobs: Knobs, trial: _Trial) -> list[Knobs]:
+    """One step further in each direction."""
+    judges = (knobs.judges - trial.step, knobs.judges + trial.step)
+    place = POWERS.index(knobs.power)
+    return [
+        *(replace(knobs, judges=j) for j in judges if 0 <= j < trial.count),
+        *(
+            replace(knobs, power=power)
+            for power in (*POWERS[max(0, place - 1) : place], *POWERS[place + 1 : place + 2])
+        ),
+    ]
+
+
+def finalists(leaders: Sequence[Knobs], held: Knobs | None) -> list[Knobs]:
+    """The leaders with and without levelling; beside them the start in force, which is the one to beat, under their powers."""
+    powers = dict.fromkeys(leader.power for leader in leaders[:2])
+    kept = [] if held is None else [held, *(replace(held, power=power) for power in powers)]
+    return list(dict.fromkeys(k for each in (*leaders, *kept) for k in (each, replace(each, level=not each.level))))
+
+
+def chosen(seconds: Mapping[Knobs, float], held: Knobs | None) -> Knobs:
+    """The best; of those with the start in force, where they are within the hysteresis."""
+    best = min(seconds, key=lambda knobs: (seconds[knobs], *_order(knobs)))
+    if held is None:
+        return best
+    kept = min(
+        (knobs for knobs in seconds if knobs.judges == held.judges), key=lambda knobs: (seconds[knobs], *_order(knobs))
+    )
+    return kept if seconds[kept] <= seconds[best] * (1.0 + HYSTERESIS) else best
 
 
 def _order(knobs: Knobs) -> tuple[float, ...]:
     return (knobs.judges, knobs.power, knobs.level, knobs.back)
 
 
-def candidates(setting: Setting, work: Sequence[WaveWork], held: Knobs | None) -> Iterable[Knobs]:
-    """Curves to try."""
-    count = len(setting.speeds)
-    judges = {min(count - 1, math.floor(count * share + 0.5)) for share in JUDGE_SHARES}
-    if held is not None:
-        judges |= {j for j in (held.judges - 1, held.judges, held.judges + 1) if 0 <= j < count}
-    backs = (True, False) if len(work) > 1 else (True,)
-    return [Knobs(j, power, True, back) for j in sorted(judges) for power in POWERS for back in backs]
-
-
 def roles_of(speeds: Sequence[float], judges: int) -> str:
     """The slowest instances judge; among equals the last."""
     order = sorted(range(len(speeds)), key=lambda i: (speeds[i], -i))[:judges]
-    chosen = set(order)
-    return "".join(JUDGE if i in chosen else ROLLOUT for i in range(len(speeds)))
+    slowest = set(order)
+    return "".join(JUDGE if i in slowest else ROLLOUT for i in range(len(speeds)))
 
 
 # -- the work to come ----------------------------------------------------------------------------------------------------
+
+ASSUMED_PROMPT, ASSUMED_RESPONSE, ASSUMED_JUDGEMENT, ASSUMED_GROUP = 300, 1500, 400, 8
+
+
+def expected_work(setting: Setting, past: Sequence[IterationTelemetry]) -> list[list[WaveWork]]:
+    """Iterations like the one to come, the likeliest first."""
+    if not past:
+        return [assumed_work(setting)]
+    recent = past[-REPLAYED:][::-1]
+    return [scaled(list(i.waves), factor) for i, factor in zip(recent, trend(past), strict=False)]
+
+
+def thinned(wave: WaveWork, step: int) -> WaveWork:
+    """Every step-th group."""
+    if step == 1:
+        return wave
+    samples = tuple(sample for sample in wave.samples if sample.group % step == 0)
+    return WaveWork(samples, wave.valid[::step])
 
 
 def trend(past: Sequence[IterationTelemetry]) -> list[float]:

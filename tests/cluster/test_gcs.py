@@ -1,0 +1,77 @@
+"""Nodes and actors as Ray's control store knows them, also when that was restarted behind a driver's back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+from ray.core.generated.gcs_pb2 import GcsNodeInfo
+
+from tests.cluster.conftest import Head
+from yatt_core.cluster.gcs import Node, living_nodes, node_of_actor
+
+ASKED_OF_ANOTHER_HEAD = """
+import os, signal, sys, time
+from pathlib import Path
+import psutil
+from yatt_core.cluster.client import ensure_supervisor, wait_ready
+from yatt_core.cluster.connect import connect_ray
+from yatt_core.cluster.gcs import living_nodes, node_of_actor
+from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
+from yatt_core.errors import InfrastructureError
+import ray
+
+folder = Path(sys.argv[1])
+ensure_supervisor(folder, [ray_head_service(folder)], grace=60)
+head = wait_ready(folder, [SERVICE_NAME], 120).service(SERVICE_NAME)
+connect_ray(head.address, "gcs", folder)
+actor = ray.remote(num_cpus=0)(type("Nobody", (), {})).remote()
+assert len(living_nodes()) == 1
+for part in psutil.Process(head.identity.pid).children(recursive=True):
+    if part.name() in ("gcs_server", "raylet"):
+        part.kill()
+deadline = time.monotonic() + 120
+while wait_ready(folder, [SERVICE_NAME], 120).service(SERVICE_NAME).identity == head.identity:
+    assert time.monotonic() < deadline
+    time.sleep(0.2)
+for question in (living_nodes, lambda: node_of_actor(actor._actor_id.hex())):
+    try:
+        raise AssertionError(question())
+    except InfrastructureError as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_node_has_the_name_it_was_given_else_its_hosts() -> None:
+    def info(name: str) -> GcsNodeInfo:
+        return GcsNodeInfo(
+            node_id=b"\x01", node_name=name, node_manager_address="10.0.0.1", node_manager_hostname="host",
+            node_manager_port=7, resources_total={"CPU": 2.0},
+        )  # fmt: skip
+
+    assert Node.of(info("10.0.0.1")) == Node("01", "host", "host", "10.0.0.1", 7, {"CPU": 2.0})
+    assert Node.of(info("rack-3")).name == "rack-3"
+
+
+def test_nodes_and_the_places_of_actors(connected: Head) -> None:
+    (node,) = living_nodes()
+    actor = ray.remote(num_cpus=0)(Nobody).remote()
+    assert ray.get(actor.answer.remote()) == 1
+    assert node_of_actor(actor._actor_id.hex()) == node.id == ray.get_runtime_context().get_node_id()
+    assert node_of_actor("ab" * 16) == "", "nobody knows it"
+
+
+@pytest.mark.verify
+def test_a_head_that_was_restarted_ends_no_process(run_folder: Path) -> None:
+    command = [sys.executable, "-c", ASKED_OF_ANOTHER_HEAD, str(run_folder)]
+    driver = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert driver.returncode == 0, driver.stderr
+    assert driver.stdout.count("Ray's control store does not answer") == 2
+
+
+class Nobody:
+    def answer(self) -> int:
+        return 1

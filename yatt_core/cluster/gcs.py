@@ -1,0 +1,80 @@
+"""What Ray's control store (GCS) knows of nodes and actors, asked with a time limit and answered with our errors.
+
+Not through `ray.nodes()` and the state accessor behind it: when the head was restarted since this process connected, that ends
+the whole process instead of raising. Raises `InfrastructureError` where the store does not answer, or is another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray.exceptions import RayError
+
+from yatt_core.errors import InfrastructureError
+
+ANSWER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A living node. id: Ray's. name: given with `ray start --node-name`, else its host's. address, port: its raylet's."""
+
+    id: str
+    name: str
+    host: str
+    address: str
+    port: int
+    resources: Mapping[str, float]
+
+    @classmethod
+    def of(cls, info: Any) -> Node:
+        """From Ray's message; without a name of its own a node bears its address."""
+        given, host = str(info.node_name), str(info.node_manager_hostname)
+        name = host if given == info.node_manager_address else given
+        return cls(
+            info.node_id.hex(),
+            name,
+            host,
+            info.node_manager_address,
+            info.node_manager_port,
+            dict(info.resources_total),
+        )
+
+
+def living_nodes() -> list[Node]:
+    """The living nodes of the connected cluster, by id."""
+    client = _client()
+    found = _asked(lambda: client.get_all_node_info(timeout=ANSWER_SECONDS))
+    return sorted(
+        (Node.of(info) for info in found.values() if info.state == GcsNodeInfo.ALIVE), key=lambda node: node.id
+    )
+
+
+def node_of_actor(actor_id: str) -> str:
+    """Ray's id of the node that an actor is or was on; empty before it is placed."""
+    client = _client()
+
+    async def ask() -> Any:
+        return await client.async_get_all_actor_info(actor_id=ray.ActorID.from_hex(actor_id), timeout=ANSWER_SECONDS)
+
+    # A thread of its own: the caller's may run an event loop.
+    with ThreadPoolExecutor(1) as thread:
+        found = _asked(lambda: thread.submit(asyncio.run, ask()).result())
+    return "".join(info.address.node_id.hex() for info in found.values())
+
+
+def _client() -> Any:
+    return ray._private.worker.global_worker.gcs_client
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    try:
+        return question()
+    except RayError as error:
+        raise InfrastructureError(f"Ray's control store does not answer: {' '.join(str(error).split())}") from error
