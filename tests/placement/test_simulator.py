@@ -142,6 +142,12 @@ def test_what_is_not_possible_is_said() -> None:
         collect(setting, "RRRJ", busy, waves, None)
 
 
+def test_a_standstill_is_refused() -> None:
+    setting, waves = setting_of(small()), draw_iterations(small())[0]
+    with pytest.raises(ConfigurationError, match="stands still: 64 units for R wait"):
+        collect(setting, "JJJJ", Hold(), waves, None)
+
+
 def test_actions_survive_their_log() -> None:
     for action in (Switch(1, JUDGE), HandOver(2, JUDGE, True), Take(3, 4), Intake(0, None)):
         assert parse_action({"workload": "w", "iteration": 1, "t": 2.0, **action_line(action)}, "log:1") == action

@@ -21,8 +21,8 @@ RELATIVE_SURPLUS = 0.25
 @dataclass(frozen=True, slots=True)
 class Knobs:
     """judges: instances that judge from the start. power: rollout's share of the capacity falls as this power of the share of
-    samples that are still rolled out; level: whether stragglers move to emptier instances; back: whether instances return to
-    rollout for a further wave.
+    samples that are still rolled out. level: whether stragglers move to emptier instances. back: whether behind the last
+    rollout all judge, and return to rollout for a further wave, or those that are left stay.
     """
 
     judges: int
@@ -48,7 +48,8 @@ class Curve:
         rolling = [i for i in pool.instances if i.role == ROLLOUT and i.ready and not i.leaving]
         actions: list[Action] = []
         if pool.unrolled == 0:
-            if pool.waiting(JUDGE):
+            judged = any(JUDGE in (i.role, i.joining) for i in pool.instances)
+            if pool.waiting(JUDGE) and (self._knobs.back or not judged):
                 actions = [Switch(i.index, JUDGE) for i in rolling]
         else:
             actions = self._hand_over(pool, rolling)
@@ -58,7 +59,7 @@ class Curve:
 
     def _begin_wave(self, pool: PoolSeen) -> list[Action]:
         """Behind a barrier all instances are empty: those that began with rollout return to it."""
-        if not self._knobs.back:
+        if not self._knobs.back and any(i.role == ROLLOUT and i.ready for i in pool.instances):
             return []
         return [
             Switch(i.index, ROLLOUT)

@@ -76,10 +76,19 @@ class Pool:
                 ticks += 1
                 self._push(self.wave_started + ticks * self.setting.control_period_s, _TICK, None)
                 self._act(Moment.TICK)
+                if len(self._events) == 1:
+                    self._refuse_standstill()
         self.judging_s += self.now - max(sample.rolled_out_at for sample in self.samples)
         self._events = [event for event in self._events if event[1] == _SWITCHED]
         heapify(self._events)
         return self.samples
+
+    def _refuse_standstill(self) -> None:
+        """Raises `ConfigurationError`: nothing is to come but control periods."""
+        waiting = ", ".join(f"{len(queue)} units for {role}" for role, queue in self.queues.items() if queue)
+        raise ConfigurationError(
+            f"at {self.now:g} s the placement stands still: {waiting} wait, and nobody takes them in"
+        )
 
     def waiting(self, role: str) -> int:
         """Units of dispatch that wait for an instance of the role."""

@@ -1,0 +1,57 @@
+"""A placement that was logged, carried out again: the same actions at the same times.
+
+Consumes the lines of an action log (see `actions.py`); produces plans and conducts. Raises `ConfigurationError` for a log that
+does not fit the run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement.actions import Action, Switch, parse_action
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.seen import IterationTelemetry, Plan, PoolSeen, Setting
+
+
+class Logged:
+    """The plans of one workload's log."""
+
+    def __init__(self, lines: Iterable[Mapping[str, Any]], workload: str, origin: str) -> None:
+        self._roles: dict[int, str] = {}
+        self._actions: dict[int, list[tuple[float, Action]]] = defaultdict(list)
+        for number, line in enumerate(lines, 1):
+            if line.get("workload") != workload:
+                continue
+            if line.get("do") == "roles":
+                self._roles[line["iteration"]] = line["roles"]
+            else:
+                self._actions[line["iteration"]].append((line["t"], parse_action(line, f"{origin}, line {number}")))
+        self._origin = origin
+
+    def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
+        """What the log says of the iteration behind the past ones."""
+        iteration = len(past)
+        if iteration not in self._roles:
+            raise ConfigurationError(f"{self._origin}: no roles for iteration {iteration}")
+        return Plan(self._roles[iteration], LoggedConduct(self._actions[iteration]), None, "as logged")
+
+
+class LoggedConduct:
+    """An iteration's actions in their order. Unlike other conducts it remembers how far it has come."""
+
+    def __init__(self, actions: Iterable[tuple[float, Action]]) -> None:
+        self._left = deque(actions)
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        """What is logged for now; a switch of an instance that is still busy waits for another moment of the same instant."""
+        due: list[Action] = []
+        while self._left and self._left[0][0] <= pool.now:
+            action = self._left[0][1]
+            if isinstance(action, Switch) and pool.instances[action.instance].outstanding:
+                break
+            due.append(action)
+            self._left.popleft()
+        return due
