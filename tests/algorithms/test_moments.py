@@ -65,3 +65,25 @@ def test_without_any_spread_so_far_rewards_stay_as_they_are(history: list[float]
     if history:
         before = merged(before, group_moments(np.array(history), np.array([len(history)])))
     assert scaled(np.array([1.0]), before, "running", 1e-4)[0].tolist() == [1.0]
+
+
+@given(
+    st.floats(1e-100, 1e100) | st.floats(-1e100, -1e-100),
+    st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=8), min_size=1, max_size=4),
+)
+def test_rewards_that_are_all_equal_have_no_spread_whatever_rounding_leaves(
+    reward: float, history: list[list[int]]
+) -> None:
+    before = RewardMoments()
+    for sizes in history:
+        before = merged(before, group_moments(np.full(sum(sizes), reward), np.array(sizes)))
+    assert before.scale(1e-4) == 1.0
+
+
+@pytest.mark.parametrize("reward", [0.01, 0.05, 0.1, 0.2])
+def test_a_round_off_of_the_mean_is_no_spread_and_a_small_difference_is_one(reward: float) -> None:
+    sizes = np.arange(3, 16).repeat(4)
+    equal = merged(RewardMoments(), group_moments(np.full(sizes.sum(), reward), sizes))
+    assert equal.squares > 0.0 and equal.scale(1e-4) == 1.0
+    apart = merged(equal, group_moments(np.array([reward, reward * (1 + 1e-9)]), np.array([2])))
+    assert apart.scale(1e-4) == 1.0 / (apart.deviation + 1e-4) > 9_000
