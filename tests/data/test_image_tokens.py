@@ -121,12 +121,12 @@ def test_an_image_has_as_many_placeholders_as_the_tower_gives_patches(trained, t
 def test_sizes_that_a_config_leaves_out_are_its_kind_s(trained):
     write_config(trained, vision_config={"model_type": "clip_vision_model"}, vision_feature_select_strategy="default")
     spec = run_spec(SOURCE, model={"kind": "folder", "path": "policy"}, data={"max_prompt_tokens": 5})
-    with pytest.raises(DataError, match="has 51 tokens"):
+    with pytest.raises(DataError, match="has 51 tokens, 49 for 1 images; at most 5 fit"):
         open_codec(spec, str(trained)).encode_prompt("a", images=1)
 
 
 def test_a_prompt_with_its_images_has_to_fit_the_text_model(trained):
-    with pytest.raises(DataError, match="prompt p has 62 tokens; at most 58 fit"):
+    with pytest.raises(DataError, match="prompt p has 62 tokens, 60 for 15 images; at most 58 fit"):
         open_codec(SPEC, str(trained)).encode_prompt("a", "p", images=15)
 
 

@@ -55,7 +55,8 @@ def write_source(path: Path, rows: int) -> dict[str, Any]:
 def test_a_corpus_is_never_held(tmp_path: Path, suffix: str) -> None:
     """Beside what a corpus of twenty rows takes, one of 80 MB takes a fraction of itself."""
     sources = [write_source(tmp_path / f"{rows}.{suffix}", rows) for rows in (20, ROWS)]
-    specs = [run_spec(source, data={"held_out": 4, "probe": 4}, **VIRTUAL).model_dump_json() for source in sources]
+    data = {"held_out": 4, "probe": 4, "max_prompt_tokens": BYTES_A_ROW}
+    specs = [run_spec(source, data=data, **VIRTUAL).model_dump_json() for source in sources]
     command = [sys.executable, "-c", SCRIPT, *specs, str(tmp_path), str(DRAWN)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     _, before, read, after = map(int, printed.split())

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from yatt_core.data.fitting import LONGEST, check_longest, check_prompts
 from yatt_core.data.media import MEDIA, MediaFolder, describe_media
 from yatt_core.data.model_folder import ModelFacts, check_model_unchanged, count_parameters, describe_model, make_model
 from yatt_core.data.prompt_files import PromptFile, PromptWriter
@@ -45,7 +46,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     """Makes the run's inputs, or verifies those that are there. Meant for one process at a time, the run's owner.
 
     Raises `ConfigurationError` for sources, tasks or models that cannot be used or that differ from those the inputs were
-    made for, `DataError` for rows that cannot be used and for inputs that are damaged.
+    made for, `DataError` for rows that cannot be used, prompts that do not fit among them, and for inputs that are damaged.
     """
     folder = run_folder / INPUTS
     if not folder.exists():
@@ -59,11 +60,13 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     check_media_list(folder, manifest)
     if isinstance(spec.model, ModelFolder) and not spec.virtual:
         check_model_unchanged(Path(manifest["model_path"]), manifest["model_files"])
+    model_path = str((folder / manifest["model_path"]).resolve()) if manifest["model_path"] else ""
+    check_longest(spec, model_path, manifest)
     if spec.warmup is not None:
         Inputs.open(folder, spec).demonstrations(spec.warmup.demonstrations)
     return InputsReceipt(
         folder=INPUTS,
-        model_path=str((folder / manifest["model_path"]).resolve()) if manifest["model_path"] else "",
+        model_path=model_path,
         manifest_sha256=file_sha256(folder / MANIFEST),
         **{
             name: manifest[name]
@@ -192,6 +195,8 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     try:
         facts = _write_prompts(spec, temporary)
         model = _initial_model(spec, temporary)
+        prompts = (PromptFile(temporary / name) for name in (TRAIN, HELD_OUT, PROBE))
+        facts[LONGEST] = check_prompts(spec, str(temporary / model.model_path), prompts)
         files = _files(temporary)
         for path in files:
             sync_file(path)

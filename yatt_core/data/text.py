@@ -106,10 +106,11 @@ class PromptCodec:
 
         Raises `DataError` that names a prompt that is too long, or whose images the model or the text has no place for.
         """
-        tokens = self._encode(text) if self._images is None else self._encode_with_images(text, prompt_id, images)
         if self._images is None and images:
             raise DataError(f"prompt {prompt_id or repr(text[:60])} shows {images} images, the model takes text alone")
-        return _checked(tokens, self._longest, prompt_id, text)
+        tokens = self._encode(text) if self._images is None else self._encode_with_images(text, prompt_id, images)
+        shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
+        return _checked(tokens, self._longest, prompt_id, text, shown)
 
     def _encode(self, text: str) -> list[int]:
         if self._tokenizer.chat_template is None:
@@ -243,12 +244,16 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
         raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
     stop = [tokenizer.eos_token_id, *_generation_stops(folder, config)]
     stop += [_single_token(tokenizer, text) for text in spec.rollout.stop]
-    images, longest = image_tokens(config, tokenizer), _longest_prompt(spec, config)
+    images, longest = image_tokens(config, tokenizer), longest_prompt(spec, model_path)
     return PromptCodec(tokenizer, spec.data.system_prompt, longest, stop, images, spec.rollout.tools)
 
 
-def _longest_prompt(spec: RunSpec, config: dict[str, Any]) -> int:
-    """Tokens of the longest prompt that the spec allows and that leaves the response its room in the model."""
+def longest_prompt(spec: RunSpec, model_path: str) -> int:
+    """Tokens of the longest prompt that the spec allows and that leaves the response its room in the model.
+
+    model_path: as for `open_codec`. Raises `ConfigurationError` where no room is left.
+    """
+    config = {} if spec.virtual else read_config(Path(model_path))
     positions = config.get("text_config", config).get("max_position_embeddings")
     if positions is None:
         return spec.data.max_prompt_tokens
@@ -286,10 +291,11 @@ def _single_token(tokenizer: Any, text: str) -> int:
     return tokens[0]
 
 
-def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str) -> Int32:
+def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str, shown: str = "") -> Int32:
+    """The tokens, unless there are too many or none. shown: how many of them images take, in words."""
     if len(tokens) > longest:
         raise DataError(
-            f"prompt {prompt_id or repr(text[:60])} has {len(tokens)} tokens; at most {longest} fit "
+            f"prompt {prompt_id or repr(text[:60])} has {len(tokens)} tokens{shown}; at most {longest} fit "
             "(data.max_prompt_tokens, and the model's positions less rollout.max_new_tokens)"
         )
     if not tokens:
