@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from db.engine import Fence
@@ -26,6 +27,8 @@ from flows.launch import current_spec, first_entries, flatten, write_spec
 from flows.outbox import creation_id, row_id, row_ids
 from flows.reach import PastSpecs, Reach, keys_read_by_samples, keys_read_by_updates, refuse_fixed
 from yatt_core import durable
+from yatt_core.data.codec_check import check_codec
+from yatt_core.data.inputs import check_room
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import iteration_folder
 from yatt_core.rewards.registry import resolve
@@ -88,7 +91,7 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
         past = PastSpecs(ledger)
         before = past.spec(parent.run, parent.branch, at)
         after = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
-        _refuse_change(before, after, at)
+        _refuse_change(before, after, at, home.run_folder(parent.run))
         source = Reach(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
         base = source.base(at, after, past)
         reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
@@ -205,7 +208,7 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
             return ledger.runs.revision(run).revision
         if after.name != before.name:
             raise ConfigurationError(f"--set name: run {run} keeps its name; `yatt fork --name` makes one with another")
-        _refuse_change(before, after, row.iteration)
+        _refuse_change(before, after, row.iteration, home.run_folder(run))
         _require_safe_point(ledger, home, run, before, after)
         reason = " ".join(f"--set {text}" for text in overrides)
         branch = row.current_branch
@@ -320,8 +323,11 @@ def _require_whole(ledger: Ledger, run: str) -> None:
         )
 
 
-def _refuse_change(before: RunSpec, after: RunSpec, committed: int) -> None:
-    """Raises `ConfigurationError` for a change that no safe point allows: of the past, or to what does not exist."""
+def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path) -> None:
+    """Raises `ConfigurationError` for a change that no safe point allows: of the past, or to what does not exist or fit.
+
+    folder: of the run, or of a fork's parent.
+    """
     refuse_fixed(before, after)
     if after.iterations < committed:
         raise ConfigurationError(
@@ -331,6 +337,8 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int) -> None:
         resolve(part)
     if after.rollout.tools is not None:
         check_tools(after.rollout.tools.functions)
+    check_codec(after)
+    check_room(after, folder)
 
 
 def _now() -> int:

@@ -1,4 +1,4 @@
-"""What is looked at before a run is made: paths that the spec names, and room for a snapshot on the disk.
+"""What is looked at before a run is made: what the spec names, the codec, and room for a snapshot on the disk.
 
 Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; writes nothing.
 """
@@ -32,6 +32,9 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
         from yatt_core.data.model_folder import check_model_folder
 
         check_model_folder(Path(spec.model.path))
+    from yatt_core.data.codec_check import check_codec
+
+    check_codec(spec)
     folder = existing_parent(home)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{home}: {folder} is not writable; choose another folder with --home or $YATT_HOME")
@@ -43,7 +46,7 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
 
 
 def check_names(spec: RunSpec) -> None:
-    """Tasks, their options and reward functions have to exist, the first rows of files have to be readable."""
+    """Tasks, their options, tools and reward functions have to exist, the first rows of files have to be readable and enough."""
     from yatt_core.rewards.registry import resolve
 
     for part in spec.rewards.parts:
@@ -58,11 +61,16 @@ def check_names(spec: RunSpec) -> None:
 
         for source in gym_sources:
             create_task(source.task, source.options)
+    whole = True
     if len(gym_sources) < len(spec.data.sources):
         from yatt_core.data.sources import look_over
 
         # A broken row, or too few of them, is said now and not when the cluster is up.
-        look_over(spec.data, spec.seed)
+        whole = look_over(spec.data, spec.seed)
+    if spec.warmup is not None:
+        from yatt_core.data.demonstrations import check_demonstrations
+
+        check_demonstrations(spec.data, spec.seed, spec.warmup.demonstrations, whole)
 
 
 def existing_parent(folder: Path) -> Path:

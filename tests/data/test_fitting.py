@@ -34,7 +34,9 @@ def test_a_row_that_is_too_long_is_named_with_its_file(tmp_path: Path, rest: dic
 
 def test_what_a_generated_source_gives_is_checked_too(tmp_path: Path) -> None:
     spec = run_spec({**SPELL, "size": 200}, data={**FEW, "max_prompt_tokens": 30}, **VIRTUAL)
-    with pytest.raises(DataError, match=r"data\.sources\.0 \(spell_backward\): prompt 0/\S+spell_backward:\d+ has \d+ tokens"):
+    with pytest.raises(
+        DataError, match=r"data\.sources\.0 \(spell_backward\): prompt 0/\S+spell_backward:\d+ has \d+ tokens"
+    ):
         materialise(spec, tmp_path / "r")
 
 
@@ -52,7 +54,9 @@ def test_images_that_a_text_has_no_place_for_are_named_by_row(tmp_path: Path, te
     good = Prompt(0, 0, "0/train/pictures.jsonl:1", "a", "1", {}, ("0" * 64,))
     bad = Prompt(0, 1, "0/train/pictures.jsonl:2", text, "1", {}, ("0" * 64,) * media)
     assert check_prompts(spec, str(tmp_path), [[good]]) == {"prompt_id": good.prompt_id, "tokens": 6}
-    with pytest.raises(DataError, match=rf"data\.sources\.0 \(pictures\.jsonl\): prompt 0/train/pictures\.jsonl:2 {says}"):
+    with pytest.raises(
+        DataError, match=rf"data\.sources\.0 \(pictures\.jsonl\): prompt 0/train/pictures\.jsonl:2 {says}"
+    ):
         check_prompts(spec, str(tmp_path), [[good], [bad]])
 
 
@@ -62,6 +66,8 @@ def test_a_later_spec_that_leaves_less_room_names_the_longest_prompt(tmp_path: P
     receipt = materialise(run_spec(source, data=FEW, **VIRTUAL), tmp_path / "r")
     assert materialise(run_spec(source, data={**FEW, "max_prompt_tokens": 8}, **VIRTUAL), tmp_path / "r") == receipt
     less = run_spec(source, data={**FEW, "max_prompt_tokens": 7}, **VIRTUAL)
-    with pytest.raises(ConfigurationError, match=r"data\.max_prompt_tokens: prompt 0/train/a\.jsonl:14 .* has 8 tokens; 7"):
+    with pytest.raises(
+        ConfigurationError, match=r"data\.max_prompt_tokens: prompt 0/train/a\.jsonl:14 .* has 8 tokens; 7"
+    ):
         materialise(less, tmp_path / "r")
     check_longest(less, "", {})  # inputs from before longest prompts were recorded

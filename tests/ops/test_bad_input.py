@@ -44,6 +44,13 @@ def refused(answer: Answer, code: int, says: str) -> None:
         ("rewards.accuracy_part=nothing", "is none of the parts"),
         ("rewards.parts.0.function=virtual_scor", "did you mean 'virtual_score'?"),
         ("data.sources.0.task=spell_backwards", "did you mean 'spell_backward'?"),
+        ("controllers.count=1000000000", "controllers.count: Input should be less than or equal to 4096"),
+        ("dynamic_sampling={kind: valid_group, overdraw: 1.0e+308}", "dynamic_sampling.overdraw: Input should be less"),
+        (
+            "dynamic_sampling={kind: valid_group, ratio_cap: 1.0e+308}",
+            "dynamic_sampling.ratio_cap: Input should be less",
+        ),
+        ("warmup={demonstrations: 100000}", "100000 of 100000 are to come from data.sources.0, which has 1"),
     ],
 )
 def test_a_wrong_spec(yatt: Yatt, home: Home, spec_file: Path, override: str, says: str) -> None:
@@ -74,6 +81,15 @@ def test_a_missing_model_folder(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     path = tmp_path / "real.yaml"
     path.write_text(yaml.safe_dump(real_spec({"kind": "folder", "path": "no-such-model"})))
     refused(yatt("train", str(path)), 2, f"model.path: {tmp_path / 'no-such-model'} is no folder")
+    assert not home.folder.exists()
+
+
+def test_a_codec_that_would_not_open(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    tree = real_spec({"kind": "from_config", "max_positions": 512})
+    tools = {"functions": [{"name": "calculator", "function": "calculator"}], "max_result_tokens": 1}
+    path = tmp_path / "real.yaml"
+    path.write_text(yaml.safe_dump(tree | {"rollout": {"tools": tools}}))
+    refused(yatt("train", str(path)), 2, "rollout.tools.max_result_tokens: in the chat template's frame")
     assert not home.folder.exists()
 
 

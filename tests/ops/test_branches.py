@@ -11,10 +11,12 @@ from db.ledger import Ledger
 from db.records import SnapshotRow
 from flows.home import Home
 from tests.ops.conftest import Answer, Yatt
-from tests.ops.seeding import seed_run
+from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
-from yatt_core.data.inputs import INPUTS
+from yatt_core.data.inputs import INPUTS, materialise
 from yatt_core.keys import snapshot_folder
+from yatt_core.spec.rollout import RolloutSpec
+from yatt_core.spec.trainer import TrainerSpec
 
 COMMITTED = 3
 
@@ -173,6 +175,23 @@ def test_changes_that_resume_refuses(yatt: Yatt, home: Home, run: str, overrides
     before = everything_of(home)
     refused(yatt("resume", run, *(word for text in overrides for word in ("--set", text))), 2, says)
     assert everything_of(home) == before
+
+
+def test_changes_that_the_codec_or_the_inputs_have_no_place_for(yatt: Yatt, home: Home) -> None:
+    spec = toy_spec()
+    run = seed_run(home, spec=spec)
+    materialise(spec, home.run_folder(run))
+    for words in (["resume", run], ["fork", run, "--at", "1"]):
+        refused(
+            yatt(*words, "--set", "data.max_prompt_tokens=1"),
+            2,
+            "data.max_prompt_tokens: prompt 0/train/spell_backward:",
+        )
+    real = seed_run(home, spec=spec.model_copy(update={"rollout": RolloutSpec(), "trainer": TrainerSpec()}))
+    tools = "rollout.tools={functions: [{name: c, function: calculator}], max_result_tokens: 1}"
+    refused(yatt("resume", real, "--set", tools), 2, "rollout.tools.max_result_tokens: in the chat template's frame")
+    with Ledger.open(home.ledger) as ledger:
+        assert [ledger.runs.revision(name).revision for name in (run, real)] == [1, 1]
 
 
 def test_what_an_open_iteration_was_begun_with_is_not_changed(yatt: Yatt, home: Home, run: str) -> None:

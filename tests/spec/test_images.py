@@ -31,3 +31,18 @@ def test_images_need_a_model_with_a_vision_tower():
 def test_sizes_that_do_not_divide_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         run_spec(PICTURES, model=model(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("data", "positions", "says"),
+    [
+        ({"max_prompt_tokens": 16}, 64, "takes 16 tokens, and a prompt has room for 16, its text included"),
+        ({}, 22, r"room for 16, .*data\.max_prompt_tokens 1024; model\.max_positions 22 less 6 of the response"),
+    ],
+)
+def test_an_image_has_to_leave_room_for_the_text(data, positions, says):
+    wide = {**model(image_size=32), "max_positions": positions}
+    with pytest.raises(ValueError, match=rf"model\.vision\.image_size: an image of 32 pixels .*{says}"):
+        run_spec(PICTURES, data=data, model=wide)
+    assert run_spec(PICTURES, data={"max_prompt_tokens": 17}, model={**wide, "max_positions": 23}).data.has_images
+    assert run_spec(SPELL, data=data, model=wide).model.vision.patches == 16

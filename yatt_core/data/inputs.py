@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from yatt_core.data.demonstrations import take_demonstrations
 from yatt_core.data.fitting import LONGEST, check_longest, check_prompts
 from yatt_core.data.media import MEDIA, MediaFolder, describe_media
 from yatt_core.data.model_folder import ModelFacts, check_model_unchanged, count_parameters, describe_model, make_model
 from yatt_core.data.prompt_files import PromptFile, PromptWriter
-from yatt_core.data.prompts import Prompt, apportion, epoch_order, locate
+from yatt_core.data.prompts import Prompt, epoch_order, locate
 from yatt_core.data.sources import collect_prompts
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.digests import chain_digest, file_sha256, json_digest
@@ -60,7 +61,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     check_media_list(folder, manifest)
     if isinstance(spec.model, ModelFolder) and not spec.virtual:
         check_model_unchanged(Path(manifest["model_path"]), manifest["model_files"])
-    model_path = str((folder / manifest["model_path"]).resolve()) if manifest["model_path"] else ""
+    model_path = _model_path(folder, manifest)
     check_longest(spec, model_path, manifest)
     if spec.warmup is not None:
         Inputs.open(folder, spec).demonstrations(spec.warmup.demonstrations)
@@ -92,6 +93,14 @@ def read_manifest(folder: Path, spec: RunSpec) -> dict[str, Any]:
             "these stay as they are within a run, start a new one"
         )
     return manifest
+
+
+def check_room(spec: RunSpec, run_folder: Path) -> None:
+    """Raises `ConfigurationError` when a changed spec has no room for the prompts of a run's inputs, if these are made yet."""
+    folder = run_folder / INPUTS
+    if (folder / MANIFEST).exists():
+        manifest = read_manifest(folder, spec)
+        check_longest(spec, _model_path(folder, manifest), manifest)
 
 
 def check_media_list(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -154,25 +163,12 @@ class Inputs:
         return tuple(PromptFile(self._folder / PROBE))
 
     def demonstrations(self, count: int) -> Sequence[Prompt]:
-        """Training prompts with a reference answer, the first of each source, shared out by weight.
+        """What the warm-up learns from. Raises as `take_demonstrations`."""
 
-        Raises `ConfigurationError` when a source has too few, or one without an answer.
-        """
-        prompts = []
-        for source, share in enumerate(apportion(count, self._weights)):
-            if share > self.train_sizes[source]:
-                raise ConfigurationError(
-                    f"warmup.demonstrations: {share} of {count} are to come from data.sources.{source}, "
-                    f"which has {self.train_sizes[source]} training prompts"
-                )
-            prompts += [self._training_prompt(source, index) for index in range(share)]
-        for prompt in prompts:
-            if prompt.answer is None:
-                raise ConfigurationError(
-                    f"warmup: prompt {prompt.prompt_id} has no reference answer to learn from; "
-                    "give one to every row, or leave the warm-up out"
-                )
-        return prompts
+        def first(source: int, share: int) -> list[Prompt]:
+            return [self._training_prompt(source, index) for index in range(min(share, self.train_sizes[source]))]
+
+        return take_demonstrations(count, self._weights, first)
 
     def _training_prompt(self, source: int, index: int) -> Prompt:
         return self._train[int(self._starts[source]) + index]
@@ -242,6 +238,11 @@ def _written(path: Path, prompts: Iterable[Prompt], with_media: bool) -> Iterato
         for prompt in prompts:
             writer.add(prompt)
             yield _row_digest(path.name, prompt)
+
+
+def _model_path(folder: Path, manifest: Mapping[str, Any]) -> str:
+    """Where the initial model lies; empty for none."""
+    return str((folder / manifest["model_path"]).resolve()) if manifest["model_path"] else ""
 
 
 def _files(folder: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def _vision_language_config(vision: VisionSpec, text: Any) -> Any:
         vision_config=tower,
         text_config=text,
         image_token_index=IMAGE_ID,
-        image_seq_length=(vision.image_size // vision.patch_size) ** 2,
+        image_seq_length=vision.patches,
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
         tie_word_embeddings=text.tie_word_embeddings,

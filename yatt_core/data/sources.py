@@ -113,10 +113,11 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) ->
     return Collection(tuple(train), tuple(held_out), tuple(probe))
 
 
-def look_over(data: DataSpec, seed: int) -> None:
+def look_over(data: DataSpec, seed: int) -> bool:
     """Reads the first rows of every file source, and where these are all there are also parts them; raises as `collect_prompts`.
 
     So what is wrong with the files is known before anything is started, and how long that takes does not follow their size.
+    Returns whether these are all rows.
     """
     whole = True
     for source in data.sources:
@@ -129,6 +130,7 @@ def look_over(data: DataSpec, seed: int) -> None:
         for source, prompts in zip(data.sources, collect_prompts(data, seed).train, strict=True):
             if isinstance(source, FileSource):
                 deque(prompts, maxlen=0)
+    return whole
 
 
 def _prompt(row: Row, source: int, index: int) -> Prompt:

@@ -94,8 +94,8 @@ def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
     return sorted(chosen, key=lambda run: (-len(run), run))
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
-    """Writes the tokenizer as a Hugging Face folder. longest: tokens of the model's longest sequence."""
+def wrapped_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
+    """A trained tokenizer as `transformers` has them, with its chat template. longest: tokens of the model's longest sequence."""
     from transformers import PreTrainedTokenizerFast
 
     wrapped = PreTrainedTokenizerFast(
@@ -107,7 +107,12 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
         model_max_length=longest,
     )
     wrapped.chat_template = CHAT_TEMPLATE
-    wrapped.save_pretrained(folder)
+    return wrapped
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
+    """Writes a trained tokenizer as a Hugging Face folder. longest: as for `wrapped_tokenizer`."""
+    wrapped_tokenizer(tokenizer, longest).save_pretrained(folder)
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -37,9 +37,9 @@ class WavesSpec(SpecModel):
 
     max_waves: PositiveInt = 4
     """Most waves of an iteration, the first included; what is missing behind the last is padded with masked groups."""
-    ratio_cap: float = Field(default=10.0, ge=1.0)
+    ratio_cap: float = Field(default=10.0, ge=1.0, le=1000.0)
     """Most prompts per valid group that a wave counts for in the average, also for one without any valid group."""
-    overdraw: float = Field(default=1.2, ge=1.0)
+    overdraw: float = Field(default=1.2, ge=1.0, le=10.0)
     """Reserve against chance: prompts of a wave, relative to what the average asks for."""
     decay: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Share of the average that stays when a wave moves it; it begins at 1."""

@@ -42,6 +42,11 @@ class VisionSpec(SpecModel):
     intermediate_size: PositiveInt = 128
     """Width of the feed-forward layers."""
 
+    @property
+    def patches(self) -> int:
+        """Patches of an image, which are its tokens in a prompt."""
+        return (self.image_size // self.patch_size) ** 2
+
     @model_validator(mode="after")
     def _sizes_divide(self) -> Self:
         if self.image_size % self.patch_size:

@@ -24,7 +24,7 @@ from yatt_core.spec.trainer import TrainerSpec
 class ControllerSpec(SpecModel):
     """The parallel controllers; their number never changes a result."""
 
-    count: PositiveInt = 2
+    count: int = Field(default=2, ge=1, le=4096)
     """Controllers, one process each."""
     per: Literal["run", "node"] = "run"
     """`run`: so many in all. `node`: so many on each living node; nodes that join or leave count from the next iteration."""
@@ -169,8 +169,8 @@ class RunSpec(SpecModel):
             yield "trainer.engine.packed: prompts with images cannot be packed; write false"
         if not self.virtual and isinstance(self.model, ModelFromConfig):
             yield from self._too_long(self.model)
-            if self.data.has_images and self.model.vision is None:
-                yield "model.vision: a source of data.sources has an image_field, so the model needs a vision tower"
+            if self.data.has_images:
+                yield from self._unseen_images(self.model)
 
     def _unfit_sampling(self) -> Iterator[str]:
         sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt
@@ -193,6 +193,20 @@ class RunSpec(SpecModel):
         names = [tool.name for tool in tools.functions]
         if len(set(names)) < len(names):
             yield f"rollout.tools.functions: two tools have the same name in {names}"
+
+    def _unseen_images(self, model: ModelFromConfig) -> Iterator[str]:
+        if model.vision is None:
+            yield "model.vision: a source of data.sources has an image_field, so the model needs a vision tower"
+            return
+        data, response = self.data, self.rollout.max_response_tokens
+        room = min(data.max_prompt_tokens, model.max_positions - response)
+        if 0 < room <= model.vision.patches:
+            yield (
+                f"model.vision.image_size: an image of {model.vision.image_size} pixels takes {model.vision.patches} tokens, "
+                f"and a prompt has room for {room}, its text included (data.max_prompt_tokens {data.max_prompt_tokens}; "
+                f"model.max_positions {model.max_positions} less {response} of the response); make it smaller, or the patches "
+                "larger"
+            )
 
     def _too_long(self, model: ModelFromConfig) -> Iterator[str]:
         rollout = self.rollout
