@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from yatt_core.data import jsonl, tables
 from yatt_core.data.data_files import DataFile, held_out_files, training_files
+from yatt_core.data.local_files import read_within
+from yatt_core.data.media import MAX_BYTES
 from yatt_core.errors import DataError
 from yatt_core.spec.data import FileSource
 
@@ -126,8 +128,7 @@ def _image_bytes(image: Any, folder: Path, what: str) -> bytes:
         return image
     if not isinstance(image, str):
         raise DataError(f"{what} is {type(image).__name__}; give a path, or the bytes of a PNG or JPEG file")
-    path = folder / image
     try:
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{what}: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return read_within(folder, image, MAX_BYTES)
+    except DataError as error:
+        raise DataError(f"{what}: {error}") from None
