@@ -68,6 +68,24 @@ def test_a_number_past_the_largest_is_named_by_its_row(tmp_path: Path) -> None:
         train({"kind": "jsonl", "path": str(tmp_path / "a.jsonl")})
 
 
+def test_an_answer_field_that_no_row_has_is_an_error(tmp_path: Path) -> None:
+    wrong = {"answer_field": "anser"}
+    for source in (write_jsonl(tmp_path / "a.jsonl", rows(9)), write_parquet(tmp_path / "a.parquet", rows(9))):
+        with pytest.raises(DataError, match=r"none of the 9 train rows has the key 'anser' .*did you mean 'answer'"):
+            train({**source, **wrong})
+    some = write_jsonl(tmp_path / "b.jsonl", [*rows(9), {"prompt": "c", "anser": None}])
+    assert len(train({**some, **wrong})) == 7
+    none = write_jsonl(tmp_path / "c.jsonl", [{"prompt": row["prompt"]} for row in rows(9)])
+    assert [prompt.answer for prompt in train(none)] == [None] * 6
+
+
+@pytest.mark.parametrize("weight", [1e308, 1_000_001])
+def test_a_weight_past_its_bound_is_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match="less than or equal to 1000000"):
+        run_spec({"kind": "jsonl", "path": "a.jsonl", "weight": weight})
+    assert run_spec({"kind": "jsonl", "path": "a.jsonl", "weight": 1e6}).data.sources[0].weight == 1e6
+
+
 FILE = {"filename": "data-00000-of-00001.arrow"}
 
 
