@@ -273,8 +273,6 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, mess
             r"a\.jsonl:2: image 1 of 'image': .*outside\.png cannot be read: it leads out of",
         ),
         ({"image": "/dev/zero"}, r"a\.jsonl:2: image 1 of 'image': /dev/zero cannot be read: it leads out of"),
-        ({"image": "link.png"}, r"a\.jsonl:2: image 1 of 'image': .*link\.png cannot be read: it leads out of .*/rows"),
-        ({"image": "link/outside.png"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: it leads out of .*/rows"),
         ({"image": "loop.png"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: Too many levels of symbolic"),
         ({"image": 7}, r"a\.jsonl:2: image 1 of 'image' is int; give a path, or the bytes"),
         ({"image": [None]}, r"a\.jsonl:2: image 1 of 'image' is NoneType; give a path"),
@@ -293,8 +291,8 @@ def test_rows_whose_images_cannot_be_had_are_named(tmp_path: Path, row: dict[str
     os.mkfifo(folder / "pipe")
     (folder / "large").touch()
     os.truncate(folder / "large", MAX_BYTES + 1)
-    for name, target in (("link.png", tmp_path / "outside.png"), ("link", tmp_path), ("loop.png", "loop.png")):
-        (folder / name).symlink_to(target)
-    rows = [{"prompt": "a", "image": "0.png"}, {"prompt": "b", **row}]
+    (folder / "link.png").symlink_to(tmp_path / "outside.png")
+    (folder / "loop.png").symlink_to("loop.png")
+    rows = [{"prompt": "a", "image": ["0.png", "link.png"]}, {"prompt": "b", **row}]
     with pytest.raises(DataError, match=message):
         collected({**write_jsonl(folder / "a.jsonl", rows), "image_field": "image"})

@@ -25,18 +25,18 @@ def check_regular(path: Path, key: str = "data.sources") -> None:
 def read_within(folder: Path, name: str, most: int) -> bytes:
     """The bytes of a regular file of a folder or below it, of at most so many bytes.
 
-    Raises `DataError` for any other, also where a link leads out of the folder, and for one that cannot be read.
+    Raises `DataError` for any other, and for one that cannot be read. A name must not lead out of the folder; a link in it
+    may, as in the caches of model hubs: whoever laid the folder out put it there.
     """
     path = folder / name
     try:
-        real = Path(os.path.realpath(path))
-        if not real.is_relative_to(os.path.realpath(folder)):
+        if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(folder)):
             raise DataError(f"{path} cannot be read: it leads out of {folder}; move it there or below")
-        facts = real.stat()
+        facts = path.stat()
         if not stat.S_ISREG(facts.st_mode):
             raise DataError(f"{path} cannot be read: it is no regular file")
         if facts.st_size > most:
             raise DataError(f"{path} cannot be read: it has {facts.st_size:,} bytes, at most {most:,} are taken")
-        return real.read_bytes()
+        return path.read_bytes()
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
