@@ -31,8 +31,12 @@ def find_function(name: str, group: str, place: str) -> Callable[..., Any]:
 
 
 def failure_text(error: BaseException) -> str:
-    """An exception in words that are the same in every process."""
-    return f"{type(error).__name__}: {_ADDRESS.sub('0x...', str(error))}"
+    """An exception in words that are the same in every process, and that UTF-8 can hold: what it cannot is written as escapes."""
+    try:
+        said = str(error)
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - the text is made by whoever wrote the exception's class
+        said = f"(its text cannot be had: {type(failure).__name__})"
+    return f"{type(error).__name__}: {_ADDRESS.sub('0x...', said)}".encode("utf-8", "backslashreplace").decode()
 
 
 def _find_entry_point(name: str, group: str, place: str) -> Any:
@@ -55,8 +59,8 @@ def _find_dotted(name: str, place: str) -> Any:
 def _load(module: str, attribute: str, place: str) -> Any:
     try:
         value: Any = importlib.import_module(module)
-    except Exception as error:
-        raise ConfigurationError(f"{place}: importing {module} failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a script that exits when it is done must not end the run as done
+        raise ConfigurationError(f"{place}: importing {module} failed: {failure_text(error)}") from error
     for name in attribute.split("."):
         if not hasattr(value, name):
             near = difflib.get_close_matches(name, dir(value), n=1)

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from ops.cli.output import size
+from yatt_core.data.local_files import check_regular
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import RunSpec
 from yatt_core.spec.data import JsonlSource, ReasoningGymSource
@@ -25,13 +26,20 @@ FLOAT32_BYTES = 4
 def check_before_start(home: Path, spec: RunSpec) -> None:
     """Raises what would otherwise end the run minutes later."""
     for number, source in enumerate(spec.data.sources):
-        if isinstance(source, JsonlSource) and not Path(source.path).is_file():
-            raise ConfigurationError(f"data.sources.{number}.path: there is no file {source.path}")
+        if isinstance(source, JsonlSource):
+            check_regular(Path(source.path), f"data.sources.{number}.path")
+            if source.held_out_path is not None:
+                check_regular(Path(source.held_out_path), f"data.sources.{number}.held_out_path")
     check_names(spec)
     if isinstance(spec.model, ModelFolder) and not spec.virtual:
         from yatt_core.data.model_folder import check_model_folder
 
-        check_model_folder(Path(spec.model.path))
+        try:
+            check_model_folder(Path(spec.model.path))
+        except OSError as error:
+            raise ConfigurationError(
+                f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
+            ) from None
     from yatt_core.data.codec_check import check_codec
 
     check_codec(spec)
@@ -74,9 +82,17 @@ def check_names(spec: RunSpec) -> None:
 
 
 def existing_parent(folder: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
-    while not folder.exists():
-        folder = folder.parent
+    """The folder itself, or the nearest one above it that exists.
+
+    Raises `ConfigurationError` for a path that cannot be looked at, such as one with too long a name.
+    """
+    try:
+        while not folder.exists():
+            folder = folder.parent
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder}: {error.strerror}; choose another folder with --home or $YATT_HOME"
+        ) from None
     return folder
 
 

@@ -17,6 +17,8 @@ from yatt_core.controllers.watchdog import describe, find_stuck, gather_stacks
 from yatt_core.errors import FencedError
 
 PATIENCE = 30.0
+FOR_EVER = 1e9
+"""Grace of a `Presence` in the tests' own process, which would end that process once it has passed."""
 
 
 def working(actor: str, waits: bool = False) -> StackReport:
@@ -32,7 +34,7 @@ def reports(*given: StackReport) -> dict[str, StackReport]:
 
 
 def test_a_newer_driver_is_heard_of_while_work_goes_on(tmp_path: Path) -> None:
-    presence = Presence(tmp_path, "rollout-0", 1, 600)
+    presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
     with presence.serving("generate", 1), Heartbeat(tmp_path, 2):
         wait_until(lambda: presence.fence.epoch == 2)
         assert presence.report().method == "generate"
@@ -41,7 +43,7 @@ def test_a_newer_driver_is_heard_of_while_work_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_fence_can_look_a_driver_up_at_once(tmp_path: Path) -> None:
-    presence = Presence(tmp_path, "rollout-0", 1, 600)
+    presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
     assert not presence.fence.renew()
     with Heartbeat(tmp_path, 5):
         presence.fence.renew()
@@ -84,7 +86,7 @@ def test_an_actor_lives_as_long_as_its_driver_does(tmp_path: Path) -> None:
 
 
 def test_actors_answer_while_they_work_and_the_silent_one_is_noticed(tmp_path: Path) -> None:
-    Presence(tmp_path, "controller-0", 1, 600)
+    Presence(tmp_path, "controller-0", 1, FOR_EVER)
     process = subprocess.Popen([sys.executable, "-c", ACTOR, str(tmp_path), "600"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "works\n"
@@ -101,7 +103,7 @@ def test_actors_answer_while_they_work_and_the_silent_one_is_noticed(tmp_path: P
 
 
 def test_old_answers_go(tmp_path: Path) -> None:
-    Presence(tmp_path, "controller-0", 1, 600)
+    Presence(tmp_path, "controller-0", 1, FOR_EVER)
     for _ in range(13):
         assert gather_stacks(tmp_path, ["controller-0"], PATIENCE)
     assert len(list((tmp_path / "logs" / "stacks").iterdir())) == 10
@@ -113,7 +115,7 @@ def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
     """As a rank waits for the others in a collective."""
     from yatt_core.engines.train.collective import Collective
 
-    presence, entered, release = Presence(tmp_path, "trainer-0", 1, 600), threading.Event(), threading.Event()
+    presence, entered, release = Presence(tmp_path, "trainer-0", 1, FOR_EVER), threading.Event(), threading.Event()
 
     class Group:
         def allreduce(self, *_: object) -> Group:

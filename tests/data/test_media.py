@@ -6,19 +6,22 @@ import hashlib
 import io
 import json
 import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from flows.inheritance import copy_folder
 from tests.data.example_specs import VIRTUAL, png, run_spec, write_image_source, write_jsonl
 from tests.data.test_source_files import SAVED, hugging_face
+from yatt_core.data import media
 from yatt_core.data.inputs import INPUTS, Inputs, materialise
-from yatt_core.data.media import MAX_PIXELS, decode_media, media_path, read_media, stored_addresses
+from yatt_core.data.media import MAX_BYTES, MAX_PIXELS, decode_media, media_path, read_media, stored_addresses
 from yatt_core.data.prompts import Cursor, Prompt, draw
 from yatt_core.data.sources import collect_prompts
 from yatt_core.errors import DataError
@@ -175,13 +178,55 @@ def test_a_fork_takes_the_images_along(tmp_path: Path) -> None:
 
 
 def test_decoding_gives_upright_rgb() -> None:
-    sideways = Image.new("RGB", (8, 4), (250, 0, 0))
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    photo = decode_media(encoded(sideways, "JPEG", exif=turned))
-    assert (photo.mode, photo.size) == ("RGB", (4, 8))
+    corner = Image.new("RGB", (8, 4), (250, 0, 0))
+    corner.putpixel((0, 0), (0, 0, 250))
+    for orientation in range(1, 10):
+        turned = Image.Exif()
+        turned[ExifTags.Base.Orientation] = orientation
+        data = encoded(corner, "PNG", exif=turned)
+        upright = decode_media(data)
+        expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        assert (upright.mode, upright.size) == ("RGB", expected.size)
+        assert upright.tobytes() == expected.tobytes(), orientation
     assert decode_media(encoded(Image.new("RGBA", (2, 2), (1, 2, 3, 0)), "PNG")).getpixel((0, 0)) == (1, 2, 3)
     assert decode_media(encoded(Image.new("L", (2, 2), 9), "PNG")).getpixel((0, 0)) == (9, 9, 9)
+
+
+def with_exif(*entries: bytes) -> bytes:
+    """A JPEG file of 8 x 4 with the entries of a little-endian TIFF folder: tag, type, count, value."""
+    plain = encoded(Image.new("RGB", (8, 4)), "JPEG")
+    tiff = b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4)
+    block = b"Exif\0\0" + tiff
+    return plain[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + plain[2:]
+
+
+def test_a_tag_of_the_wrong_type_beside_the_orientation_is_nothing_to_the_pixels() -> None:
+    orientation = struct.pack("<HHIHH", ExifTags.Base.Orientation, 3, 1, 6, 0)
+    resolution = struct.pack("<HHI4s", ExifTags.Base.XResolution, 2, 3, b"72\0\0")
+    assert decode_media(with_exif(orientation, resolution)).size == (4, 8)
+
+
+def deep_png(colour_type: int, channels: int) -> bytes:
+    """A PNG file of one pixel with 16 bits a channel, which Pillow cannot write in colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 16, colour_type, 0, 0, 0)
+    pixels = zlib.compress(b"\0" + b"\x12\x34" * channels)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_sixteen_bits_a_channel_are_refused_in_grey_and_in_colour(colour_type: int, channels: int) -> None:
+    with pytest.raises(DataError, match="it has 16 bits a channel; write 8"):
+        decode_media(deep_png(colour_type, channels))
+
+
+def test_a_file_of_too_many_bytes_is_refused_before_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "MAX_BYTES", 1000)
+    with pytest.raises(DataError, match="it has 1,001 bytes, at most 1,000 are taken"):
+        decode_media(bytes(1001))
 
 
 def bomb() -> bytes:
@@ -196,9 +241,11 @@ def bomb() -> bytes:
         (encoded(Image.new("P", (2, 2)), "GIF"), r"it is no PNG or JPEG file"),
         (png(1, 2, 3, size=(64, 64))[:-30], r"it cannot be decoded: "),
         (encoded(Image.new("RGB", (64, 64)), "JPEG")[:-300], r"it cannot be decoded: Truncated File Read"),
-        (encoded(Image.new("I;16", (2, 2)), "PNG"), r"its mode is I;16; write 8 bits a channel"),
+        (encoded(Image.new("I;16", (2, 2)), "PNG"), r"it has 16 bits a channel; write 8"),
         (bomb(), r"8000 x 8001 pixels are too many; at most 64,000,000 are decoded"),
         (encoded(Image.new("1", (20_000, 20_000)), "PNG"), r"it has too many pixels"),
+        (png(1, size=(4, 401)), r"4 x 401 pixels are too thin; one side is at most 100 times the other"),
+        (png(1, size=(101, 1)), r"101 x 1 pixels are too thin"),
     ],
 )
 def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, message: str) -> None:
@@ -217,8 +264,16 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, mess
     ("row", "message"),
     [
         ({"image": "no.png"}, r"a\.jsonl:2: image 1 of 'image': .*no\.png cannot be read: No such file"),
-        ({"image": "."}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: Is a directory"),
+        ({"image": "."}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: it is no regular file"),
         ({"image": "a\0b"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: embedded null byte"),
+        ({"image": "pipe"}, r"a\.jsonl:2: image 1 of 'image': .*pipe cannot be read: it is no regular file"),
+        ({"image": "large"}, r"a\.jsonl:2: image 1 of 'image': .* it has 192,000,001 bytes, at most 192,000,000 are"),
+        (
+            {"image": "../outside.png"},
+            r"a\.jsonl:2: image 1 of 'image': .*outside\.png cannot be read: it leads out of",
+        ),
+        ({"image": "/dev/zero"}, r"a\.jsonl:2: image 1 of 'image': /dev/zero cannot be read: it leads out of"),
+        ({"image": "loop.png"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: Too many levels of symbolic"),
         ({"image": 7}, r"a\.jsonl:2: image 1 of 'image' is int; give a path, or the bytes"),
         ({"image": [None]}, r"a\.jsonl:2: image 1 of 'image' is NoneType; give a path"),
         ({"image": {"bytes": None, "path": None}}, r"a\.jsonl:2: image 1 of 'image' is NoneType; give a path"),
@@ -229,7 +284,15 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, mess
     ],
 )
 def test_rows_whose_images_cannot_be_had_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    (tmp_path / "0.png").write_bytes(png(0))
-    rows = [{"prompt": "a", "image": "0.png"}, {"prompt": "b", **row}]
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for path in (folder / "0.png", tmp_path / "outside.png"):
+        path.write_bytes(png(0))
+    os.mkfifo(folder / "pipe")
+    (folder / "large").touch()
+    os.truncate(folder / "large", MAX_BYTES + 1)
+    (folder / "link.png").symlink_to(tmp_path / "outside.png")
+    (folder / "loop.png").symlink_to("loop.png")
+    rows = [{"prompt": "a", "image": ["0.png", "link.png"]}, {"prompt": "b", **row}]
     with pytest.raises(DataError, match=message):
-        collected({**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"})
+        collected({**write_jsonl(folder / "a.jsonl", rows), "image_field": "image"})

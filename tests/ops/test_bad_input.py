@@ -98,7 +98,7 @@ def test_a_missing_data_file(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     tree["data"]["sources"] = [{"kind": "jsonl", "path": "rows.jsonl"}]
     path = tmp_path / "rows.yaml"
     path.write_text(yaml.safe_dump(tree))
-    refused(yatt("train", str(path)), 2, f"data.sources.0.path: there is no file {tmp_path / 'rows.jsonl'}")
+    refused(yatt("train", str(path)), 2, f"data.sources.0.path: {tmp_path / 'rows.jsonl'} cannot be read: No such file")
     assert not home.folder.exists()
 
 

@@ -48,6 +48,30 @@ def infinite(prompt, response):
     return np.float32("inf")
 
 
+def boundless(prompt, response):
+    return 10**400
+
+
+def enormous(prompt, response):
+    return 1e300
+
+
+def nearly_enormous(prompt, response):
+    return 1e29
+
+
+def unwritable(prompt, response):
+    raise ValueError("bad \udc80 name")
+
+
+def speechless(prompt, response):
+    class SpeechlessError(Exception):
+        def __str__(self):
+            raise RuntimeError(response)
+
+    raise SpeechlessError
+
+
 def wordy(prompt, response):
     return "good"
 

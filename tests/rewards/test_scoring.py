@@ -24,6 +24,9 @@ FAILURES = {
     "spinning": "took longer than 0.2 s",
     "not_a_number": "returned nan, a reward is finite",
     "infinite": "returned inf, a reward is finite",
+    "boundless": "returned a number beyond those of float64, a reward times its weight is at most 1e+30",
+    "unwritable": "raised ValueError: bad \\udc80 name",
+    "speechless": "raised SpeechlessError: (its text cannot be had: RuntimeError)",
     "wordy": "returned str, a reward is a number",
     "silent": "returned NoneType, a reward is a number",
 }
@@ -77,6 +80,17 @@ def test_a_failure_may_flag_the_sample(function, reason):
     )
     score = rewards.score(PROMPT, "abc", 3)
     assert (dict(score.parts), score.total, score.error) == ({"fine": 3.0, "quality": 0.0}, 3.0, f"quality: {reason}")
+
+
+@pytest.mark.parametrize(("function", "weight"), [("enormous", 1.0), ("enormous", 1e-280), ("nearly_enormous", 100.0)])
+def test_a_reward_that_sums_cannot_hold_is_a_failure(function, weight):
+    rewards = scorer(part("fine", "length"), part("quality", function, weight=weight, on_error="zero"))
+    score = rewards.score(PROMPT, "abc", 0)
+    value = "1e+300" if function == "enormous" else "1e+29"
+    assert (
+        score.error == f"quality: returned {value}, times the weight {weight:g}; a reward is at most 1e+30 either way"
+    )
+    assert score.total == 3.0
 
 
 def test_a_failure_is_told_in_the_same_words_in_every_process():

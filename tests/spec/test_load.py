@@ -217,6 +217,14 @@ def test_a_tag_is_refused_and_nothing_is_executed(tmp_path, value):
     assert not target.exists()
 
 
+@pytest.mark.parametrize("key", ["data.system_prompt", "data.sources.0.path", "name"])
+def test_half_a_surrogate_pair_is_no_text(tmp_path, key):
+    (line,) = refusal(write(tmp_path / "a.yaml", tree()), rf'{key}="a\ud800"')
+    assert line.endswith(r"is not YAML for a spec: 'a\ud800' holds half a surrogate pair, which is no text")
+    (line,) = refusal(write(tmp_path / "b.yaml", 'name: a\n"b\\udfff": 1\n'))
+    assert line.startswith(f"{tmp_path / 'b.yaml'}, line 2: ")
+
+
 def test_a_file_that_cannot_be_read(tmp_path):
     assert refusal(tmp_path / "none.yaml") == [f"{tmp_path / 'none.yaml'}: cannot be read: No such file or directory"]
     assert refusal(tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]

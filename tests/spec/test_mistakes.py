@@ -14,6 +14,7 @@ from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.spec import RunSpec, parse_spec
 
 JSONL = {"kind": "jsonl", "path": "/prompts.jsonl"}
+CALCULATOR = {"name": "calculator", "function": "calculator"}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,22 @@ def test_an_unknown_kind_says_which_there_are(changes, line):
         (
             {"trainer__optimizer": {"betas": [0.9, 1.0]}},
             "trainer.optimizer.betas.1: Input should be less than 1 (given: 1.0)",
+        ),
+        (
+            {"rewards__parts__0__timeout_seconds": 1e10},
+            "rewards.parts.0.timeout_seconds: Input should be less than or equal to 86400 (given: 10000000000.0)",
+        ),
+        (
+            {"rewards__parts__0__weight": -1e308},
+            "rewards.parts.0.weight: Input should be greater than or equal to -1000000000 (given: -1e+308)",
+        ),
+        (
+            {"rollout__tools": {"functions": [{**CALCULATOR, "timeout_seconds": 1e7}]}},
+            "rollout.tools.functions.0.timeout_seconds: Input should be less than or equal to 86400 (given: 10000000.0)",
+        ),
+        (
+            {"rollout__tools": {"functions": [{**CALCULATOR, "memory_mb": 10**13}]}},
+            "rollout.tools.functions.0.memory_mb: Input should be less than or equal to 100000000 (given: 10000000000000)",
         ),
         (
             {"trainer__schedule": {"kind": "step"}},

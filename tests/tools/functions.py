@@ -78,3 +78,47 @@ def talkative(expression: str) -> dict[str, object]:
 
 def unspeakable(expression: str) -> object:
     return {expression}
+
+
+def signalled(expression: str) -> str:
+    """Ends by a real-time signal, which has no name."""
+    os.kill(os.getpid(), 35)
+    return expression
+
+
+def twice(expression: str) -> str:
+    """Returns in two processes."""
+    os.fork()
+    return expression
+
+
+def unwritable(expression: str) -> str:
+    raise ValueError(f"bad \udc80 name in {expression}")
+
+
+def speechless(expression: str) -> str:
+    class SpeechlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError(expression)
+
+    raise SpeechlessError
+
+
+def hang_elsewhere(expression: str) -> str:
+    """Hangs in a process group that it does not lead."""
+    os.setpgid(0, os.getpgid(os.getppid()))
+    time.sleep(3600)
+    return expression
+
+
+def detach(expression: str) -> str:
+    """Leaves a process behind that leads a session of its own, and whose parent is gone."""
+    command = [sys.executable, "-c", "import time; time.sleep(3600)", "left-by-a-tool"]
+    starter = f"import subprocess; subprocess.Popen({command}, start_new_session=True)"
+    subprocess.run([sys.executable, "-c", starter], check=True)
+    return expression
+
+
+def printing(expression: str) -> str:
+    sys.stdout.write(expression)  # as `print` does
+    return "printed"

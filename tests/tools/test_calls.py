@@ -24,6 +24,8 @@ def test_a_call_within_other_text() -> None:
         ("<tool_call>[1, 2]</tool_call>", "a call is"),
         ("<tool_call>f(1)</tool_call>", "there is no JSON"),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "there is no JSON"),
+        ('<tool_call>{"name": "f", "arguments": {"x": ' + "[" * 100 + "]" * 100 + "}}</tool_call>", "there is no JSON"),
+        ("<tool_call>null</tool_call>", "a call is"),
         ('<tool_call>{"name": "f", "arguments": {}}', "a call ends with </tool_call>"),
         ('<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 2, "one call a turn, not 2"),
     ],

@@ -13,7 +13,7 @@ import pytest
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.tools import ToolsSpec
-from yatt_core.tools.calls import ToolAnswer, ToolCall
+from yatt_core.tools.calls import ToolAnswer, ToolCall, read_call
 from yatt_core.tools.toolbox import Toolbox
 
 BAD = (
@@ -28,6 +28,12 @@ BAD = (
     "forgetful",
     "talkative",
     "unspeakable",
+    "signalled",
+    "twice",
+    "unwritable",
+    "speechless",
+    "hang_elsewhere",
+    "detach",
 )
 
 
@@ -69,6 +75,10 @@ def ask(toolbox: Toolbox, name: str, **arguments: object) -> ToolAnswer:
         ("leave", "died: leave: its process ended with exit code 7"),
         ("silent", "died: silent: its process was ended by SIGKILL"),
         ("unspeakable", "raised: unspeakable: raised TypeError: Object of type set is not JSON serializable"),
+        ("signalled", "died: signalled: its process was ended by signal 35"),
+        ("hang_elsewhere", "timeout: hang_elsewhere: took longer than 0.2 s"),
+        ("unwritable", "raised: unwritable: raised ValueError: bad \\udc80 name in 1"),
+        ("speechless", "raised: speechless: raised SpeechlessError: (its text cannot be had: RuntimeError)"),
     ],
 )
 def test_whatever_a_tool_does_is_an_answer(toolbox: Toolbox, tool: str, error: str) -> None:
@@ -80,22 +90,52 @@ def test_whatever_a_tool_does_is_an_answer(toolbox: Toolbox, tool: str, error: s
 
 def test_what_a_tool_started_ends_with_it(toolbox: Toolbox) -> None:
     ask(toolbox, "hang_deaf")
-    wait_until_nothing_is_left()
+    assert not left_by_tools()
+
+
+def test_what_a_tool_detached_ends_with_it(toolbox: Toolbox) -> None:
+    assert ask(toolbox, "detach") == ToolAnswer("1")
+    assert not left_by_tools(), "in a session of its own, and its parent gone"
+
+
+def left_by_tools() -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if "left-by-a-tool" in (p.info["cmdline"] or ())]
 
 
 def wait_until_nothing_is_left() -> None:
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        left = [p for p in psutil.process_iter(["cmdline"]) if "left-by-a-tool" in (p.info["cmdline"] or ())]
-        if not any(process.status() != psutil.STATUS_ZOMBIE for process in left):
-            return
+    while left_by_tools():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
-    raise AssertionError(left)
 
 
 def test_results_are_texts_or_json(toolbox: Toolbox) -> None:
     assert ask(toolbox, "talkative") == ToolAnswer('{"said": ["1", 1.5, null, "ü"]}'), "what it prints is no answer"
     assert ask(toolbox, "talkative", expression="\ud800").text == '{"said": ["?", 1.5, null, "ü"]}', "always valid text"
+
+
+def test_a_tool_that_returns_in_two_processes_answers_once(toolbox: Toolbox) -> None:
+    for number in range(3):
+        assert ask(toolbox, "twice", expression=str(number)) == ToolAnswer(str(number))
+
+
+def test_a_call_that_no_encoding_takes_gets_an_answer_that_one_takes(toolbox: Toolbox) -> None:
+    call = read_call('<tool_call>{"name": "calculator", "arguments": {"\\ud800": 1}}</tool_call>')
+    assert isinstance(call, ToolCall)
+    answer = ask(toolbox, call.name, **call.arguments)
+    assert answer.error.startswith("raised: calculator: raised TypeError")
+    assert "\\ud800" in answer.error
+    assert answer.text.encode()
+
+
+def test_what_a_tool_prints_is_seen(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    toolbox = Toolbox(spec_of("printing"))
+    try:
+        assert ask(toolbox, "printing", expression="a line without an end") == ToolAnswer("printed")
+    finally:
+        toolbox.close()
+    assert "a line without an end" in capfd.readouterr().err
 
 
 def test_a_call_sees_nothing_of_the_one_before(toolbox: Toolbox) -> None:
@@ -144,6 +184,17 @@ def test_calls_under_way_end_with_the_toolbox(tmp_path: Path) -> None:
     calls = {n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "broken"))}
     assert next(toolbox.answer(calls))[0] == 1
     toolbox.close()
+    assert not left_by_tools()
+
+
+def test_calls_under_way_end_with_a_process_of_tools_that_is_killed() -> None:
+    toolbox = Toolbox(spec_of("hang_deaf", "detach", parallel_calls=2))
+    answers = toolbox.answer({n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "detach"))})
+    assert next(answers)[0] == 1
+    assert toolbox._process
+    toolbox._process.kill()
+    with pytest.raises(InfrastructureError, match="process of tools is gone"):
+        next(answers)
     wait_until_nothing_is_left()
 
 

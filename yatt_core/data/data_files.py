@@ -11,19 +11,19 @@ one, all are `train`.
 from __future__ import annotations
 
 import glob
-import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yatt_core.data.saved_datasets import SPLITS, STATE, saved_files, saved_splits
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.data import FileSource, HuggingFaceSource, JsonlSource, ParquetSource
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
-SPLITS, STATE = "dataset_dict.json", "state.json"
 DESCRIPTIONS = frozenset({SPLITS, STATE, "dataset_info.json", "dataset_infos.json", "config.json"})
 SPLIT_WORDS = {
     "train": "train", "training": "train",
@@ -49,9 +49,11 @@ def training_files(source: FileSource) -> list[DataFile]:
         case JsonlSource():
             return [_jsonl(source.path)]
         case ParquetSource():
-            return parquet_files(source.path)
+            with _looking(source.path):
+                return parquet_files(source.path)
         case HuggingFaceSource():
-            return dataset_files(Path(source.path), source.split)
+            with _looking(source.path):
+                return dataset_files(Path(source.path), source.split)
         case _:
             raise AssertionError(f"no such source: {source}")
 
@@ -62,58 +64,70 @@ def held_out_files(source: FileSource) -> list[DataFile]:
         case JsonlSource(held_out_path=str(path)):
             return [_jsonl(path)]
         case ParquetSource(held_out_path=str(path)):
-            return parquet_files(path)
+            with _looking(path):
+                return parquet_files(path)
         case HuggingFaceSource(held_out_split=str(split)):
-            return dataset_files(Path(source.path), split)
+            with _looking(source.path):
+                return dataset_files(Path(source.path), split)
         case _:
             return []
 
 
+@contextmanager
+def _looking(path: str) -> Iterator[None]:
+    """Turns what the system says of a path, that it may not be read or is too long a name, into our error."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"data.sources: {error.filename or path} cannot be read: {error.strerror}") from None
+
+
 def _jsonl(path: str) -> DataFile:
-    return DataFile(Path(path), Path(path).name, "jsonl")
+    return _data_file(Path(path), Path(path).name, "jsonl")
+
+
+def _data_file(path: Path, name: str, file_format: str) -> DataFile:
+    """The file; its name goes into prompt ids, and so has to be text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"data.sources: the name {name!r} of a file is not UTF-8; rename it") from None
+    return DataFile(path, name, file_format)
 
 
 def parquet_files(path: str) -> list[DataFile]:
     """A file, all Parquet files below a folder, or those that a pattern names."""
     given = Path(path)
     if given.is_file():
-        return [DataFile(given, given.name, "parquet")]
+        return [_data_file(given, given.name, "parquet")]
     if given.is_dir():
         base, found = given, _visible_files(given, {".parquet"})
     else:
         base = given.parent
         while glob.has_magic(str(base)):
             base = base.parent
-        found = [file for file in base.glob(given.relative_to(base).as_posix()) if file.is_file()]
+        found = _matching(base, given.relative_to(base).as_posix())
     if not found:
         raise ConfigurationError(f"data.sources: there are no Parquet files at {path}")
     return _named(base, found, "parquet")
+
+
+def _matching(base: Path, pattern: str) -> list[Path]:
+    try:
+        return [file for file in base.glob(pattern) if file.is_file()]
+    except ValueError as error:
+        raise ConfigurationError(f"data.sources: {base / pattern} is no pattern of files: {error}") from None
 
 
 def dataset_files(folder: Path, split: str) -> list[DataFile]:
     """The files of a split of a Hugging Face dataset."""
     if not folder.is_dir():
         raise ConfigurationError(f"data.sources: there is no folder {folder}")
-    if (folder / SPLITS).is_file():
-        _check_split(folder, split, _read_json(folder / SPLITS).get("splits", []))
-        return _saved_files(folder / split, folder)
-    if (folder / STATE).is_file():
-        _check_split(folder, split, [_read_json(folder / STATE).get("_split") or "train"])
-        return _saved_files(folder, folder)
-    return _loose_files(folder, split)
-
-
-def _saved_files(folder: Path, base: Path) -> list[DataFile]:
-    """The Arrow files of one split that `save_to_disk` wrote, in its order."""
-    state = _read_json(folder / STATE)
-    if state.get("_indices_data_files") or state.get("_indices_files"):
-        raise ConfigurationError(
-            f"data.sources: {folder} was saved as a selection of its rows, in a form of old; load it and save it again"
-        )
-    found = [folder / entry["filename"] for entry in state.get("_data_files", [])]
-    if missing := [path for path in found if not path.is_file()]:
-        raise ConfigurationError(f"data.sources: {folder / STATE} names {missing[0].name}, which is not there")
-    return [DataFile(path, path.relative_to(base).as_posix(), "arrow") for path in found]
+    splits = saved_splits(folder)
+    if splits is None:
+        return _loose_files(folder, split)
+    _check_split(folder, split, splits)
+    return [_data_file(path, path.relative_to(folder).as_posix(), "arrow") for path in saved_files(folder, split)]
 
 
 def _loose_files(folder: Path, split: str) -> list[DataFile]:
@@ -173,15 +187,5 @@ def _visible_files(folder: Path, suffixes: Any) -> list[Path]:
 
 def _named(base: Path, paths: Sequence[Path], file_format: str) -> list[DataFile]:
     """The files in order of their names below the base."""
-    files = [DataFile(path, path.relative_to(base).as_posix(), file_format) for path in paths]
+    files = [_data_file(path, path.relative_to(base).as_posix(), file_format) for path in paths]
     return sorted(files, key=lambda file: file.name)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"data.sources: {path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"data.sources: {path} holds no JSON object")
-    return value

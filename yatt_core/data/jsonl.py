@@ -7,15 +7,18 @@ line for a line that is no object.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from yatt_core.data.local_files import check_regular
 from yatt_core.errors import ConfigurationError, DataError
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number (from 1) and object of each row; lines of white space are skipped."""
+    check_regular(path)
     try:
         stream = path.open("rb")
     except OSError as error:
@@ -28,7 +31,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+        row = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
         json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is JSON, but no text
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: is not UTF-8 ({error.reason} at byte {error.start} of the line)") from None
@@ -41,3 +44,11 @@ def _parse(line: bytes, place: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
+
+
+def _finite(text: str) -> float:
+    """A number with a fraction or an exponent; past the largest double Python would make it infinite, which JSON has not."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is past the largest number, about 1.8e308")
+    return number

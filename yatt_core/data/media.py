@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from yatt_core.digests import chain_digest
 from yatt_core.durable import refusals
@@ -26,11 +26,26 @@ MEDIA = "media"
 FORMATS = ("PNG", "JPEG")
 MAX_PIXELS = 64_000_000
 """A small file may unfold into any number of pixels; 64 million take 192 MB."""
-DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "F"})
-"""Pillow's modes of more than 8 bits a channel, which its conversion to RGB would clip."""
+MAX_BYTES = 3 * MAX_PIXELS
+"""Of a file: no image that may be decoded needs more."""
+MAX_ASPECT = 100
+"""Longer over shorter side. Processors that fit the shorter side to the model's width enlarge the longer one as much."""
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What undoes each EXIF orientation. Pillow's `exif_transpose` would also write the other tags anew, and fails on wrong ones."""
 _ADDRESS = re.compile(r"[0-9a-f]{64}")
-_UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
-"""What Pillow raises for damaged files."""
+_UNDECODABLE = (
+    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, AttributeError, OverflowError,
+    struct.error, zlib.error,
+)  # fmt: skip
+"""What Pillow raises for damaged files; a tag of the wrong type goes through its arithmetic as it is."""
 
 
 def media_path(inputs_folder: Path, address: str) -> Path:
@@ -57,22 +72,40 @@ def read_media(inputs_folder: Path, address: str) -> bytes:
 def decode_media(data: bytes) -> Image.Image:
     """The image, turned upright as its EXIF says: RGB, 8 bits a channel, transparency dropped.
 
-    Raises `DataError` for what is no PNG or JPEG file, is damaged, has over `MAX_PIXELS`, or more than 8 bits a channel.
+    Raises `DataError` for what is no PNG or JPEG file, is damaged, is larger than `MAX_BYTES` or `MAX_PIXELS`, thinner than
+    `MAX_ASPECT`, or has more than 8 bits a channel.
     """
+    if len(data) > MAX_BYTES:
+        raise DataError(f"it has {len(data):,} bytes, at most {MAX_BYTES:,} are taken")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise DataError(f"{width} x {height} pixels are too many; at most {MAX_PIXELS:,} are decoded")
-            if image.mode in DEEP_MODES:
-                raise DataError(f"its mode is {image.mode}; write 8 bits a channel")
-            return ImageOps.exif_transpose(image).convert("RGB")
+            if max(width, height) > MAX_ASPECT * min(width, height):
+                raise DataError(
+                    f"{width} x {height} pixels are too thin; one side is at most {MAX_ASPECT} times the other"
+                )
+            if _is_deep(image):
+                raise DataError("it has 16 bits a channel; write 8")
+            return _upright(image).convert("RGB")
     except UnidentifiedImageError:
         raise DataError(f"it is no {' or '.join(FORMATS)} file") from None
     except Image.DecompressionBombError as error:
         raise DataError(f"it has too many pixels: {error}") from None
     except _UNDECODABLE as error:
         raise DataError(f"it cannot be decoded: {error}") from None
+
+
+def _is_deep(image: ImageFile.ImageFile) -> bool:
+    """True for over 8 bits a channel, which only PNG has here; its mode tells that of grey alone, its raw mode of all."""
+    return any(str(tile.args).endswith(";16B") for tile in image.tile)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    image.load()  # what a PNG file says of itself may stand behind its pixels
+    method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return image if method is None else image.transpose(method)
 
 
 def media_address(data: bytes) -> str:

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from yatt_core.data import jsonl, tables
 from yatt_core.data.data_files import DataFile, held_out_files, training_files
+from yatt_core.data.local_files import read_within
+from yatt_core.data.media import MAX_BYTES
 from yatt_core.errors import DataError
 from yatt_core.spec.data import FileSource
 
@@ -51,14 +53,21 @@ def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
     files = training_files(source) if split == "train" else held_out_files(source)
     step = ROWS_PER_WORD if source.image_field is None else HEAVY_ROWS_PER_WORD
     count = 0
+    answer_known = source.answer_field == FileSource.model_fields["answer_field"].default
     for file in files:
         for number, entry in _read_file(file, source):
+            answer_known = answer_known or source.answer_field in entry
             yield _row(file, number, entry, f"{split}/{file.name}:{number}", source, keep)
             count += 1
             if count % step == 0:
                 log.info("%s: %s %s rows read", file.path, f"{count:,}", split)
     if not count:
         raise DataError(f"{files[0].path}: the file has no rows")
+    if not answer_known:  # a row may lack it, but who names a key means some that have it
+        raise DataError(
+            f"{files[0].path}: none of the {count:,} {split} rows has the key {source.answer_field!r} for the answer "
+            f"(data.sources answer_field); {_hint(source.answer_field, entry)}"
+        )
 
 
 def _read_file(file: DataFile, source: FileSource) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -111,11 +120,17 @@ def _prompt(entry: Mapping[str, Any], place: str, key: str) -> str:
 
 def _value(entry: Mapping[str, Any], place: str, key: str, field: str) -> Any:
     if key not in entry:
-        near = difflib.get_close_matches(key, entry, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"its keys: {', '.join(entry) or 'none'}"
         what = field.removesuffix("_field")
-        raise DataError(f"{place}: the row has no key {key!r} for the {what} (data.sources {field}); {hint}")
+        raise DataError(
+            f"{place}: the row has no key {key!r} for the {what} (data.sources {field}); {_hint(key, entry)}"
+        )
     return entry[key]
+
+
+def _hint(key: str, entry: Mapping[str, Any]) -> str:
+    """What may have been meant by a key that a row lacks."""
+    near = difflib.get_close_matches(key, entry, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"its keys: {', '.join(entry) or 'none'}"
 
 
 def _image_bytes(image: Any, folder: Path, what: str) -> bytes:
@@ -126,8 +141,7 @@ def _image_bytes(image: Any, folder: Path, what: str) -> bytes:
         return image
     if not isinstance(image, str):
         raise DataError(f"{what} is {type(image).__name__}; give a path, or the bytes of a PNG or JPEG file")
-    path = folder / image
     try:
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{what}: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return read_within(folder, image, MAX_BYTES)
+    except DataError as error:
+        raise DataError(f"{what}: {error}") from None

@@ -3,14 +3,15 @@
 Consumes a file; produces its rows as plain JSON values, some at a time, so that a file may be of any size. Times and decimals
 become text, numbers that are not finite become null, and columns that JSON has no values for (bytes, maps, times within
 lists) are left out, but for those that the caller needs. Raises `ConfigurationError` for a file that cannot be opened,
-`DataError` for one that is damaged.
+`DataError` for one that is damaged or has two columns of one name.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from yatt_core.data.local_files import check_regular
 from yatt_core.errors import ConfigurationError, DataError
 
 ROWS_AT_ONCE = 64
@@ -33,7 +35,7 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
     """Rows of a Parquet file. needed: columns that are read whatever they hold. heavy: whether rows hold images."""
     with _reading(path), pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
-        columns = _columns(file.schema_arrow, needed)
+        columns = _columns(path, file.schema_arrow, needed)
         size = HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE
         yield from _rows(file.iter_batches(batch_size=size, columns=columns, use_threads=False), size)
 
@@ -41,15 +43,16 @@ def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
 def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
     """Rows of an Arrow IPC stream; needed and heavy as for Parquet."""
     with _reading(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        columns = _columns(stream.schema, needed)
+        columns = _columns(path, stream.schema, needed)
         batches = (batch.select(columns) for batch in stream)
-        yield from _rows(batches, HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE)
+        yield from _rows(map(_validated, batches), HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE)
 
 
 def read_csv(path: Path) -> Rows:
     """Rows of a CSV file in UTF-8 with a head line; every value is text, an empty one is null."""
     with _reading(path), path.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream, strict=True)
+        _check_names(path, reader.fieldnames or ())
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
                 raise DataError(f"{path}:{number}: the row has another number of values than the head line")
@@ -58,7 +61,8 @@ def read_csv(path: Path) -> Rows:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns what the readers raise into our errors, which name the file."""
+    """Turns what the readers raise into our errors, which name the file; refuses what is no regular file."""
+    check_regular(path)
     try:
         yield
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -67,9 +71,37 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
-def _columns(schema: pa.Schema, needed: Set[str]) -> list[str]:
+def _columns(path: Path, schema: pa.Schema, needed: Set[str]) -> list[str]:
     """The columns to read, in the table's order."""
+    _check_fields(path, schema)
     return [field.name for field in schema if field.name in needed or _is_text(field.type) or _is_plain(field.type)]
+
+
+def _check_fields(path: Path, fields: Iterable[pa.Field]) -> None:
+    """Raises `DataError` where columns, or fields at any depth, share a name: a row has room for one of them."""
+    fields = list(fields)
+    _check_names(path, [field.name for field in fields])
+    for field in fields:
+        kind = field.type
+        while hasattr(kind, "value_type"):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            _check_fields(path, (kind.field(i) for i in range(kind.num_fields)))
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{path}: two columns are named {twice[0]!r}; rename one")
+
+
+def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, every offset and text of it checked: nothing else keeps a damaged stream from reading past its memory.
+
+    Raises `pa.ArrowInvalid`.
+    """
+    batch.validate(full=True)
+    return batch
 
 
 def _is_text(kind: pa.DataType) -> bool:

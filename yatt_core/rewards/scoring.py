@@ -22,6 +22,10 @@ from yatt_core.rewards.registry import RewardFunction, resolve
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
 from yatt_core.spec.rewards import RewardPart, RewardSpec
 
+LARGEST = 1e30
+"""Most that a part may add to the total, either way: squares and sums of such rewards are finite in float64, and their
+advantages in float32."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleScore:
@@ -72,18 +76,30 @@ class RewardScorer:
 def _evaluate(part: RewardPart, function: RewardFunction, prompt: Prompt, response: str) -> tuple[float, str]:
     """Value and, if the call failed, 0 and the reason."""
     try:
-        value = call_within(part.timeout_seconds, functools.partial(function, prompt, response))
+        return call_within(part.timeout_seconds, functools.partial(_call, function, prompt, response, part.weight))
     except TimeLimitReached:
         return 0.0, f"took longer than {part.timeout_seconds:g} s"
-    except InfrastructureError:  # no thread to limit, or a service is away: trying again may help
+
+
+def _call(function: RewardFunction, prompt: Prompt, response: str, weight: float) -> tuple[float, str]:
+    """All that runs a user's code: the function, and the methods of what it returns or raises."""
+    try:
+        return _as_number(function(prompt, response), weight)
+    except InfrastructureError:  # a service is away: trying again may help
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's function raises is that function's failure
         return 0.0, f"raised {failure_text(error)}"
-    return _as_number(value)
 
 
-def _as_number(value: Any) -> tuple[float, str]:
+def _as_number(value: Any, weight: float) -> tuple[float, str]:
     if not isinstance(value, numbers.Real | np.bool_):
         return 0.0, f"returned {type(value).__name__}, a reward is a number"
-    number = float(value)
-    return (number, "") if math.isfinite(number) else (0.0, f"returned {number}, a reward is finite")
+    try:
+        number = float(value)
+    except OverflowError:  # of a whole number or a fraction
+        return 0.0, f"returned a number beyond those of float64, a reward times its weight is at most {LARGEST:g}"
+    if not math.isfinite(number):
+        return 0.0, f"returned {number}, a reward is finite"
+    if max(abs(number), abs(number * weight)) > LARGEST:
+        return 0.0, f"returned {number:g}, times the weight {weight:g}; a reward is at most {LARGEST:g} either way"
+    return number, ""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+LONGEST_CALL_SECONDS = 86_400.0
+"""A day: the longest time limit of one call of a user's function. Timers of the system take no number at all."""
+
 
 class SpecModel(BaseModel):
     """A frozen part of the spec; an unknown key is an error."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
 
 from yatt_core.spec.base import SpecModel
+
+Weight = Annotated[float, Field(gt=0, le=1e6)]
+"""Of a source; bounded, for sums and products of weights have to stay finite."""
 
 
 class ReasoningGymSource(SpecModel):
@@ -19,7 +22,7 @@ class ReasoningGymSource(SpecModel):
     """How many training entries to draw; those whose question is held out are dropped."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the task, such as `max_word_len`."""
-    weight: PositiveFloat = 1.0
+    weight: Weight = 1.0
     """Share of the prompts that come from here, relative to the other sources."""
 
 
@@ -31,8 +34,9 @@ class FileSource(SpecModel):
     answer_field: str = "answer"
     """Key of the reference answer in a row; rows may lack it."""
     image_field: str | None = None
-    """Key of the prompt's image, or of the list of its images (PNG or JPEG): paths relative to the data file, or the bytes."""
-    weight: PositiveFloat = 1.0
+    """Key of the prompt's image, or of the list of its images (PNG or JPEG): paths relative to the data file, in its
+    folder or below it, or the bytes."""
+    weight: Weight = 1.0
     """Share of the prompts that come from here, relative to the other sources."""
 
 

@@ -55,6 +55,15 @@ class _PlainLoader(yaml.SafeLoader):
             lines[key.value] = key.start_mark.line + 1
         return mapping
 
+    def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
+        """Refuses half a surrogate pair, which an escape can write and no text can hold."""
+        node = super().compose_scalar_node(anchor)
+        if not _is_text(node.value):
+            raise yaml.composer.ComposerError(
+                None, None, f"{node.value!r:.80} holds half a surrogate pair, which is no text", node.start_mark
+            )
+        return node
+
     def construct_document(self, node: yaml.Node) -> Any:
         """Builds depth first, which refuses a value that contains itself."""
         return self.construct_object(node, deep=True)
@@ -116,12 +125,26 @@ def _absolute_value(key: str, value: Any, folder: Path) -> Any:
     return with_absolute_paths(value, folder)
 
 
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def absolute_path(value: str, folder: Path) -> str:
     """A path that a person wrote, absolute and without links."""
     if "\0" in value:
         raise ConfigurationError(f"path {value!r}: a path has no zero byte")
     home = value == "~" or value.startswith("~/")
-    return str((folder / (Path(value).expanduser() if home else value)).resolve())
+    try:
+        path = str((folder / (Path(value).expanduser() if home else value)).resolve())
+    except (OSError, RuntimeError) as error:  # links in a circle; no home
+        raise ConfigurationError(f"path {value!r}: cannot be followed: {error}") from None
+    if not _is_text(path):
+        raise ConfigurationError(f"path {path!r}: is not UTF-8; rename the file or folder")
+    return path
 
 
 def described(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, PositiveFloat, field_validator
 
-from yatt_core.spec.base import SpecModel
+from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 
 TAKEN_NAMES = frozenset({"mean", "std"})
 """`reward/mean` and `reward/std` are metrics of the total."""
@@ -19,16 +19,16 @@ class RewardPart(SpecModel):
     """Name of the part in metrics and experience, other than `mean` and `std`."""
     function: str
     """An entry point of the group `yatt.rewards`, or a dotted name `package.module:function` of installed code."""
-    weight: float = 1.0
+    weight: float = Field(default=1.0, ge=-1e9, le=1e9)
     """Factor of the part in the total; may be negative."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments of the function."""
     reads: Literal["last_turn", "response"] = "last_turn"
     """What it is given of a response of several turns: the last one, or all of it, calls and results of tools included."""
-    timeout_seconds: PositiveFloat = 10.0
+    timeout_seconds: PositiveFloat = Field(default=10.0, le=LONGEST_CALL_SECONDS)
     """A call that takes longer counts as failed."""
     on_error: Literal["stop", "zero"] = "stop"
-    """After a call that raises, hangs or returns no finite number: stop the run, or score 0 and flag the sample."""
+    """After a call that raises, hangs or returns no number up to 1e30, weighted too: stop the run, or score 0 and flag it."""
 
     @field_validator("name")
     @classmethod

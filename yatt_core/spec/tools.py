@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
-from yatt_core.spec.base import SpecModel
+from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 
 
 class ToolSpec(SpecModel):
@@ -22,9 +22,9 @@ class ToolSpec(SpecModel):
     """What it does, in words for the policy; needs a chat template that shows tools. Empty: the prompts tell of it."""
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
     """JSON Schema of a call's arguments, shown with the description."""
-    timeout_seconds: PositiveFloat = 10.0
+    timeout_seconds: PositiveFloat = Field(default=10.0, le=LONGEST_CALL_SECONDS)
     """A call that takes longer is ended, and its result says so."""
-    memory_mb: PositiveInt = 512
+    memory_mb: PositiveInt = Field(default=512, le=100_000_000)
     """MiB of address space that a call may take on top of the loaded function's."""
     deterministic: bool = True
     """The same arguments give the same result. An exact run needs it."""

@@ -23,6 +23,8 @@ MALFORMED, UNKNOWN, TIMEOUT, MEMORY, RAISED, DIED = KINDS = (
     "died",
 )
 """What can be wrong with a call."""
+DEEPEST = 100
+"""Levels of lists and objects in a call: far below what Python's JSON takes, wherever in a program it is read or written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def read_call(text: str) -> ToolCall | ToolAnswer | None:
         return ToolAnswer.failed(MALFORMED, f"a call ends with {CALL_END}")
     try:
         call = json.loads(body)
+        _check_depth(call, DEEPEST)
     except (ValueError, RecursionError):
         return ToolAnswer.failed(MALFORMED, f"there is no JSON between {CALL} and {CALL_END}")
     if (
@@ -68,6 +71,16 @@ def read_call(text: str) -> ToolCall | ToolAnswer | None:
     ):
         return ToolAnswer.failed(MALFORMED, 'a call is {"name": "...", "arguments": {...}}')
     return ToolCall(call["name"], call["arguments"])
+
+
+def _check_depth(value: Any, levels: int) -> None:
+    """Raises `ValueError` for a JSON value with more levels of lists and objects than these."""
+    if not isinstance(value, list | dict):
+        return
+    if not levels:
+        raise ValueError("nested too deeply")
+    for part in value.values() if isinstance(value, dict) else value:
+        _check_depth(part, levels - 1)
 
 
 def write_result(text: str) -> str:

@@ -103,7 +103,8 @@ class Toolbox:
             # What can be imported here can be imported there.
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "yatt_core.tools.worker"],
+                # Unbuffered: a call's process ends without a flush, and what it printed is wanted.
+                [sys.executable, "-u", "-m", "yatt_core.tools.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
