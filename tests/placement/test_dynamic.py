@@ -15,6 +15,7 @@ from yatt_core.placement.dynamic import Dynamic, chosen, roles_of, thinned, tren
 from yatt_core.placement.fitting import fitted
 from yatt_core.placement.fixed import ColocatePool, SplitPool
 from yatt_core.placement.logged import Logged
+from yatt_core.placement.seen import Plan
 from yatt_core.placement.workload import Workload
 
 STEADY = {"median": 200.0, "sigma": 0.6, "min": 16, "max": 4096, "rho": 0.4}
@@ -113,6 +114,4 @@ class _Steep:
     """Hands over as fast as a curve can."""
 
     def plan(self, setting, past, state):
-        from yatt_core.placement.seen import Plan
-
         return Plan("RRRR", Curve(Knobs(0, 2.0), "RRRR", setting), None, "steep")

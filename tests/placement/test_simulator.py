@@ -113,7 +113,7 @@ def test_every_way_of_moving_keeps_all_the_work() -> None:
     assert [i.role for i in pool.instances][1:] == [JUDGE] * 3
     assert all(i.outstanding == i.contexts == 0 and not i.active and not i.pending for i in pool.instances)
     assert [line["do"] for line in logged][:5] == ["intake", "intake", "take", "handover", "handover"]
-    rolled = sum(d.sequence_steps for i in pool.instances for d in i.finished if d.role == ROLLOUT)
+    rolled = sum(d.sequence_steps for i in pool.instances for d in i.usage if d.role == ROLLOUT)
     assert rolled == sum(s.work.response for s in samples), "no token was decoded twice"
 
 
@@ -128,7 +128,7 @@ def test_work_returns_from_tools_to_where_it_was_or_moves() -> None:
     moved.start("RRJ", None)
     moved.run_wave(waves[0])
     for pool in (stayed, moved):
-        done = [d for i in pool.instances for d in i.finished if d.role == ROLLOUT]
+        done = [d for i in pool.instances for d in i.usage if d.role == ROLLOUT]
         assert sum(d.sequence_steps for d in done) == sum(s.response for s in waves[0].samples)
     assert moved.instances[1].role == JUDGE != stayed.instances[1].role
 

@@ -22,6 +22,7 @@ from typing import Any
 from yatt_core.data.saved_datasets import SPLITS, STATE, saved_files, saved_splits
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.data import FileSource, HuggingFaceSource, JsonlSource, ParquetSource
+from yatt_core.spec.documents import is_text
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
 DESCRIPTIONS = frozenset({SPLITS, STATE, "dataset_info.json", "dataset_infos.json", "config.json"})
@@ -88,10 +89,8 @@ def _jsonl(path: str) -> DataFile:
 
 def _data_file(path: Path, name: str, file_format: str) -> DataFile:
     """The file; its name goes into prompt ids, and so has to be text."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"data.sources: the name {name!r} of a file is not UTF-8; rename it") from None
+    if not is_text(name):
+        raise ConfigurationError(f"data.sources: the name {name!r} of a file is not UTF-8; rename it")
     return DataFile(path, name, file_format)
 
 

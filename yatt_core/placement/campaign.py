@@ -13,7 +13,7 @@ from typing import Any
 
 from yatt_core.placement.actions import Action
 from yatt_core.placement.moments import Moment
-from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, PoolSeen, Setting, Usage
+from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, PoolSeen, Setting
 from yatt_core.placement.simulator import Pool
 from yatt_core.placement.work import Quota, WaveWork, draw_wave
 from yatt_core.placement.workload import Workload
@@ -98,11 +98,7 @@ def collect(
     pool.start(roles, before)
     for wave in waves:
         pool.run_wave(wave)
-    usage = tuple(
-        Usage(instance.index, done.role, done.steps, done.sequence_steps, done.context_steps, done.decode_s,
-              done.prompt_tokens, done.prefill_s)
-        for instance in pool.instances for done in instance.finished
-    )  # fmt: skip
+    usage = tuple(usage for instance in pool.instances for usage in instance.usage)
     return IterationTelemetry(roles, tuple(waves), usage, pool.now, pool.judging_s)
 
 

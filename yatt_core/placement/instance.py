@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
 
+from yatt_core.placement.seen import Usage
 from yatt_core.placement.work import SampleWork
 from yatt_core.placement.workload import EngineConstants
 
@@ -38,10 +39,10 @@ class Stream:
 class Sample:
     """A sample on its way: what it takes, and the judgements that are still to come."""
 
-    __slots__ = ("index", "judged_at", "open", "rolled_out_at", "work")
+    __slots__ = ("judged_at", "open", "rolled_out_at", "work")
 
-    def __init__(self, index: int, work: SampleWork) -> None:
-        self.index, self.work, self.open = index, work, len(work.judge)
+    def __init__(self, work: SampleWork) -> None:
+        self.work, self.open = work, len(work.judge)
         self.rolled_out_at = self.judged_at = math.nan
 
 
@@ -53,49 +54,13 @@ class Request:
     streams: tuple[Stream, ...]
 
 
-@dataclass(slots=True)
-class Done:
-    """Work of an instance since it took up a role; see `Usage`."""
-
-    role: str
-    steps: int = 0
-    sequence_steps: int = 0
-    context_steps: int = 0
-    decode_s: float = 0.0
-    prompt_tokens: int = 0
-    prefill_s: float = 0.0
-
-
 class Instance:
     """Holds one role at a time. outstanding: pending, prefilling, active and waiting for a tool."""
 
     __slots__ = (
-        "activations",
-        "active",
-        "admissions",
-        "constants",
-        "contexts",
-        "doing",
-        "done",
-        "ends",
-        "evict",
-        "finished",
-        "index",
-        "intake",
-        "joining",
-        "last_prefill",
-        "leaving",
-        "migrating",
-        "outstanding",
-        "pending",
-        "planned",
-        "prefilling",
-        "ready",
-        "role",
-        "speed",
-        "stamp",
-        "started",
-        "steps",
+        "activations", "active", "admissions", "constants", "contexts", "doing", "ends", "evict", "index", "intake",
+        "joining", "last_prefill", "leaving", "migrating", "outstanding", "pending", "planned", "prefilling",
+        "ready", "role", "speed", "stamp", "started", "steps", "usage",
     )  # fmt: skip
 
     def __init__(self, index: int, speed: float) -> None:
@@ -110,16 +75,14 @@ class Instance:
         self.contexts = self.steps = self.planned = 0
         self.doing, self.last_prefill = Doing.IDLE, False
         self.started = self.ends = 0.0
-        self.done = Done(role="")
-        self.finished: list[Done] = []
+        self.usage: list[Usage] = []
 
     def serve(self, role: str, constants: EngineConstants) -> None:
         """Takes up a role, empty."""
         self.role, self.constants, self.ready = role, constants, True
         self.leaving, self.joining, self.migrating = "", "", False
         self.last_prefill = False
-        self.done = Done(role)
-        self.finished.append(self.done)
+        self.usage.append(Usage(self.index, role))
 
     def admits(self, size: int) -> bool:
         """Whether a unit of so many sequences may be given to it."""
@@ -214,7 +177,7 @@ class Instance:
 
     def _account(self) -> None:
         """Books the work under way."""
-        done, seconds = self.done, self.ends - self.started
+        done, seconds = self.usage[-1], self.ends - self.started
         if self.doing is Doing.PREFILL:
             done.prefill_s += seconds
             done.prompt_tokens += sum(request.tokens for request in self.prefilling)
@@ -230,17 +193,6 @@ class Instance:
         stream.context += self.steps - stream.since
         stream.left = stream.finish - self.steps
         self.contexts -= stream.context
-
-    def generated(self, stream: Stream, now: float) -> int:
-        """Tokens of an active sequence's turn so far, as a watcher would count them."""
-        return self.steps - stream.since + self.running_steps(now)
-
-    def running_steps(self, now: float) -> int:
-        """Decode steps that are finished of those under way."""
-        if self.doing is not Doing.DECODE or now <= self.started:
-            return 0
-        steps = self.steps_within(now - self.started)
-        return min(self.planned, steps if self.seconds_of(steps) <= now - self.started else steps - 1)
 
     # -- evictions ---------------------------------------------------------------------------------------------------
 

@@ -82,18 +82,22 @@ def wave_lower_bound(setting: Setting, wave: WaveWork) -> float:
     return high
 
 
+def _rollout_decode(setting: Setting, sample: SampleWork) -> tuple[float, int]:
+    """Seconds of all turns at batch 1 and speed 1; the tokens that the judge reads: prompt, turns and outputs of tools."""
+    seconds, context = 0.0, sample.prompt
+    for number, tokens in enumerate(sample.turns):
+        context += setting.tool_tokens if number else 0
+        seconds += alone(setting.rollout, tokens, context)
+        context += tokens
+    return seconds, context
+
+
 def _chain(setting: Setting, sample: SampleWork) -> dict[str, float]:
     """Seconds at batch 1 and speed 1: of the rollout with its prefills, of the judge with the longest judgement; waits apart."""
     rollout, judge = setting.rollout, setting.judge
-    output = setting.tool_tokens
-    calls = len(sample.turns) - 1
+    decode, read = _rollout_decode(setting, sample)
     first = 0 if rollout.prefix_cache and not sample.first else sample.prompt
-    rollout_prefill = (first + calls * output) * rollout.per_prompt_token_s
-    decode, context = 0.0, sample.prompt
-    for tokens in sample.turns:
-        decode += alone(rollout, tokens, context)
-        context += tokens + output
-    read = sample.prompt + sample.response + calls * output
+    rollout_prefill = (first + (len(sample.turns) - 1) * setting.tool_tokens) * rollout.per_prompt_token_s
     asked = read if judge.prefix_cache else (read + judge.template_tokens) * len(sample.judge)
     judge_prefill = asked * judge.per_prompt_token_s
     longest = alone(judge, max(sample.judge), read + judge.template_tokens)
@@ -117,22 +121,19 @@ def own_step(constants: EngineConstants, context: int) -> float:
 
 
 def _decoding(setting: Setting, wave: WaveWork) -> tuple[_Decoding, _Decoding]:
-    output = setting.tool_tokens
+    """All rollouts of a wave, and all judgements."""
     rollouts: list[tuple[int, int, float]] = []
     judgements: list[tuple[int, int, float]] = []
-    least = [min(sample.prompt for sample in wave.samples), 1 << 62]
+    contexts: list[int] = []
     for index, sample in enumerate(wave.samples):
-        context, own = sample.prompt, 0.0
-        for tokens in sample.turns:
-            own += alone(setting.rollout, tokens, context) - tokens * setting.rollout.base_s
-            context += tokens + output
-        rollouts.append((index, sample.response, own))
-        context += setting.judge.template_tokens - output
-        least[1] = min(least[1], context)
+        decode, read = _rollout_decode(setting, sample)
+        rollouts.append((index, sample.response, decode - sample.response * setting.rollout.base_s))
+        contexts.append(read + setting.judge.template_tokens)
         for tokens in sample.judge:
-            own = alone(setting.judge, tokens, context) - tokens * setting.judge.base_s
+            own = alone(setting.judge, tokens, contexts[-1]) - tokens * setting.judge.base_s
             judgements.append((index, tokens, own))
-    return _flat(rollouts, setting.rollout, least[0]), _flat(judgements, setting.judge, least[1])
+    shortest = min(sample.prompt for sample in wave.samples)
+    return _flat(rollouts, setting.rollout, shortest), _flat(judgements, setting.judge, min(contexts))
 
 
 def _flat(rows: list[tuple[int, int, float]], constants: EngineConstants, least: int) -> _Decoding:

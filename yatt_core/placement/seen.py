@@ -29,21 +29,21 @@ class Setting:
     prompts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
-    """Work of one instance in one role, and the seconds that it took; what an engine's time constants are fitted to.
+    """Work of an instance since it took up a role, and its seconds; what an engine's time constants are fitted to.
 
     sequence_steps: decode steps times sequences. context_steps: decode steps times tokens attended to.
     """
 
     instance: int
     role: str
-    steps: int
-    sequence_steps: int
-    context_steps: int
-    decode_s: float
-    prompt_tokens: int
-    prefill_s: float
+    steps: int = 0
+    sequence_steps: int = 0
+    context_steps: int = 0
+    decode_s: float = 0.0
+    prompt_tokens: int = 0
+    prefill_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

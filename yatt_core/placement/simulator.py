@@ -57,7 +57,7 @@ class Pool:
     def run_wave(self, work: WaveWork) -> list[Sample]:
         """Samples a wave until its last judgement, at `now`; returns its samples."""
         self.wave_started = self.now
-        self.samples = [Sample(index, sample) for index, sample in enumerate(work.samples)]
+        self.samples = [Sample(sample) for sample in work.samples]
         self.submitted = self.unrolled = self.unjudged = len(self.samples)
         self.queues[ROLLOUT].extend(self._request(sample) for sample in self.samples)
         self._act(Moment.WAVE)

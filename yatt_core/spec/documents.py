@@ -58,7 +58,7 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
         """Refuses half a surrogate pair, which an escape can write and no text can hold."""
         node = super().compose_scalar_node(anchor)
-        if not _is_text(node.value):
+        if not is_text(node.value):
             raise yaml.composer.ComposerError(
                 None, None, f"{node.value!r:.80} holds half a surrogate pair, which is no text", node.start_mark
             )
@@ -125,7 +125,8 @@ def _absolute_value(key: str, value: Any, folder: Path) -> Any:
     return with_absolute_paths(value, folder)
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
+    """Whether a string can be written as UTF-8: half a surrogate pair cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -142,7 +143,7 @@ def absolute_path(value: str, folder: Path) -> str:
         path = str((folder / (Path(value).expanduser() if home else value)).resolve())
     except (OSError, RuntimeError) as error:  # links in a circle; no home
         raise ConfigurationError(f"path {value!r}: cannot be followed: {error}") from None
-    if not _is_text(path):
+    if not is_text(path):
         raise ConfigurationError(f"path {path!r}: is not UTF-8; rename the file or folder")
     return path
 
