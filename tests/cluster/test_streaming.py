@@ -1,4 +1,4 @@
-"""Finished prompts are scored while their engine works on, within the bytes in flight; the bits stay the same."""
+"""Finished responses are scored while their engine works on, within the bytes in flight; the bits stay the same."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WaitingEngine(RolloutActor):
     def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         pieces = [piece for piece in self._ready().stream(request) if piece is not None]
         if len(pieces) < 2:
-            raise InfrastructureError("all prompts ended in the same step")
+            raise InfrastructureError("all responses ended in the same step")
         yield pieces[0]
         scored = Path(str(self._spec.rewards.parts[0].options["folder"])) / SCORED
         give_up = time.monotonic() + 60

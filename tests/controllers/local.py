@@ -52,7 +52,7 @@ def spec_with(*tools: dict[str, Any], **changes: Any) -> RunSpec:
 
 
 class LocalStream:
-    """Decode batches answered one after another, prompt by prompt, by a virtual engine here. asked: all requests, in order."""
+    """Decode batches answered one after another, response by response, by a virtual engine here. asked: all requests, in order."""
 
     peak_bytes = 0
 
@@ -71,9 +71,9 @@ class LocalStream:
         number = 0
         while self._queue:
             tag, request = self._queue.pop(0)
-            missing = set(range(len(request.prompts)))
+            missing = set(range(request.seeds.size))
             for piece in self._engine.stream(request):
-                missing.difference_update(piece.prompts)
+                missing.difference_update(piece.rows)
                 yield Arrival(number, tag, piece, complete=not missing)
             number += 1
 

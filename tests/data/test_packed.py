@@ -143,7 +143,7 @@ def test_an_answer_travels_as_one_buffer_and_arrives_read_only():
     result = GenerateResult(tokens, log_probs, lengths, np.zeros(500, np.int8), 7, 1.5)
     piece, in_band, buffers = through_the_wire(GeneratePiece((4, 9), result))
     assert len(buffers) == 1 and in_band < 1000
-    assert (piece.prompts, piece.result.weight_version, piece.result.seconds) == ((4, 9), 7, 1.5)
+    assert (piece.rows, piece.result.weight_version, piece.result.seconds) == ((4, 9), 7, 1.5)
     for name in ("tokens", "log_probs", "lengths", "finish"):
         assert same(getattr(piece.result, name), getattr(result, name))
         assert not getattr(piece.result, name).flags.writeable

@@ -7,7 +7,7 @@ Responses that have ended are scored while engines work on the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -80,11 +80,6 @@ class OpenBatch:
         """The prompt of each response."""
         samples = len(self.members) // len(self.rows)
         return [self.shard.prompts[row] for row in self.rows for _ in range(samples)]
-
-    def responses_to(self, prompts: Iterable[int]) -> list[int]:
-        """Numbers of the responses to some of the prompts of the first turn's request."""
-        samples = len(self.members) // len(self.rows)
-        return [prompt * samples + sample for prompt in prompts for sample in range(samples)]
 
 
 class PromptSource(Protocol):
@@ -162,7 +157,7 @@ class Collector:
         return training_request(self.spec, task.key, refs, tokens, stop, task.weight_version, media)
 
     def _take(self, arrival: Arrival[OpenBatch], stream: Stream[OpenBatch]) -> None:
-        """Takes finished prompts of a decode batch; where more turns may follow, a turn as a whole.
+        """Takes finished responses of a decode batch; where more turns may follow, a turn as a whole.
 
         Responses that have ended are scored at once, but those that complete the batch only when all of it is durable.
         """
@@ -170,7 +165,7 @@ class Collector:
         timing = batch.shard.timing
         timing["generate"] = timing.get("generate", 0.0) + piece.result.seconds
         if self.spec.rollout.tools is None:
-            batch.dialogue.hear(piece.result, batch.responses_to(piece.prompts))
+            batch.dialogue.hear(piece.result, piece.rows)
         else:
             batch.pieces.append(piece)
             if arrival.complete:

@@ -1,4 +1,4 @@
-"""A controller's way to the pool of engines: many decode batches under way, finished prompts as they come.
+"""A controller's way to the pool of engines: many decode batches under way, finished responses as they come.
 
 Consumes decode batches; waits for room within the controller's bytes in flight, for the dispatcher's grants and for the
 engines; payload goes straight from engine to controller. Work that began under an older epoch goes on: its calls carry the
@@ -26,7 +26,7 @@ from yatt_core.fence import EpochFence
 
 @dataclass(slots=True)
 class _Batch(Generic[Tag]):
-    """A decode batch, the epoch that the call under way for it carries, and the prompts that are not answered yet."""
+    """A decode batch, the epoch that the call under way for it carries, and the responses that have not come yet."""
 
     number: int
     tag: Tag
@@ -78,7 +78,7 @@ class GenerationStream(Generic[Tag]):
         self._admit()
 
     def arrivals(self) -> Iterator[Arrival[Tag]]:
-        """Each submitted batch's prompts as they are finished; more may be submitted while it is consumed.
+        """Each submitted batch's responses as they are finished; more may be submitted while it is consumed.
 
         Ends early where the rest is cut: batches that no engine has begun are then never answered.
         Raises `InfrastructureError` when an engine or the dispatcher is lost, `FencedError` when they obey an epoch that
@@ -134,7 +134,7 @@ class GenerationStream(Generic[Tag]):
         return True
 
     def _generate(self, batch: _Batch[Tag], grant: _Grant) -> None:
-        batch.epoch, batch.missing = self._fence.epoch, set(range(len(batch.request.prompts)))
+        batch.epoch, batch.missing = self._fence.epoch, set(range(batch.request.seeds.size))
         pieces = grant.engine.generate.options(num_returns="streaming").remote(batch.epoch, batch.request)
         self._running[pieces] = (batch, grant)
 
@@ -154,11 +154,11 @@ class GenerationStream(Generic[Tag]):
             del self._running[pieces]
             self._dispatcher.release.remote(grant.number)
             if batch.missing:
-                raise InfrastructureError(f"{engine} left {len(batch.missing)} prompts of a decode batch unanswered")
+                raise InfrastructureError(f"{engine} left {len(batch.missing)} responses of a decode batch unanswered")
             return None
-        if not isinstance(piece, GeneratePiece) or not batch.missing.issuperset(piece.prompts):
+        if not isinstance(piece, GeneratePiece) or not batch.missing.issuperset(piece.rows):
             raise InfrastructureError(f"{engine} returned what it was not asked for: {type(piece).__name__}")
-        batch.missing.difference_update(piece.prompts)
+        batch.missing.difference_update(piece.rows)
         return piece
 
     def _get_next(self, pieces: Any, source: str, grant: _Grant) -> Any:

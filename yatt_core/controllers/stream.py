@@ -1,4 +1,4 @@
-"""The way to the engines as a collector sees it: decode batches under way, finished prompts as they come. Knows no Ray."""
+"""The way to the engines as a collector sees it: decode batches under way, finished responses as they come. Knows no Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tag = TypeVar("Tag")
 
 @dataclass(frozen=True, slots=True)
 class Arrival(Generic[Tag]):
-    """Finished prompts of a decode batch. number: of the batch, in the order of submission. complete: with them the whole
+    """Finished responses of a decode batch. number: of the batch, in the order of submission. complete: with them the whole
     batch is there.
     """
 
@@ -36,5 +36,5 @@ class Stream(Protocol[Tag]):
         ...
 
     def arrivals(self) -> Iterator[Arrival[Tag]]:
-        """Prompts of what was asked for, until there is nothing left or the rest is cut; more may be asked for meanwhile."""
+        """Responses to what was asked for, until there is nothing left or the rest is cut; more may be asked for meanwhile."""
         ...

@@ -18,14 +18,14 @@ HOLD_SECONDS = 0.1
 """A piece costs Ray about a millisecond on either side; ten in a second cost little and come soon enough."""
 
 
-def cut_piece(whole: GenerateResult, prompts: Int64, samples: int, seconds: float) -> GeneratePiece:
-    """The responses to some prompts, `samples` to each. prompts: numbers within the request, ascending."""
-    return GeneratePiece(tuple(prompts.tolist()), replace(_take(whole, prompts, samples), seconds=seconds))
+def cut_piece(whole: GenerateResult, rows: Int64, seconds: float) -> GeneratePiece:
+    """Some responses. rows: their numbers within the request, ascending."""
+    return GeneratePiece(tuple(rows.tolist()), replace(_take(whole, rows), seconds=seconds))
 
 
 def join_pieces(pieces: Sequence[GeneratePiece]) -> GeneratePiece:
     """One piece of all, in the order of the request; of one or more pieces of one request. Copies."""
-    prompts = np.concatenate([np.array(piece.prompts, dtype=np.int64) for piece in pieces])
+    rows = np.concatenate([np.array(piece.rows, dtype=np.int64) for piece in pieces])
     results = [piece.result for piece in pieces]
     whole = GenerateResult(
         tokens=np.concatenate([result.tokens for result in results]),
@@ -35,9 +35,8 @@ def join_pieces(pieces: Sequence[GeneratePiece]) -> GeneratePiece:
         weight_version=results[0].weight_version,
         seconds=sum(result.seconds for result in results),
     )
-    order = np.argsort(prompts, kind="stable")
-    samples = len(whole.lengths) // max(len(prompts), 1)
-    return GeneratePiece(tuple(prompts[order].tolist()), _take(whole, order, samples))
+    order = np.argsort(rows, kind="stable")
+    return GeneratePiece(tuple(rows[order].tolist()), _take(whole, order))
 
 
 def hold_back(
@@ -58,8 +57,7 @@ def hold_back(
         yield join_pieces(held)
 
 
-def _take(whole: GenerateResult, prompts: Int64, samples: int) -> GenerateResult:
-    rows = (prompts[:, None] * samples + np.arange(samples)).reshape(-1)
+def _take(whole: GenerateResult, rows: Int64) -> GenerateResult:
     positions = ragged_positions(offsets_of(whole.lengths), rows)
     return replace(
         whole,

@@ -115,13 +115,13 @@ _RESULT_ARRAYS = ("tokens", "log_probs", "lengths", "finish")
 
 @dataclass(frozen=True, slots=True)
 class GeneratePiece:
-    """What of a decode batch is finished while the rest is under way: all responses to some of its prompts.
+    """What of a decode batch is finished while the rest is under way.
 
-    prompts: their numbers within the request, ascending. result: of these prompts alone; its seconds are those since the
-    batch began, or since the piece before it.
+    rows: numbers of these responses within the request, ascending; p * S + s is the s-th one to prompt p. result: of these
+    rows alone; its seconds are those since the batch began, or since the piece before it.
     """
 
-    prompts: tuple[int, ...]
+    rows: tuple[int, ...]
     result: GenerateResult
 
 

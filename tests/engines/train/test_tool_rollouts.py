@@ -47,7 +47,7 @@ class EngineStream:
     def arrivals(self) -> Iterator[Arrival[Any]]:
         while self._queue:
             tag, request = self._queue.pop(0)
-            piece = GeneratePiece(tuple(range(len(request.prompts))), self._engine.generate(request))
+            piece = GeneratePiece(tuple(range(request.seeds.size)), self._engine.generate(request))
             yield Arrival(0, tag, piece, complete=True)
 
 

@@ -44,7 +44,7 @@ def decode(
     """
     started = time.perf_counter()
     responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
-    for _ in _finished_prompts(model, request, cache, responses, reader):
+    for _ in _finished_rows(model, request, cache, responses, reader):
         pass
     return _result(responses, request, time.perf_counter() - started)
 
@@ -52,32 +52,30 @@ def decode(
 def decode_pieces(
     model: nn.Module, request: GenerateRequest, cache: SlotCache | None = None, reader: ImageReader | None = None
 ) -> Iterator[GeneratePiece | None]:
-    """The same responses, those to a prompt as soon as the last of them has ended; None after a step that ended none.
+    """The same responses, each as soon as it has ended; None after a step that ended none.
 
     Raises like `decode`.
     """
     started = time.perf_counter()
     responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
-    samples = request.seeds.shape[1]
-    for prompts in _finished_prompts(model, request, cache, responses, reader):
-        if not len(prompts):
+    for rows in _finished_rows(model, request, cache, responses, reader):
+        if not len(rows):
             yield None
             continue
-        rows = (prompts[:, None] * samples + np.arange(samples)).reshape(-1)
         finished = time.perf_counter()
-        yield GeneratePiece(tuple(prompts.tolist()), _result(responses.take(rows), request, finished - started))
+        yield GeneratePiece(tuple(rows.tolist()), _result(responses.take(rows), request, finished - started))
         started = finished
 
 
 @torch.no_grad()
-def _finished_prompts(
+def _finished_rows(
     model: nn.Module,
     request: GenerateRequest,
     cache: SlotCache | None,
     responses: _Responses,
     reader: ImageReader | None,
 ) -> Iterator[Indices]:
-    """Fills the responses in; yields after each step the prompts whose responses have all ended in it."""
+    """Fills the responses in; yields after each step those that ended in it."""
     if any(len(prompt) == 0 for prompt in request.prompts):
         raise DataError(f"prompt {[len(p) for p in request.prompts].index(0)} of the decode batch has no tokens")
     if request.seeds.size == 0:
@@ -166,7 +164,6 @@ class _Decoder:
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
         self.all_rows = torch.arange(self.rows, device=self.device)
-        self.under_way = np.full(prompts, samples, np.int64)
         self.limits = np.repeat(request.prompt_limits, samples)
         self.noise = uniforms(request.seeds.reshape(-1), request.max_new_tokens)
         self.slot_numbers = torch.arange(rounded_slots(longest), device=self.device)
@@ -175,17 +172,15 @@ class _Decoder:
         cache.begin(self.rows, longest)
 
     def run(self) -> Iterator[Indices]:
-        """Decodes; yields after each step the prompts that it finished, none or more."""
+        """Decodes; yields after each step the responses that it finished, none or more."""
         logits = self._prefill()
         self.is_stop = np.zeros(logits.shape[1], np.bool_)
         self.is_stop[[token for token in self.request.stop_tokens if token < logits.shape[1]]] = True
         for step in range(self.request.max_new_tokens):
-            before = self.under_way > 0
-            tokens = self._take(logits, step)
-            if self.alive == 0 or step + 1 == self.request.max_new_tokens:
-                yield np.flatnonzero(before)
+            tokens, ended = self._take(logits, step)
+            yield ended
+            if self.alive == 0:
                 return
-            yield np.flatnonzero(before & (self.under_way == 0))
             logits = self._forward(tokens)
 
     def _prefill(self) -> torch.Tensor:
@@ -239,8 +234,11 @@ class _Decoder:
         shown = ShownPrompts(self._tensor(within), media, names)
         return {"inputs_embeds": embed_prompts(self.model, self.reader, ids, shown)}
 
-    def _take(self, logits: torch.Tensor, step: int) -> npt.NDArray[np.int64]:
-        """Draws one token a row, books it, and lets finished rows leave; returns the tokens of the rows that stay."""
+    def _take(self, logits: torch.Tensor, step: int) -> tuple[npt.NDArray[np.int64], Indices]:
+        """Draws one token a row, books it, and lets finished rows leave.
+
+        Returns the tokens of the rows that stay, and the responses that have ended, ascending.
+        """
         request, origin = self.request, self.origin
         if request.greedy:
             drawn, drawn_log_probs = greedy(logits)
@@ -258,11 +256,11 @@ class _Decoder:
         self.responses.lengths[alive] = step + 1
         stopped = self.is_stop[tokens[: self.alive]]
         ended = stopped | (step + 1 >= self.limits[alive])
-        if ended.any():
+        finished = np.sort(alive[ended])
+        if len(finished):
             self.responses.finish[alive[stopped]] = FINISHED_STOP
-            np.subtract.at(self.under_way, alive[ended] // request.seeds.shape[1], 1)
             self._leave(ended, tokens)
-        return tokens[: self.rows]
+        return tokens[: self.rows], finished
 
     def _leave(self, finished: npt.NDArray[np.bool_], tokens: npt.NDArray[np.int64]) -> None:
         """Lets the last rows under way take the places of finished ones, so that those under way stay in front."""

@@ -70,7 +70,7 @@ class TorchRolloutEngine:
         return decode(self._model, request, self._cache, self._reader)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
-        """The same, a prompt's responses as soon as the last of them has ended. Raises like `generate`."""
+        """The same, each response as soon as it has ended. Raises like `generate`."""
         self._check(request)
         return decode_pieces(self._model, request, self._cache, self._reader)
 

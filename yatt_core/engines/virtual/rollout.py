@@ -74,17 +74,16 @@ class VirtualRolloutEngine:
         return replace(answer, seconds=time.perf_counter() - started)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece]:
-        """The same, prompt by prompt as the decode steps finish them. Raises like `generate`."""
+        """The same, response by response as the decode steps finish them. Raises like `generate`."""
         started = time.perf_counter()
         answer = self._answer(request)
-        prompts, samples = request.seeds.shape
-        ends = answer.lengths.reshape(prompts, samples).max(axis=1, initial=0)
+        ends = answer.lengths
         spent = 0.0
         for step in np.unique(ends).tolist():
             until = self._duration(answer.lengths, step)
             self._clock.spend(until - spent)
             finished, spent = time.perf_counter(), until
-            yield cut_piece(answer, np.flatnonzero(ends == step), samples, finished - started)
+            yield cut_piece(answer, np.flatnonzero(ends == step), finished - started)
             started = finished
 
     def _answer(self, request: GenerateRequest) -> GenerateResult:
