@@ -1,0 +1,1 @@
+"""Judges of responses: generative models, others' endpoints, reward models."""
