@@ -26,6 +26,11 @@ class WorkKey:
         return f"{self.run}/b{self.branch}/i{self.iteration}/{self.phase}/w{self.wave}/s{self.shard}"
 
 
+def wave_name(key: WorkKey) -> str:
+    """Name of a shard's wave, as its dispatcher knows it."""
+    return f"b{key.branch}.i{key.iteration}.w{key.wave}"
+
+
 def iteration_folder(branch: int, iteration: int) -> PurePosixPath:
     """Folder of an iteration's experience, relative to the run folder."""
     return PurePosixPath(f"experience/b{branch:03d}/i{iteration:06d}")

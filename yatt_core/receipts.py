@@ -50,6 +50,8 @@ class ShardTask:
     weight_version: int
 
 
+JUDGE_TOKENS, JUDGE_PROMPT_TOKENS = "judge_tokens", "judge_prompt_tokens"
+"""In a shard's timing: tokens that judges wrote, and read, for it."""
 PEAK_BYTES = "peak_bytes_in_flight"
 """In a shard's timing: most bytes that its controller had under way at once, since it was asked for its shards."""
 
@@ -64,12 +66,26 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardWork:
+    """What it took to make some samples and judge them, in tokens; an entry a sample, by prompt ordinal and sample.
+
+    ordinals: of their prompts. judged: by judgement, those of all judges behind one another, of each sample.
+    """
+
+    ordinals: tuple[int, ...] = ()
+    prompt_tokens: tuple[int, ...] = ()
+    response_tokens: tuple[int, ...] = ()
+    judged: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ShardReceipt:
     """A finished shard: its manifest is durable.
 
     group_digests: 32 bytes per prompt in order of ordinal. sums: additive statistics of the samples (class result).
     lengths are response tokens. timing: seconds by stage, and
-    `PEAK_BYTES` (class timing). adopted: found sealed, not made now.
+    `PEAK_BYTES` (class timing). adopted: found sealed, not made now. work: where judges take part, else empty; it decides
+    placements alone.
     """
 
     key: WorkKey
@@ -84,6 +100,7 @@ class ShardReceipt:
     timing: Mapping[str, float]
     adopted: bool = False
     groups: GroupFacts = GroupFacts()
+    work: ShardWork = ShardWork()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from yatt_core.controllers.dispatch import DispatchQueue, Ticket
+from yatt_core.controllers.dispatch import DispatchQueue, Limits, Ticket
+from yatt_core.placement.actions import ROLLOUT
 
 OWNERS = st.sampled_from(["controller-0", "controller-1", "controller-2"])
+
+
+def pool(engines: int, slots: int = 2) -> DispatchQueue:
+    """Instances of one speed that all roll out, with so many slots each."""
+    return DispatchQueue([1.0] * engines, {ROLLOUT: Limits(batches=slots)})
 
 
 class Dispatching(RuleBasedStateMachine):
@@ -17,7 +23,7 @@ class Dispatching(RuleBasedStateMachine):
 
     @initialize(engines=st.integers(1, 4), slots=st.integers(1, 3))
     def start(self, engines: int, slots: int) -> None:
-        self.queue = DispatchQueue(engines, slots)
+        self.queue = pool(engines, slots)
         self.slots = slots
         self.waiting: list[Ticket] = []
         self.held: list[dict[int, Ticket]] = [{} for _ in range(engines)]
@@ -65,7 +71,7 @@ class Dispatching(RuleBasedStateMachine):
     def agrees(self) -> None:
         if hasattr(self, "queue"):
             assert self.queue.outstanding() == self.loads()
-            assert self.queue.waiting == len(self.waiting)
+            assert self.queue.waiting(ROLLOUT) == sum(ticket.size for ticket in self.waiting)
 
     def teardown(self) -> None:
         """Nobody starves: as engines finish, everyone who waits is served, after no more rounds than there are batches."""
@@ -77,7 +83,7 @@ class Dispatching(RuleBasedStateMachine):
                 for number in list(held):
                     self.queue.release(number)
                 held.clear()
-        assert self.queue.waiting == 0
+        assert self.queue.waiting(ROLLOUT) == 0
 
 
 Dispatching.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -89,17 +95,17 @@ def numbers(granted):
 
 
 def test_nothing_goes_before_it_is_granted():
-    queue = DispatchQueue(engines=2)
+    queue = pool(2)
     assert queue.grant() == []
     queue.submit("a", 5)
-    assert (queue.waiting, queue.outstanding()) == (1, [0, 0])
+    assert (queue.waiting(ROLLOUT), queue.outstanding()) == (5, [0, 0])
     assert numbers(queue.grant()) == [(1, 0)]
     assert queue.grant() == []
-    assert (queue.waiting, queue.outstanding()) == (0, [5, 0])
+    assert (queue.waiting(ROLLOUT), queue.outstanding()) == (0, [5, 0])
 
 
 def test_the_least_loaded_engine_by_responses_not_by_batches():
-    queue = DispatchQueue(engines=2, slots=3)
+    queue = pool(2, 3)
     for size in (100, 10, 10, 10):
         queue.submit("a", size)
     assert numbers(queue.grant()) == [(1, 0), (2, 1), (3, 1), (4, 1)]
@@ -107,18 +113,18 @@ def test_the_least_loaded_engine_by_responses_not_by_batches():
 
 
 def test_a_tie_goes_to_the_first_engine():
-    queue = DispatchQueue(engines=3, slots=1)
+    queue = pool(3, 1)
     for _ in range(3):
         queue.submit("a", 4)
     assert numbers(queue.grant()) == [(1, 0), (2, 1), (3, 2)]
 
 
 def test_late_binding_a_slow_engine_never_holds_what_a_fast_one_could_do():
-    queue = DispatchQueue(engines=2, slots=2)
+    queue = pool(2, 2)
     for _ in range(12):
         queue.submit("a", 8)
     placed = dict(numbers(queue.grant()))
-    while queue.waiting:
+    while queue.waiting(ROLLOUT):
         done = next(number for number, index in placed.items() if index == 1)
         queue.release(done)
         del placed[done]
@@ -129,7 +135,7 @@ def test_late_binding_a_slow_engine_never_holds_what_a_fast_one_could_do():
 
 
 def test_a_large_batch_at_the_head_is_not_overtaken():
-    queue = DispatchQueue(engines=1, slots=1)
+    queue = pool(1, 1)
     first = queue.submit("a", 1)
     queue.grant()
     queue.submit("b", 1000)
@@ -141,7 +147,7 @@ def test_a_large_batch_at_the_head_is_not_overtaken():
 
 
 def test_a_dead_owner_frees_its_slots_and_its_place_in_the_queue():
-    queue = DispatchQueue(engines=1, slots=1)
+    queue = pool(1, 1)
     dead = queue.submit("dead", 9)
     queue.grant()
     queue.submit("dead", 9)
@@ -153,14 +159,14 @@ def test_a_dead_owner_frees_its_slots_and_its_place_in_the_queue():
 
 
 def test_a_ticket_is_metadata_only():
-    ticket = DispatchQueue(1).submit("a", 2)
-    assert set(Ticket.__slots__) == {"number", "owner", "size"}
+    ticket = pool(1).submit("a", 2)
+    assert set(Ticket.__slots__) == {"number", "owner", "size", "role"}
     with pytest.raises(AttributeError):
         ticket.size = 3
 
 
 def test_a_dead_engine_gets_no_more_and_its_batches_are_dropped():
-    queue = DispatchQueue(engines=2, slots=1)
+    queue = pool(2, 1)
     first, second = queue.submit("a", 1), queue.submit("b", 1)
     assert numbers(queue.grant()) == [(first.number, 0), (second.number, 1)]
     third, fourth = queue.submit("a", 1), queue.submit("b", 1)
@@ -173,7 +179,7 @@ def test_a_dead_engine_gets_no_more_and_its_batches_are_dropped():
 
 
 def test_what_is_told_of_a_replaced_engine_does_not_harm_its_successor():
-    queue = DispatchQueue(engines=1, slots=2)
+    queue = pool(1, 2)
     first, second = queue.submit("a", 1), queue.submit("a", 1)
     queue.grant()
     queue.lose(first.number)
@@ -184,17 +190,17 @@ def test_what_is_told_of_a_replaced_engine_does_not_harm_its_successor():
 
 
 def test_only_without_any_engine_is_a_batch_stranded():
-    queue = DispatchQueue(engines=2, slots=1)
+    queue = pool(2, 1)
     first, second, third = (queue.submit("a", 1) for _ in range(3))
     queue.grant()
     queue.lose(first.number)
     assert queue.stranded() == []
     queue.lose(second.number)
-    assert queue.stranded() == [third] and queue.waiting == 0
+    assert queue.stranded() == [third] and queue.waiting(ROLLOUT) == 0
 
 
 def test_who_forgets_an_owner_learns_what_it_waited_for():
-    queue = DispatchQueue(engines=1, slots=1)
+    queue = pool(1, 1)
     queue.submit("a", 1)
     queue.grant()
     waiting, other = queue.submit("a", 1), queue.submit("b", 1)
@@ -203,7 +209,7 @@ def test_who_forgets_an_owner_learns_what_it_waited_for():
 
 
 def test_owners_are_those_who_wait_or_hold() -> None:
-    queue = DispatchQueue(1, slots=1)
+    queue = pool(1, 1)
     queue.submit("holds", 4)
     queue.submit("waits", 4)
     assert queue.owners() == {"holds", "waits"}

@@ -1,8 +1,8 @@
 """Collects the experience of logical shards: the controller's work from prompts to sealed files, without Ray.
 
-Consumes shard tasks and a stream of decode batches that engines answer; produces chunks that are durable before anything is
-made of them, sealed experience files, and receipts. Batches and shards that an earlier attempt finished are taken from disk.
-Responses that have ended are scored while engines work on the others.
+Consumes shard tasks and a stream of batches that engines and judges answer; produces chunks that are durable before anything
+is made of them, sealed experience files, and receipts. Batches and shards that an earlier attempt finished are taken from disk.
+Responses that have ended are judged and scored while engines work on the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from yatt_core.controllers.shards import (
     turn_result,
     turn_table,
 )
-from yatt_core.controllers.stream import Arrival, Stream
+from yatt_core.controllers.scores import BatchScores, Questions, merged
+from yatt_core.controllers.stream import Arrival, Judged, Stream
 from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.shard_log import ShardLog, adopt
 from yatt_core.data.shard_plan import shard_plan
@@ -35,8 +36,17 @@ from yatt_core.data.turn_log import TurnLog
 from yatt_core.engines.pieces import join_pieces
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult, Int32
 from yatt_core.logs import timed
-from yatt_core.receipts import PEAK_BYTES, PromptRef, ShardReceipt, ShardTask
-from yatt_core.rewards.scoring import RewardScorer, SampleScore
+from yatt_core.judges.protocol import JudgeRequest
+from yatt_core.keys import wave_name
+from yatt_core.receipts import (
+    JUDGE_PROMPT_TOKENS,
+    JUDGE_TOKENS,
+    PEAK_BYTES,
+    PromptRef,
+    ShardReceipt,
+    ShardTask,
+)
+from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
 from yatt_core.tools.dialogue import Dialogue
 from yatt_core.tools.toolbox import Toolbox
@@ -52,6 +62,7 @@ class OpenShard:
     tokens: list[Int32]
     batches: list[range]
     finished: dict[int, pa.Table] = field(default_factory=dict)
+    judgements: dict[int, pa.Table] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -63,7 +74,7 @@ class OpenShard:
 class OpenBatch:
     """A decode batch under way. rows: of its shard's prompts. members: its responses. turns: where their turns are kept.
 
-    pieces: of a turn that is logged as a whole, those that have come. scores: by number of the response.
+    pieces: of a turn that is logged as a whole, those that have come. responses: once they are durable.
     """
 
     shard: OpenShard
@@ -72,14 +83,9 @@ class OpenBatch:
     members: list[Member]
     dialogue: Dialogue
     turns: TurnLog
+    scores: BatchScores
     pieces: list[GeneratePiece] = field(default_factory=list)
-    scores: dict[int, SampleScore] = field(default_factory=dict)
-
-    @property
-    def prompts(self) -> list[Prompt]:
-        """The prompt of each response."""
-        samples = len(self.members) // len(self.rows)
-        return [self.shard.prompts[row] for row in self.rows for _ in range(samples)]
+    responses: pa.Table | None = None
 
 
 class PromptSource(Protocol):
@@ -108,6 +114,7 @@ class Collector:
         """
         for task in tasks:
             if (adopted := adopt(self.run_folder, task.key, shard_plan(self.spec, task))) is not None:
+                self._note_adopted(task, stream)
                 yield adopted
                 continue
             shard = self._open(task)
@@ -115,9 +122,14 @@ class Collector:
             if shard.complete:
                 yield self._seal(shard, stream)
         for arrival in stream.arrivals():
-            self._take(arrival, stream)
-            if arrival.tag.shard.complete:
-                yield self._seal(arrival.tag.shard, stream)
+            batch = arrival.tag
+            if isinstance(arrival, Judged):
+                self._be_told(batch, arrival)
+            else:
+                self._take(arrival, stream)
+            self._settle(batch, stream)
+            if batch.shard.complete:
+                yield self._seal(batch.shard, stream)
 
     def _open(self, task: ShardTask) -> OpenShard:
         prompts = [self.inputs.prompt(ref) for ref in task.prompts]
@@ -126,16 +138,24 @@ class Collector:
         return OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self.spec))
 
     def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:
-        """Asks for what the shard still lacks; a batch whose responses are on disk is only scored."""
+        """Asks for what the shard still lacks; a batch whose responses are on disk is only judged and scored."""
         for number, rows in enumerate(shard.batches):
-            if (responses := shard.log.responses(number)) is not None:
-                self._score_logged(shard, number, responses)
-                continue
-            members = members_of(self.spec, [shard.task.prompts[i] for i in rows])
-            places = [i for i in rows for _ in range(self.spec.rollout.samples_per_prompt)]
-            media = media_of([shard.prompts[i] for i in places])
-            dialogue = Dialogue(self.spec.rollout, self.codec, [shard.tokens[i] for i in places], media)
-            self._go_on(OpenBatch(shard, number, rows, members, dialogue, shard.log.turns(number)), stream)
+            batch = self._open_batch(shard, number, rows)
+            if (responses := shard.log.responses(number)) is None:
+                self._go_on(batch, stream)
+            else:
+                self._score_logged(batch, responses, stream)
+            self._settle(batch, stream)
+
+    def _open_batch(self, shard: OpenShard, number: int, rows: range) -> OpenBatch:
+        members = members_of(self.spec, [shard.task.prompts[i] for i in rows])
+        places = [i for i in rows for _ in range(self.spec.rollout.samples_per_prompt)]
+        prompts = [shard.prompts[i] for i in places]
+        dialogue = Dialogue(self.spec.rollout, self.codec, [shard.tokens[i] for i in places], media_of(prompts))
+        scores = BatchScores(
+            self.spec, self.scorer, shard.task.key, members, prompts, shard.log.judgements(number)
+        )
+        return OpenBatch(shard, number, rows, members, dialogue, shard.log.turns(number), scores)
 
     def _go_on(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
         """Follows a batch as far as its turns are on disk; then asks for the next one, or finishes what has come to its end."""
@@ -172,7 +192,7 @@ class Collector:
                 self._take_turn(batch)
         if arrival.complete:
             self._go_on(batch, stream)
-        self._score(batch)
+        self._score(batch, stream)
 
     def _take_turn(self, batch: OpenBatch) -> None:
         """Makes a turn durable before a tool is called."""
@@ -195,10 +215,10 @@ class Collector:
         batch.dialogue.tell(answers)
 
     def _finish(self, batch: OpenBatch) -> None:
-        """Makes a batch's responses durable, then scores those that are not scored yet."""
+        """Makes a batch's responses durable."""
         shard, rows = batch.shard, batch.rows
         with timed(shard.timing, "log"):
-            responses = response_table(
+            batch.responses = response_table(
                 [shard.task.prompts[i] for i in rows],
                 [shard.prompts[i] for i in rows],
                 [shard.tokens[i] for i in rows],
@@ -207,42 +227,85 @@ class Collector:
                 several_turns=self.spec.rollout.tools is not None,
                 with_images=self.spec.data.has_images,
             )
-            shard.log.append_responses(batch.number, responses)
-        self._score(batch)
-        self._log_scores(shard, batch.number, responses, [batch.scores[number] for number in sorted(batch.scores)])
+            shard.log.append_responses(batch.number, batch.responses)
 
-    def _score(self, batch: OpenBatch) -> None:
-        """Scores the responses that have ended."""
+    def _score(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
+        """Scores the responses that have ended, or has them judged first."""
         with timed(batch.shard.timing, "reward"):
-            for number, (prompt, response) in enumerate(zip(batch.prompts, batch.dialogue.responses, strict=True)):
-                if response.finish and number not in batch.scores:
-                    sample = batch.members[number].sample
-                    batch.scores[number] = self.scorer.score(prompt, response.text, sample, response.last_turn)
+            ended = [(number, r) for number, r in enumerate(batch.dialogue.responses) if r.finish]
+            questions = [batch.scores.hear(number, r.text, r.last_turn) for number, r in ended]
+        self._ask(batch, questions, stream)
 
-    def _score_logged(self, shard: OpenShard, number: int, responses: pa.Table) -> None:
-        """Adds the scores to responses that were on disk: those on disk, or new ones."""
-        if (scores := shard.log.scores(number)) is not None:
-            shard.finished[number] = _joined(responses, scores)
+    def _score_logged(self, batch: OpenBatch, responses: pa.Table, stream: Stream[OpenBatch]) -> None:
+        """Takes responses that were on disk, with their scores where these are there too."""
+        shard, batch.responses = batch.shard, responses
+        if (scores := shard.log.scores(batch.number)) is not None:
+            batch.scores.log.use_all()
+            shard.finished[batch.number] = _joined(responses, scores)
+            shard.judgements[batch.number] = batch.scores.log.table(batch.members)
+            self._note(batch, len(batch.members), len(batch.members), stream)
             return
-        prompts = [shard.prompts[i] for i in shard.batches[number] for _ in range(self.spec.rollout.samples_per_prompt)]
-        texts, samples = responses.column("response").to_pylist(), responses.column("sample").to_pylist()
-        rows = zip(prompts, texts, samples, last_turns(responses, self.codec), strict=True)
+        texts = responses.column("response").to_pylist()
         with timed(shard.timing, "reward"):
-            scored = [self.scorer.score(prompt, text, sample, last_turn) for prompt, text, sample, last_turn in rows]
-        self._log_scores(shard, number, responses, scored)
+            rows = enumerate(zip(texts, last_turns(responses, self.codec), strict=True))
+            questions = [batch.scores.hear(number, text, last_turn) for number, (text, last_turn) in rows]
+        self._ask(batch, questions, stream)
 
-    def _log_scores(self, shard: OpenShard, number: int, responses: pa.Table, scored: Sequence[SampleScore]) -> None:
-        """Makes the scores of durable responses durable too."""
+    def _ask(self, batch: OpenBatch, questions: Sequence[Questions], stream: Stream[OpenBatch]) -> None:
+        """Has judges asked; a request a part."""
+        for part, items in merged(questions).items():
+            stream.submit_judging(batch, part, JudgeRequest(items))
+
+    def _be_told(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
+        """Takes verdicts: durable first, then used."""
+        timing = batch.shard.timing
+        with timed(timing, "judged"):
+            batch.scores.be_told(judged.part, judged.verdicts)
+        judgements = [one for verdict in judged.verdicts for one in verdict.judgements]
+        for name, tokens in (
+            (JUDGE_TOKENS, sum(one.tokens for one in judgements)),
+            (JUDGE_PROMPT_TOKENS, sum(one.prompt_tokens for one in judgements)),
+        ):
+            timing[name] = timing.get(name, 0.0) + tokens
+
+    def _settle(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
+        """Makes the scores of a batch durable, once its responses are and all of them are scored."""
+        shard = batch.shard
+        if batch.number in shard.finished:
+            return
+        self._note(batch, batch.scores.ended, len(batch.scores.scores), stream)
+        if batch.responses is None or not batch.scores.complete:
+            return
         with timed(shard.timing, "log"):
-            scores = score_table([part.name for part in self.spec.rewards.parts], scored)
-            shard.log.append_scores(number, scores)
-        shard.finished[number] = _joined(responses, scores)
+            scores = score_table([part.name for part in self.spec.rewards.parts], batch.scores.in_order())
+            shard.log.append_scores(batch.number, scores)
+        shard.finished[batch.number] = _joined(batch.responses, scores)
+        shard.judgements[batch.number] = batch.scores.log.table(batch.members)
+
+    def _note(self, batch: OpenBatch, ended: int, scored: int, stream: Stream[OpenBatch]) -> None:
+        """Tells the dispatcher how far a batch is, where a placement looks at that."""
+        if self.spec.rewards.judges:
+            key = batch.shard.task.key
+            stream.note(wave_name(key), f"{key.shard}/{batch.number}", ended, scored)
+
+    def _note_adopted(self, task: ShardTask, stream: Stream[OpenBatch]) -> None:
+        if self.spec.rewards.judges:
+            for number, rows in enumerate(split_batches(len(task.prompts), self.spec)):
+                samples = len(rows) * self.spec.rollout.samples_per_prompt
+                stream.note(wave_name(task.key), f"{task.key.shard}/{number}", samples, samples)
 
     def _seal(self, shard: OpenShard, stream: Stream[OpenBatch]) -> ShardReceipt:
         with timed(shard.timing, "seal"):
             table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
-            receipt = shard.log.seal(table, shard.timing)
+            receipt = shard.log.seal(table, shard.timing, self._judgements(shard))
         return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(stream.peak_bytes)})
+
+
+    def _judgements(self, shard: OpenShard) -> pa.Table | None:
+        """All that judges said of the shard's responses; none for a run without judges."""
+        if not self.spec.rewards.judges:
+            return None
+        return pa.concat_tables([shard.judgements[number] for number in sorted(shard.judgements)])
 
 
 def _joined(responses: pa.Table, scores: pa.Table) -> pa.Table:

@@ -25,21 +25,32 @@ from yatt_core.controllers.controller import Controller
 from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.controllers.staffing import CONTROLLER, staff
 from yatt_core.engines.rollout.actor import RolloutActor
+from yatt_core.engines.virtual.actor import ContinuousActor
+from yatt_core.judges.actor import CONCURRENT_REQUESTS, EndpointActor
 from yatt_core.engines.train.actor import TrainerActor
 from yatt_core.environment import code_revision
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.spec import RunSpec
+from yatt_core.spec.roles import endpoint_judges
 
 log = logging.getLogger(__name__)
 NAME_SECONDS = 30.0
 """How long the name of an actor that was ended may stay taken."""
-DISPATCHER, ROLLOUT, TRAINER = "dispatcher", "rollout", "trainer"
+DISPATCHER, ROLLOUT, ENDPOINT, TRAINER = "dispatcher", "rollout", "endpoint", "trainer"
+CONTINUOUS = "continuous"
+"""Class of the rollout actors whose engine batches continuously."""
 CLASSES: dict[str, type] = {
     DISPATCHER: Dispatcher,
     CONTROLLER: Controller,
     ROLLOUT: RolloutActor,
+    CONTINUOUS: ContinuousActor,
+    ENDPOINT: EndpointActor,
     TRAINER: TrainerActor,
 }
+
+
+CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS, ENDPOINT: CONCURRENT_REQUESTS}
+"""Calls that an actor may have under way at once; all others serve one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +90,12 @@ class Crew:
         self._spec_json, self._folder, self._epoch = spec.model_dump_json(), run_folder, epoch
         self._generation = generation_of(code_revision(), self._spec_json, branch)
         self._controllers = spec.controllers
+        self._rollout_class = CONTINUOUS if spec.rollout.engine.continuous else ROLLOUT
         counts = {
             DISPATCHER: 1,
             CONTROLLER: 0,
             ROLLOUT: spec.rollout.engine.instances,
+            ENDPOINT: len(endpoint_judges(spec)),
             TRAINER: spec.trainer.engine.ranks,
         }
         # Of controllers: since the last `gather`, which looks at the nodes.
@@ -99,6 +112,10 @@ class Crew:
     def of(self, role: str) -> list[Any]:
         """The handles of a role's actors, in order; empty before the first `gather`."""
         return [self._members[name].handle for name in self._wanted[role] if name in self._members]
+
+    def names_of(self, role: str) -> list[str]:
+        """The names of a role's actors, in order."""
+        return [name for name in self._wanted[role] if name in self._members]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -228,8 +245,10 @@ class Crew:
         node: Ray's id of the one that it has to be on; empty where any will do that is not avoided.
         """
         role, _, index = name.partition("-")
-        options: dict[str, Any] = {"max_concurrency": CONCURRENT_CALLS} if role == DISPATCHER else {}
-        remote = ray.remote(CLASSES[role]).options(
+        kind = self._rollout_class if role == ROLLOUT else role
+        calls = CONCURRENT.get(kind)
+        options: dict[str, Any] = {} if calls is None else {"max_concurrency": calls}
+        remote = ray.remote(CLASSES[kind]).options(
             name=f"{name}.{self._generation}",
             lifetime="detached",
             max_restarts=0,

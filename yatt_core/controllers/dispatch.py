@@ -1,114 +1,291 @@
-"""Which engine of a pool gets the next decode batch: a pure state machine over metadata, owning no I/O.
+"""Which instance of the pool gets the next batch, and which role each instance has: a pure state machine, owning no I/O.
 
-Late binding: requests wait in one queue, and the head goes to the engine with the least outstanding work once that engine
-has a free slot, so that a slow engine never holds work that a fast one could do.
+Late binding: requests wait in one queue a role, and the head goes to the instance with the least outstanding work for its
+speed once that instance takes it in, so that a slow one never holds work that a fast one could do. A placement's conduct
+looks at it (`placement.seen.PoolSeen`), and its actions change roles; what an instance holds decides when it goes over.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A decode batch that waits for an engine. size: its responses."""
+    """A batch that waits for an instance. size: its sequences."""
 
     number: int
     owner: str
     size: int
+    role: str = ROLLOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an instance takes in at once. batches: requests under way. sequences: of all of them; a single one may have more.
+
+    Two batches keep an engine busy that works on one at a time, while results travel.
+    """
+
+    batches: int | None = 2
+    sequences: int | None = None
 
 
 @dataclass(slots=True)
-class _Engine:
-    slots: int
-    outstanding: dict[int, Ticket] = field(default_factory=dict)
+class PoolInstance:
+    """An instance as its dispatcher knows it. leaving, joining: the role that it is going over to, else empty.
+
+    intake: it gets work only while it has less than this outstanding. evict: sequences that are to leave it.
+    """
+
+    index: int
+    speed: float
+    role: str
+    ready: bool = True
+    leaving: str = ""
+    joining: str = ""
+    intake: int | None = None
+    evict: int = 0
     lost: bool = False
+    held: dict[int, int] = field(default_factory=dict)
 
     @property
-    def load(self) -> int:
-        return sum(ticket.size for ticket in self.outstanding.values())
+    def outstanding(self) -> int:
+        """Sequences that it has and has not ended."""
+        return sum(self.held.values())
+
+    def admits(self, size: int, limits: Limits) -> bool:
+        """Whether it takes so many sequences more."""
+        if self.lost or not self.ready or self.leaving:
+            return False
+        if self.intake is not None and self.outstanding >= self.intake:
+            return False
+        if limits.batches is not None and len(self.held) >= limits.batches:
+            return False
+        return limits.sequences is None or not self.held or self.outstanding + size <= limits.sequences
 
 
 class DispatchQueue:
-    """Grants tickets to engines, first come first served.
+    """Grants tickets to instances, first come first served by role. It is the pool that a conduct sees.
 
-    engines: how many the pool has. slots: batches an engine may hold at once; two keep it busy while results travel.
+    speeds: of each instance. limits: of an instance by role; two batches where a role is not named. roles: of each at first;
+    all roll out by default. now: seconds of the iteration, kept up to date by the owner.
     """
 
-    def __init__(self, engines: int, slots: int = 2) -> None:
-        self._engines = [_Engine(slots) for _ in range(engines)]
-        self._waiting: deque[Ticket] = deque()
+    def __init__(
+        self, speeds: Sequence[float], limits: Mapping[str, Limits] | None = None, roles: str | None = None
+    ) -> None:
+        given = roles or ROLLOUT * len(speeds)
+        self.instances = [PoolInstance(i, speed, given[i]) for i, speed in enumerate(speeds)]
+        self.now = 0.0
+        self.submitted = 0
+        self._wave = ""
+        self._noted: dict[str, tuple[int, int]] = {}
+        self._limits = dict(limits or {})
+        self._queues: dict[str, deque[Ticket]] = {}
+        self._held: dict[int, tuple[Ticket, int]] = {}
+        self._switching: list[tuple[int, str]] = []
         self._numbers = 0
 
-    def submit(self, owner: str, size: int) -> Ticket:
+    # -- tickets ------------------------------------------------------------------------------------------------------
+
+    def submit(self, owner: str, size: int, role: str = ROLLOUT) -> Ticket:
         """Queues a batch; `grant` says when it may go."""
         self._numbers += 1
-        ticket = Ticket(self._numbers, owner, size)
-        self._waiting.append(ticket)
+        ticket = Ticket(self._numbers, owner, size, role)
+        self._queues.setdefault(role, deque()).append(ticket)
         return ticket
 
     def grant(self) -> list[tuple[Ticket, int]]:
-        """Tickets that may go now, each with its engine's index."""
+        """Tickets that may go now, each with its instance's index."""
         granted = []
-        while self._waiting:
-            free = [i for i, e in enumerate(self._engines) if not e.lost and len(e.outstanding) < e.slots]
-            if not free:
-                break
-            index = min(free, key=lambda i: (self._engines[i].load, i))
-            ticket = self._waiting.popleft()
-            self._engines[index].outstanding[ticket.number] = ticket
-            granted.append((ticket, index))
+        for role, queue in self._queues.items():
+            limits = self._limits.get(role, Limits())
+            while queue:
+                free = [i for i in self.instances if i.role == role and i.admits(queue[0].size, limits)]
+                if not free:
+                    break
+                instance = min(free, key=lambda i: (i.outstanding / i.speed, i.index))
+                ticket = queue.popleft()
+                instance.held[ticket.number] = ticket.size
+                self._held[ticket.number] = (ticket, instance.index)
+                granted.append((ticket, instance.index))
         return granted
+
+    def progress(self, number: int, ended: int) -> None:
+        """So many more sequences of a granted batch have ended; unknown numbers (of a forgotten owner) are no error."""
+        if number in self._held:
+            held = self.instances[self._held[number][1]].held
+            held[number] = max(0, held[number] - ended)
 
     def release(self, number: int) -> None:
         """A granted batch is done; unknown numbers (of a forgotten owner) are no error."""
-        for engine in self._engines:
-            engine.outstanding.pop(number, None)
+        if number in self._held:
+            self._drop([number])
 
     def forget(self, owner: str) -> list[Ticket]:
         """Drops all that an owner waits for or holds, who is dead or gave up; returns what it waited for."""
-        forgotten = [ticket for ticket in self._waiting if ticket.owner == owner]
-        self._waiting = deque(ticket for ticket in self._waiting if ticket.owner != owner)
-        for engine in self._engines:
-            engine.outstanding = {n: t for n, t in engine.outstanding.items() if t.owner != owner}
+        forgotten = [ticket for queue in self._queues.values() for ticket in queue if ticket.owner == owner]
+        for role, queue in self._queues.items():
+            self._queues[role] = deque(ticket for ticket in queue if ticket.owner != owner)
+        self._drop([number for number, (ticket, _) in self._held.items() if ticket.owner == owner])
         return forgotten
 
     def owners(self) -> set[str]:
-        """Everybody who waits for an engine or holds one."""
-        held = {ticket.owner for engine in self._engines for ticket in engine.outstanding.values()}
-        return held | {ticket.owner for ticket in self._waiting}
+        """Everybody who waits for an instance or holds one."""
+        waiting = {ticket.owner for queue in self._queues.values() for ticket in queue}
+        return waiting | {ticket.owner for ticket, _ in self._held.values()}
+
+    def _drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            _, index = self._held.pop(number)
+            instance = self.instances[index]
+            instance.held.pop(number, None)
+            self._leave_if_empty(instance)
+
+    # -- instances ----------------------------------------------------------------------------------------------------
 
     def lose(self, number: int) -> None:
-        """The engine that was granted this batch is dead: it gets no more, and all that it held is dropped.
+        """The instance that was granted this batch is dead: it gets no more, and all that it held is dropped.
 
-        A number that is not outstanding any more says nothing about the engine that has taken the dead one's place.
+        A number that is not outstanding any more says nothing about the one that has taken the dead one's place.
         """
-        for engine in self._engines:
-            if number in engine.outstanding:
-                engine.outstanding, engine.lost = {}, True
+        if number in self._held:
+            self.fail(self._held[number][1])
 
     def is_lost(self, index: int) -> bool:
-        """True from the report of an engine's death until it is replaced."""
-        return self._engines[index].lost
+        """True from the report of an instance's death until it is replaced."""
+        return self.instances[index].lost
+
+    def fail(self, index: int) -> None:
+        """An instance is dead: it gets no more, and all that it held is dropped."""
+        instance = self.instances[index]
+        instance.lost, instance.ready = True, False
+        self._drop(list(instance.held))
 
     def renew(self, index: int) -> None:
-        """A new engine stands in the place of an old one, whose batches are dropped."""
-        self._engines[index].outstanding, self._engines[index].lost = {}, False
+        """A new instance stands in the place of an old one, whose batches are dropped; it begins with the old one's role."""
+        instance = self.instances[index]
+        self._drop(list(instance.held))
+        role = instance.joining or instance.leaving or instance.role
+        self._switching = [entry for entry in self._switching if entry[0] != index]
+        self.instances[index] = PoolInstance(index, instance.speed, role)
 
     def stranded(self) -> list[Ticket]:
-        """Takes out what nobody is left to answer; empty while there is an engine."""
-        if not all(engine.lost for engine in self._engines):
-            return []
-        stranded = list(self._waiting)
-        self._waiting.clear()
+        """Takes out what nobody is left to answer; empty while there is an instance."""
+        stranded: list[Ticket] = []
+        for role, queue in self._queues.items():
+            able = [i for i in self.instances if (i.role not in (ROLLOUT, JUDGE)) == (role not in (ROLLOUT, JUDGE))]
+            if all(i.lost for i in able):
+                stranded += queue
+                queue.clear()
         return stranded
 
     def outstanding(self) -> list[int]:
-        """Responses under way by engine."""
-        return [engine.load for engine in self._engines]
+        """Sequences under way by instance."""
+        return [instance.outstanding for instance in self.instances]
+
+    def waiting(self, role: str) -> int:
+        """Sequences that wait for an instance of the role."""
+        return sum(ticket.size for ticket in self._queues.get(role, ()))
+
+    # -- roles --------------------------------------------------------------------------------------------------------
+
+    def begin_wave(self, wave: str, samples: int) -> None:
+        """So many samples are to be rolled out and judged. wave: its name, which notes of it carry."""
+        self._wave, self.submitted, self._noted = wave, samples, {}
+
+    def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
+        """So many samples of a part of the wave are rolled out, and judged, in all; whoever reports a part again, says it anew."""
+        if wave == self._wave:
+            self._noted[part] = (rolled, judged)
 
     @property
-    def waiting(self) -> int:
-        """Batches that no engine has yet."""
-        return len(self._waiting)
+    def wave(self) -> str:
+        """Name of the newest wave."""
+        return self._wave
+
+    @property
+    def unrolled(self) -> int:
+        """Samples of the wave that are still rolled out, or not begun."""
+        return max(0, self.submitted - sum(rolled for rolled, _ in self._noted.values()))
+
+    @property
+    def unjudged(self) -> int:
+        """Samples of the wave that are not judged yet."""
+        return max(0, self.submitted - sum(judged for _, judged in self._noted.values()))
+
+    @property
+    def drained(self) -> bool:
+        """True from the wave's last rollout on."""
+        return not self.unrolled and not self._queues.get(ROLLOUT) and not any(
+            i.outstanding for i in self.instances if i.role == ROLLOUT
+        )
+
+    def apply(self, action: Action) -> int:
+        """Carries an action out as far as that is bookkeeping; returns how many sequences the instance has to give back.
+
+        Raises `ConfigurationError` for one that this pool cannot do, which is a defect of the policy.
+        """
+        instance = self.instances[action.instance]
+        match action:
+            case Switch() | HandOver():
+                able = instance.ready and not instance.leaving and not instance.lost and instance.role != action.role
+                if not able or (isinstance(action, Switch) and instance.outstanding):
+                    raise ConfigurationError(f"at {self.now:g} s: {action} is not possible for {instance}")
+                instance.leaving = action.role
+                evicted = instance.outstanding if isinstance(action, HandOver) and action.migrate else 0
+                self._leave_if_empty(instance)
+                return evicted
+            case Take():
+                return min(action.count, instance.outstanding)
+            case Intake():
+                instance.intake = action.limit
+                return 0
+
+    def assign(self, roles: str) -> None:
+        """Names the roles at an iteration's start; who holds something goes over when that is done."""
+        for instance, role in zip(self.instances, roles, strict=False):
+            instance.intake = None
+            current = instance.joining or instance.leaving or instance.role
+            if instance.lost or current == role:
+                continue
+            if instance.joining:  # its switch is under way, and cannot be called back
+                continue
+            instance.leaving = "" if instance.role == role else role
+            self._leave_if_empty(instance)
+
+    def switches(self) -> list[tuple[int, str]]:
+        """Instances that are to begin their switch now, each with its new role; `switched` says when it is done."""
+        due, self._switching = self._switching, []
+        return due
+
+    def switched(self, index: int) -> None:
+        """An instance has taken up its new role."""
+        instance = self.instances[index]
+        if instance.joining:
+            instance.role, instance.joining, instance.ready = instance.joining, "", True
+
+    def unserved(self) -> list[Action]:
+        """What has to happen so that nobody waits for ever: a role that is waited for gets an instance that is free of work.
+
+        Of use where a placement's conduct counted on less than there was to do, such as shards that are made once more.
+        """
+        devices = [i for i in self.instances if i.role in (ROLLOUT, JUDGE) and not i.lost]
+        for role in (ROLLOUT, JUDGE):
+            if self.waiting(role) and not any(role in (i.role, i.leaving, i.joining) for i in devices):
+                able = [i for i in devices if i.ready and not i.leaving]
+                if able:
+                    chosen = min(able, key=lambda i: (i.outstanding, i.index))
+                    return [HandOver(chosen.index, role, False) if chosen.outstanding else Switch(chosen.index, role)]
+        return []
+
+    def _leave_if_empty(self, instance: PoolInstance) -> None:
+        if instance.leaving and instance.ready and not instance.held:
+            instance.ready, instance.joining, instance.leaving = False, instance.leaving, ""
+            self._switching.append((instance.index, instance.joining))

@@ -1,24 +1,36 @@
-"""The Ray actor around a `DispatchQueue`: one per pool of engines; it sees sizes and names, never payload.
+"""The Ray actor around a `DispatchQueue`: one for all engines of a run; it sees sizes and names, never payload.
 
-Consumes `acquire` calls of controllers; each waits until its batch is granted an engine and is unblocked by a `release`. A
-grant brings the engine's handle along, so that controllers never hold one of an engine that was replaced.
+Consumes `acquire` calls of controllers; each waits until its batch is granted an instance and is unblocked by a `release`. A
+grant brings the instance's handle along, so that controllers never hold one that was replaced. Within an iteration it is here
+that a placement's conduct acts: at a wave's start, every control period, behind the last rollout and behind switches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from yatt_core.cluster.presence import Presence
 from yatt_core.controllers.dispatch import DispatchQueue, Ticket
+from yatt_core.controllers.pool import dispatch_limits, instance_roles, instance_speeds
+from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.logs import actor_logs
+from yatt_core.placement.actions import Action, Intake, action_line
+from yatt_core.placement.fixed import Hold
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.seen import Conduct
 from yatt_core.spec import RunSpec
 
 CONCURRENT_CALLS = 100_000
 """Every decode batch that waits for an engine is a call under way; a release must never wait behind them."""
+
+log = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -28,9 +40,16 @@ class Dispatcher:
         spec, name = RunSpec.model_validate_json(spec_json), f"dispatcher-{index}"
         actor_logs(Path(run_folder), name, epoch)
         self._presence = Presence(Path(run_folder), name, epoch, spec.recovery.grace_seconds)
-        self._queue = DispatchQueue(spec.rollout.engine.instances)
-        self._engines: list[Any] = [None] * spec.rollout.engine.instances
+        speeds = instance_speeds(spec)
+        self._queue = DispatchQueue(speeds, dispatch_limits(spec), instance_roles(spec))
+        self._engines: list[Any] = [None] * len(speeds)
         self._granted: dict[int, asyncio.Future[int]] = {}
+        self._clock, self._started = ScaledClock(getattr(spec.rollout.engine, "clock_factor", 1.0)), 0.0
+        self._period = self._clock.real_seconds(spec.placement.control_seconds)
+        self._conduct: Conduct = Hold()
+        self._actions: list[dict[str, Any]] = []
+        self._was_drained = True
+        self._background: set[asyncio.Task[None]] = set()
 
     async def engage(self, epoch: int, engines: Sequence[Any]) -> None:
         """Takes the pool's living engines, in order; what a replaced one held is dropped."""
@@ -42,21 +61,28 @@ class Dispatcher:
                 self._queue.renew(index)
         self._advance()
 
-    async def acquire(self, epoch: int, owner: str, size: int) -> tuple[int, int, Any]:
-        """Waits for an engine; returns the grant's number, the engine's index and its handle.
+    # -- batches ------------------------------------------------------------------------------------------------------
 
-        Raises `InfrastructureError` when no engine of the pool is left.
+    async def acquire(self, epoch: int, owner: str, size: int, role: str) -> tuple[int, int, Any]:
+        """Waits for an instance that has the role; returns the grant's number, the instance's index and its handle.
+
+        Raises `InfrastructureError` when no instance of the pool is left.
         """
         self._presence.fence.check(epoch)
-        ticket = self._queue.submit(owner, size)
+        ticket = self._queue.submit(owner, size, role)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._granted[ticket.number] = future
         self._advance()
         index = await future
         return ticket.number, index, self._engines[index]
 
+    async def progress(self, number: int, ended: int) -> None:
+        """So many more sequences of a granted batch have ended."""
+        self._queue.progress(number, ended)
+        self._advance()
+
     async def release(self, number: int) -> None:
-        """Gives an engine's slot back."""
+        """Gives an instance's slot back."""
         self._queue.release(number)
         self._advance()
 
@@ -84,13 +110,97 @@ class Dispatcher:
         self._advance()
 
     async def outstanding(self) -> list[int]:
-        """Responses under way by engine."""
+        """Sequences under way by instance."""
         return self._queue.outstanding()
 
-    def _advance(self) -> None:
+    # -- placement ----------------------------------------------------------------------------------------------------
+
+    async def place(self, epoch: int, roles: str, conduct: Conduct) -> None:
+        """An iteration begins with these roles, and goes on as the conduct says."""
+        self._presence.fence.check(epoch)
+        self._conduct, self._actions, self._started = conduct, [], self._clock.now()
+        self._queue.assign(roles)
+        self._was_drained = True
+        self._carry_on(starting=True)
+
+    async def begin_wave(self, epoch: int, wave: str, samples: int) -> None:
+        """So many samples of a wave are to be rolled out and judged."""
+        self._presence.fence.check(epoch)
+        self._queue.begin_wave(wave, samples)
+        self._was_drained = not samples
+        self._act(Moment.WAVE)
+        self._spawn(self._tick(wave))
+
+    async def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
+        """How many samples of a part of a wave are rolled out, and judged, in all."""
+        self._queue.note(wave, part, rolled, judged)
+        self._advance()
+
+    async def actions(self) -> list[dict[str, Any]]:
+        """What the conduct did in this iteration, as log lines."""
+        return self._actions
+
+    async def _tick(self, wave: str) -> None:
+        """Acts every control period, until the wave ends or another begins."""
+        while True:
+            await asyncio.sleep(self._period)
+            if self._queue.wave != wave or not self._queue.unjudged:
+                return
+            self._act(Moment.TICK)
+
+    def _act(self, moment: Moment) -> None:
+        self._queue.now = self._clock.now() - self._started
+        actions = list(self._conduct.act(moment, self._queue))
+        if moment is Moment.SWITCHED:
+            # Before anything is dispatched: else the first ones that are ready take all that waits.
+            self._apply(action for action in actions if isinstance(action, Intake))
+            self._advance(acts=False)
+            actions = [action for action in actions if not isinstance(action, Intake)]
+        self._apply(actions)
+        self._apply(self._queue.unserved())
+        self._advance(acts=False)
+
+    def _apply(self, actions: Any) -> None:
+        for action in actions:
+            self._note_action(action)
+            self._queue.apply(action)
+
+    def _note_action(self, action: Action) -> None:
+        self._actions.append({"t": round(self._queue.now, 3), **action_line(action)})
+
+    async def _switch(self, index: int, role: str, starting: bool) -> None:
+        """Has an instance take up another role."""
+        try:
+            await self._engines[index].switch.remote(self._presence.fence.epoch, role, starting)
+        except ray.exceptions.RayError as error:
+            # Its loss shows to whoever holds or syncs it; here it only gets no more.
+            log.warning("rollout-%d did not take up another role: %s", index, error)
+            self._queue.fail(index)
+        else:
+            self._queue.switched(index)
+        self._act(Moment.SWITCHED)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # -- plumbing -----------------------------------------------------------------------------------------------------
+
+    def _advance(self, acts: bool = True) -> None:
+        """Grants what may go. acts: the conduct may have something to do as well."""
+        if acts and not self._was_drained and self._queue.drained:
+            self._was_drained = True
+            self._act(Moment.DRAINED)
+            return
+        self._carry_on(starting=False)
         for ticket, index in self._queue.grant():
             self._granted.pop(ticket.number).set_result(index)
         self._refuse(self._queue.stranded(), InfrastructureError("no rollout engine is left"))
+
+    def _carry_on(self, starting: bool) -> None:
+        for index, role in self._queue.switches():
+            self._spawn(self._switch(index, role, starting))
 
     def _refuse(self, tickets: Sequence[Ticket], error: InfrastructureError) -> None:
         for ticket in tickets:

@@ -25,14 +25,16 @@ from yatt_core.cluster.metering import (
     unwrap_ray_error,
 )
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
-from yatt_core.controllers.crew import DISPATCHER, ROLLOUT, TRAINER, ActorFailure, Crew
-from yatt_core.controllers.shares import Share, Shares
+from yatt_core.controllers.calls import ActorCalls
+from yatt_core.controllers.collection import collect
+from yatt_core.controllers.crew import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, Crew
 from yatt_core.controllers.staffing import CONTROLLER
-from yatt_core.controllers.watchdog import describe, find_abandoned, find_stuck, gather_stacks, log_stacks
+from yatt_core.controllers.watchdog import find_abandoned
 from yatt_core.data.inputs import INPUTS, MANIFEST
 from yatt_core.engines.train.actor import RankStanding
 from yatt_core.errors import InfrastructureError, StuckError
 from yatt_core.keys import WorkKey
+from yatt_core.placement.seen import Conduct, Usage
 from yatt_core.receipts import (
     BatchTask,
     EvaluateReceipt,
@@ -84,14 +86,24 @@ class Fleet:
         interruptions: Interruptions = UNINTERRUPTED,
     ) -> None:
         self._folder, self._epoch, self._branch = run_folder, epoch, branch
-        self._meter, self._interruptions = meter, interruptions
+        self._interruptions = interruptions
         self._crew = Crew(spec, run_folder, epoch, branch)
+        seconds = spec.recovery.phase_deadline_seconds
+        self._calls = ActorCalls(self._crew, run_folder, meter, interruptions, seconds)
         # For what may be queued behind the work of an earlier driver, or behind the imports of a new process.
         self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
         self._created: tuple[str, ...] = ()
         self._spilling = SpillMeter()
-        self.deadline = spec.recovery.phase_deadline_seconds
         self.avoid_nodes: frozenset[str] = frozenset()
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each wait of the phase at hand."""
+        return self._calls.deadline
+
+    @deadline.setter
+    def deadline(self, seconds: float) -> None:
+        self._calls.deadline = seconds
 
     @property
     def failures(self) -> list[ActorFailure]:
@@ -146,7 +158,7 @@ class Fleet:
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
         reference = actor.materialise.remote(self._epoch)
-        receipt: InputsReceipt = self._get([reference], f"{name} to write the inputs", [name], self._start_seconds)[0]
+        receipt: InputsReceipt = self._calls.get([reference], f"{name} to write the inputs", [name], self._start_seconds)[0]
         return receipt
 
     def load(self, inputs: InputsReceipt) -> FleetStanding:
@@ -156,10 +168,11 @@ class Fleet:
         """
         loading = self._load_controllers(inputs)
         loading += [engine.load.remote(self._epoch, inputs.model_path) for engine in self._engines]
+        loading += [endpoint.load.remote(self._epoch) for endpoint in self._crew.of(ENDPOINT)]
         versions = [engine.version.remote(self._epoch) for engine in self._engines]
         ranks = self._load_ranks(inputs)
-        self._get(loading, "the actors to load", self._members(ROLLOUT, CONTROLLER), self._start_seconds)
-        held = self._get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
+        self._calls.get(loading, "the actors to load", self._members(ROLLOUT, ENDPOINT, CONTROLLER), self._start_seconds)
+        held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
         in_flight = ranks[0].snapshot_in_flight
         return FleetStanding(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
 
@@ -173,7 +186,7 @@ class Fleet:
 
     def environment(self) -> Mapping[str, str]:
         """What the trainer's last bits depend on."""
-        facts: Mapping[str, str] = self._get([self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"])[0]
+        facts: Mapping[str, str] = self._calls.get([self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"])[0]
         return facts
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
@@ -182,7 +195,7 @@ class Fleet:
         made = [name for name in self._members(CONTROLLER) if name in self._created]
         kept = [name for name in self._members(CONTROLLER) if name not in made]
         # What lost controllers waited for or held, before their successors ask for anything.
-        loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._epoch, self._engines)]
+        loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._epoch, self._pool)]
         for name, controller in zip(self._members(CONTROLLER), self._controllers, strict=True):
             reference = controller.load.remote(self._epoch, inputs, dispatcher)
             if name in made:
@@ -210,7 +223,7 @@ class Fleet:
         self._all_ranks("load", self._epoch, inputs, self._branch, seconds=seconds)
         standings: list[RankStanding] = self._all_ranks("standing", self._epoch, seconds=seconds)
         if not any(rank.group for rank in standings):
-            address = self._get([self._ranks[0].rendezvous.remote()], "trainer-0", [f"{TRAINER}-0"])[0]
+            address = self._calls.get([self._ranks[0].rendezvous.remote()], "trainer-0", [f"{TRAINER}-0"])[0]
             self._all_ranks("connect", self._epoch, len(self._ranks), address, seconds=seconds)
         if all(rank.version < 0 for rank in standings):
             self._all_ranks("initialise", self._epoch, seconds=seconds)
@@ -224,62 +237,32 @@ class Fleet:
         receipt: WarmupReceipt = self._all_ranks("warm_up", self._epoch)[0]
         return receipt
 
+    def place(self, roles: str, conduct: Conduct) -> None:
+        """Gives the devices their roles at an iteration's start, and the conduct that it goes on with."""
+        self._ask_dispatcher("place", self._epoch, roles, conduct)
+
+    def begin_wave(self, wave: str, samples: int) -> None:
+        """Says how many samples of a wave are to be rolled out and judged."""
+        self._ask_dispatcher("begin_wave", self._epoch, wave, samples)
+
+    def actions(self) -> list[dict[str, Any]]:
+        """What the placement's conduct did in this iteration so far."""
+        actions: list[dict[str, Any]] = self._ask_dispatcher("actions")
+        return actions
+
+    def usage(self) -> tuple[Usage, ...]:
+        """The work of all instances since this was last asked."""
+        asked = [engine.usage.remote(self._epoch) for engine in self._engines]
+        rows = self._calls.get(asked, "the rollout engines' usage", self._members(ROLLOUT))
+        return tuple(row for of_one in rows for row in of_one)
+
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
-        """Spreads shards over the controllers and yields receipts as they come.
-
-        The shards of a controller that is lost go to the others, who adopt what it finished and go on with what it began.
-        Raises `InfrastructureError` when none is left, and what a controller that lives has met.
-        """
-        shares = Shares(self._members(CONTROLLER), tasks)
-        streams = self._begin_collecting(shares.unfinished())
-        deadline = time.monotonic() + self.deadline
-        while streams:
-            stream = first_ready(list(streams), deadline - time.monotonic(), self._interruptions)
-            if stream is None:
-                waiting = list(dict.fromkeys(streams.values()))
-                raise self._stuck(f"{', '.join(waiting)}: no shard within {self.deadline:g} s", waiting)
-            name = streams[stream]
-            try:
-                receipt = self._next_receipt(stream, name)
-            except InfrastructureError as error:
-                if name in self._crew.names or (moved := shares.lose(name)) is None:
-                    raise
-                log.warning("%s; its shards go to %s", error, ", ".join(moved) or "nobody, they are finished")
-                streams = {other: owner for other, owner in streams.items() if owner != name}
-                self._crew.of(DISPATCHER)[0].forget.remote(name)
-                streams |= self._begin_collecting(moved)
-            else:
-                if receipt is None:
-                    del streams[stream]
-                else:
-                    shares.finish(name, receipt.key)
-                    yield receipt
-
-    def _begin_collecting(self, share: Share) -> dict[Any, str]:
-        """Gives controllers their shards; each stream of receipts, with the controller's name."""
-        controllers = dict(zip(self._members(CONTROLLER), self._controllers, strict=True))
-        return {
-            controllers[name].collect.options(num_returns="streaming").remote(tasks): name
-            for name, tasks in share.items()
-        }
-
-    def _next_receipt(self, stream: Any, name: str) -> ShardReceipt | None:
-        """The next shard that a controller has sealed; none behind the last."""
-        try:
-            with self._interruptions.shielded():
-                reference = next(stream)
-        except StopIteration:
-            return None
-        except ray.exceptions.RayError as error:
-            self._notice(error)
-            raise unwrap_ray_error(error, name) from error
-        receipt: ShardReceipt = self._get([reference], name, [name])[0]
-        return receipt
+        """Spreads shards over the controllers and yields receipts as they come (`collection.collect`)."""
+        yield from collect(self._calls, tasks)
 
     def cut(self) -> None:
         """Takes back what controllers still wait for; what engines are at goes on, and its shards are not asked for."""
-        dispatcher, owners = self._crew.of(DISPATCHER)[0], self._members(CONTROLLER)
-        self._get([dispatcher.cut.remote(self._epoch, owners)], "the dispatcher to cut", [f"{DISPATCHER}-0"])
+        self._ask_dispatcher("cut", self._epoch, self._members(CONTROLLER))
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Old and reference log-probabilities where needed, and the advantages."""
@@ -288,7 +271,7 @@ class Fleet:
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """True if what an earlier attempt prepared is there, byte for byte; the trainer's first rank reads it."""
-        whole: bool = self._get([self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", [f"{TRAINER}-0"])[0]
+        whole: bool = self._calls.get([self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", [f"{TRAINER}-0"])[0]
         return whole
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
@@ -302,14 +285,14 @@ class Fleet:
     def sync(self, version: int) -> list[SyncReceipt]:
         """Brings the weights of a version into all rollout engines that do not hold them; returns the receipts of those."""
         asked = [engine.version.remote(self._epoch) for engine in self._engines]
-        held = self._get(asked, "the rollout engines' versions", self._members(ROLLOUT))
+        held = self._calls.get(asked, "the rollout engines' versions", self._members(ROLLOUT))
         lacking = [engine for engine, has in zip(self._engines, held, strict=True) if has != version]
         if not lacking:
             return []
         packed = self._ranks[0].export.remote(self._epoch, version)
         updates = [engine.update.remote(self._epoch, packed, version) for engine in lacking]
         awaited = [*self._members(ROLLOUT), f"{TRAINER}-0"]
-        receipts: list[SyncReceipt] = self._get(updates, "the rollout engines to take new weights", awaited)
+        receipts: list[SyncReceipt] = self._calls.get(updates, "the rollout engines to take new weights", awaited)
         return receipts
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
@@ -321,7 +304,7 @@ class Fleet:
             controller.evaluate.remote(EvaluateTask(keys[i], self._epoch, bounds[i], bounds[i + 1], iteration))
             for i, controller in enumerate(self._controllers)
         ]
-        receipts: list[EvaluateReceipt] = self._get(
+        receipts: list[EvaluateReceipt] = self._calls.get(
             references, "the controllers to evaluate", self._members(CONTROLLER)
         )
         return receipts
@@ -329,13 +312,13 @@ class Fleet:
     def begin_snapshot(self, run: str, audit_head: str) -> None:
         """Copies the trainer's tensors; they are published in the background. audit_head: stands in the manifest."""
         reference = self._ranks[0].begin_snapshot.remote(self._epoch, run, self._branch, audit_head)
-        self._get([reference], "trainer-0", [f"{TRAINER}-0"])
+        self._calls.get([reference], "trainer-0", [f"{TRAINER}-0"])
 
     def snapshot_result(self, wait_seconds: float = 0.0) -> SnapshotReceipt | None:
         """The receipt of the snapshot in flight once it is durable, also of one that an earlier driver began."""
         reference = self._ranks[0].snapshot_result.remote(wait_seconds)
         seconds = self.deadline + wait_seconds
-        receipt: SnapshotReceipt | None = self._get([reference], "trainer-0 to publish", [f"{TRAINER}-0"], seconds)[0]
+        receipt: SnapshotReceipt | None = self._calls.get([reference], "trainer-0 to publish", [f"{TRAINER}-0"], seconds)[0]
         return receipt
 
     def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
@@ -353,11 +336,20 @@ class Fleet:
         return self._crew.of(ROLLOUT)
 
     @property
+    def _pool(self) -> list[Any]:
+        """All that the dispatcher gives work to: devices, then judges of others."""
+        return [*self._engines, *self._crew.of(ENDPOINT)]
+
+    @property
     def _ranks(self) -> list[Any]:
         return self._crew.of(TRAINER)
 
     def _members(self, *roles: str) -> list[str]:
         return [name for name in self._crew.names if name.rpartition("-")[0] in roles]
+
+    def _ask_dispatcher(self, method: str, *arguments: Any) -> Any:
+        reference = getattr(self._crew.of(DISPATCHER)[0], method).remote(*arguments)
+        return self._calls.get([reference], f"the dispatcher to {method}", [f"{DISPATCHER}-0"])[0]
 
     def _agreed(self, task: BatchTask, receipts: Sequence[UpdateReceipt]) -> UpdateReceipt:
         fingerprints = [receipt.fingerprint for receipt in receipts]
@@ -367,39 +359,4 @@ class Fleet:
 
     def _all_ranks(self, method: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
         references = [getattr(rank, method).remote(*arguments) for rank in self._ranks]
-        return self._get(references, f"the trainer's ranks to {method}", self._members(TRAINER), seconds)
-
-    def _get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
-        """The values; awaited: who is to give them, seconds: the deadline where it is another than the phase's."""
-        try:
-            timeout = self.deadline if seconds is None else seconds
-            return metered_get(self._meter, references, timeout, what, self._interruptions)
-        except StuckError as error:
-            if error.__cause__ is None or isinstance(error.__cause__, ray.exceptions.GetTimeoutError):
-                raise self._stuck(str(error), awaited) from error
-            raise
-        except InfrastructureError as error:
-            self._notice(error.__cause__)
-            raise
-        except ray.exceptions.RayTaskError as error:
-            # Not raised by us on purpose: a defect or a library's failure; the actor's log has its traceback.
-            log.error("%s: %s", what, error)
-            raise InfrastructureError(f"waiting for {what}: {str(error).strip().splitlines()[-1]}") from error
-
-    def _notice(self, error: BaseException | None) -> None:
-        """Books the actor whose death an error of Ray's tells."""
-        if isinstance(error, ray.exceptions.RayActorError) and error.actor_id:
-            self._crew.lost(error.actor_id, " ".join(str(error).split()))
-
-    def _stuck(self, missed: str, awaited: list[str]) -> StuckError:
-        """Names, logs and ends whoever holds up the others; returns the error that says so.
-
-        Raises `FencedError` in a driver that was stopped, replaced and continued: its deadline is nobody's fault.
-        """
-        self._crew.require_current()
-        reports = gather_stacks(self._folder, self._crew.names)
-        stuck = find_stuck(self._crew.names, reports, awaited)
-        for actor in stuck:
-            log_stacks(actor, reports.get(actor))
-            self._crew.end_stuck(actor, f"stuck: {describe(actor, reports.get(actor))}")
-        return StuckError(f"{missed}; stuck and ended: {'; '.join(describe(a, reports.get(a)) for a in stuck)}")
+        return self._calls.get(references, f"the trainer's ranks to {method}", self._members(TRAINER), seconds)

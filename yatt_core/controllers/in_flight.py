@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.judges.protocol import JudgeRequest
 
 TOKEN_BYTES = 8
 """A token and its log-probability."""
@@ -16,6 +17,11 @@ def bytes_of(request: GenerateRequest) -> int:
     asked = sum(int(array.nbytes) for array in (*request.prompts, *given) if array is not None)
     tokens = int(request.prompt_limits.sum()) * int(request.seeds.shape[1])
     return asked + tokens * TOKEN_BYTES + int(request.seeds.size) * RESPONSE_BYTES
+
+
+def bytes_of_judging(request: JudgeRequest) -> int:
+    """Bytes of what a judge is shown; its answers are short beside it."""
+    return sum(len(item.prompt) + len(item.response) + len(item.answer or "") + 8 * len(item.seeds) for item in request.items)
 
 
 class BytesInFlight:

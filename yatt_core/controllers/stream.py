@@ -1,4 +1,4 @@
-"""The way to the engines as a collector sees it: decode batches under way, finished responses as they come. Knows no Ray."""
+"""The way to engines and judges as a collector sees it: batches under way, responses and verdicts as they come. Knows no Ray."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest
+from yatt_core.judges.protocol import JudgeRequest, Verdict
 
 Tag = TypeVar("Tag")
 
@@ -23,6 +24,15 @@ class Arrival(Generic[Tag]):
     complete: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Judged(Generic[Tag]):
+    """Verdicts of a reward part's judge. tag: of the request that they answer."""
+
+    tag: Tag
+    part: str
+    verdicts: tuple[Verdict, ...]
+
+
 class Stream(Protocol[Tag]):
     """What `GenerationStream` is to a collector."""
 
@@ -35,6 +45,14 @@ class Stream(Protocol[Tag]):
         """Asks for a decode batch."""
         ...
 
-    def arrivals(self) -> Iterator[Arrival[Tag]]:
-        """Responses to what was asked for, until there is nothing left or the rest is cut; more may be asked for meanwhile."""
+    def submit_judging(self, tag: Tag, part: str, request: JudgeRequest) -> None:
+        """Asks the judge of a reward part."""
+        ...
+
+    def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
+        """Says how many samples of a part of a wave are rolled out, and judged, in all."""
+        ...
+
+    def arrivals(self) -> Iterator[Arrival[Tag] | Judged[Tag]]:
+        """Answers to what was asked for, until there is nothing left or the rest is cut; more may be asked for meanwhile."""
         ...

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -26,14 +26,18 @@ from yatt_core.data.batch import SAMPLES_FILE, SHARD_KIND, load_table
 from yatt_core.data.chunks import Chunk, read_chunk, write_chunk
 from yatt_core.data.columns import fixed_column
 from yatt_core.data.experience import canonical_table, group_digests, group_facts, sums_of
+from yatt_core.data.judge_log import JudgeLog
 from yatt_core.data.turn_log import TurnLog
 from yatt_core.errors import DataError, FencedError
 from yatt_core.keys import WorkKey, iteration_folder, shard_folder
 from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
+from yatt_core.data.shard_work import shard_work
 from yatt_core.receipts import GroupFacts, ShardReceipt, ShardRef
 
+JUDGEMENTS_FILE = "judgements.parquet"
 _log = logging.getLogger(__name__)
 _FOLDER = re.compile(r"w\d+-s\d+\.e(\d+)(?:\.(\d+))?")
+_REPEATED = ["prompt_id", "prompt", "part"]
 _TRASH = re.compile(r"\.w\d+-s\d+\.e\d+\..+")
 
 
@@ -71,6 +75,10 @@ class ShardLog:
         """The log of a decode batch's turns, for responses that have several."""
         return TurnLog(self._folders, batch, self._plan, self._own_folder)
 
+    def judgements(self, batch: int) -> JudgeLog:
+        """The log of what judges said of a decode batch's responses."""
+        return JudgeLog(self._folders, batch, self._plan, self._own_folder)
+
     def scores(self, batch: int) -> pa.Table | None:
         """The scores of exactly the responses that this log holds for the batch, where there are any."""
         if batch not in self._answered and self.responses(batch) is None:
@@ -91,10 +99,10 @@ class ShardLog:
             raise DataError(f"{self._key}: scores of batch {batch} without its responses; append those first")
         self._append(batch, "scores", table, {"responses": self._answered[batch]})
 
-    def seal(self, table: pa.Table, timing: Mapping[str, float]) -> ShardReceipt:
+    def seal(self, table: pa.Table, timing: Mapping[str, float], judgements: pa.Table | None = None) -> ShardReceipt:
         """Compacts the shard and publishes its manifest; table: all samples with all result columns, in any order.
 
-        timing: seconds by stage, for the receipt alone. A shard that this epoch sealed before is left as it is.
+        judgements: what judges said, in canonical order; none for a run without. timing: seconds by stage, for the receipt alone. A shard that this epoch sealed before is left as it is.
         Raises `DataError` for samples that `canonical_table` refuses.
         """
         table = canonical_table(table)
@@ -105,12 +113,17 @@ class ShardLog:
                     return receipt
         data, folder = _parquet_bytes(table), self._own_folder()
         durable.write_file(folder / SAMPLES_FILE, data)
+        contents = {SAMPLES_FILE: data}
+        if judgements is not None:
+            contents[JUDGEMENTS_FILE] = _parquet_bytes(judgements)
+            durable.write_file(folder / JUDGEMENTS_FILE, contents[JUDGEMENTS_FILE])
         fields, sums = _facts(self._key, self._epoch, self._plan, table), sums_of(table)
-        files = {SAMPLES_FILE: entry_of_bytes(data)}
+        files = {name: entry_of_bytes(content) for name, content in contents.items()}
         manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums}, files)
         _remove_unnamed(folder)
         relative = str(folder.relative_to(self._run_folder))
-        return _receipt(self._key, self._epoch, relative, manifest_sha256, fields, sums, timing)
+        work = shard_work(table, judgements)
+        return replace(_receipt(self._key, self._epoch, relative, manifest_sha256, fields, sums, timing), work=work)
 
     def _append(self, batch: int, kind: str, table: pa.Table, labels: Mapping[str, str]) -> str:
         return write_chunk(_chunk_path(self._own_folder(), batch, kind), table, labels)
@@ -223,7 +236,7 @@ def _belongs(chunk: Chunk, responses_sha256: str) -> bool:
 
 def _parquet_bytes(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", use_dictionary=["prompt_id", "prompt"])
+    pq.write_table(table, sink, compression="zstd", use_dictionary=_REPEATED)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
@@ -277,6 +290,7 @@ def _receipt(
 def _adopt_folder(run_folder: Path, key: WorkKey, epoch: int, folder: str, plan: str) -> ShardReceipt | None:
     try:
         manifest = load_manifest(run_folder / folder, SHARD_KIND)
+        verify_files(run_folder / folder, manifest.files)
         table = canonical_table(load_table(run_folder, [ShardRef(folder, manifest.sha256)]))
         facts = _facts(key, epoch, plan, table)
         differing = [name for name, value in facts.items() if manifest.fields.get(name) != value]
@@ -289,12 +303,15 @@ def _adopt_folder(run_folder: Path, key: WorkKey, epoch: int, folder: str, plan:
         return None
     # Who sealed it may have died before its name was durable.
     durable.sync_folder(run_folder / folder)
-    return _receipt(key, epoch, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
+    receipt = _receipt(key, epoch, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
+    judgements = run_folder / folder / JUDGEMENTS_FILE
+    told = pq.read_table(judgements) if JUDGEMENTS_FILE in manifest.files else None
+    return replace(receipt, work=shard_work(table, told))
 
 
 def _remove_unnamed(folder: Path) -> None:
     """Deletes what a sealed shard's manifest does not name: chunks, and files that were in the making at a kill."""
     sealed = (folder / MANIFEST).exists()
     for path in folder.iterdir():
-        if sealed and path.name not in {MANIFEST, SAMPLES_FILE}:
+        if sealed and path.name not in {MANIFEST, SAMPLES_FILE, JUDGEMENTS_FILE}:
             path.unlink(missing_ok=True)

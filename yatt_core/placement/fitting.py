@@ -19,6 +19,11 @@ USUAL = {"base_s": 0.008, "per_sequence_s": 2e-5, "per_context_token_s": 4e-8, "
 LEAST_BASE_S = 1e-6
 
 
+def usual_constants(max_concurrent: int) -> EngineConstants:
+    """Of an engine that tells nothing of itself."""
+    return EngineConstants(max_concurrent=max_concurrent, prefix_cache=True, **USUAL)
+
+
 def fitted(setting: Setting, past: Sequence[IterationTelemetry]) -> Setting:
     """The setting with constants of the past; limits and flags stay."""
     usage = [row for iteration in past for row in iteration.usage]

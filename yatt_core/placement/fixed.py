@@ -16,7 +16,7 @@ class InTurn:
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
         """Switches all at once."""
         role = {Moment.WAVE: ROLLOUT, Moment.DRAINED: JUDGE}.get(moment)
-        return [Switch(i.index, role) for i in pool.instances if i.role != role] if role else []
+        return [Switch(i.index, role) for i in pool.instances if i.ready and i.role != role] if role else []
 
 
 class Hold:
@@ -32,7 +32,10 @@ class ColocatePool:
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
         """All roll out first."""
-        return Plan(ROLLOUT * len(setting.speeds), InTurn(), _last(past), "all instances take the roles in turn")
+        roles = ROLLOUT * len(setting.speeds)
+        if not setting.judgements:
+            return Plan(roles, Hold(), _last(past), "all instances roll out: no device judges")
+        return Plan(roles, InTurn(), _last(past), "all instances take the roles in turn")
 
 
 class SplitPool:

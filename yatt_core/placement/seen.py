@@ -17,7 +17,9 @@ from yatt_core.placement.workload import EngineConstants, SwitchCosts
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a pool is made of. speeds: of each instance. tool_tokens: output of a tool call. prompts: quota of groups."""
+    """What a pool is made of. speeds: of each instance. tool_tokens: output of a tool call. judgements: of a response; 0 where
+    no device judges. prompts: quota of groups. migrates: sequences under way can move to another instance.
+    """
 
     speeds: tuple[float, ...]
     rollout: EngineConstants
@@ -27,6 +29,7 @@ class Setting:
     tool_tokens: int = 0
     judgements: int = 1
     prompts: int = 1
+    migrates: bool = True
 
 
 @dataclass(slots=True)

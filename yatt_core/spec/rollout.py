@@ -19,6 +19,16 @@ class TorchRollout(SpecModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and arithmetic; exact runs need float32."""
 
+    @property
+    def continuous(self) -> bool:
+        """It works on one batch at a time."""
+        return False
+
+    @property
+    def max_concurrent(self) -> None:
+        """A batch may have any number of sequences."""
+        return None
+
 
 class VirtualRollout(SpecModel):
     """Seeded synthetic tokens that take given durations on a scaled clock; for planning and tests."""
@@ -30,6 +40,18 @@ class VirtualRollout(SpecModel):
     """Seconds of a decode step, however few its sequences."""
     seconds_per_sequence: NonNegativeFloat = 1.5e-5
     """Seconds that each sequence adds to a decode step."""
+    seconds_per_context_token: NonNegativeFloat = 0.0
+    """Seconds that each token attended to adds to a decode step; of continuous batching alone."""
+    seconds_per_prompt_token: NonNegativeFloat = 0.0
+    """Seconds for each token that is read; of continuous batching alone."""
+    max_concurrent: PositiveInt | None = None
+    """Sequences that an engine batches continuously, by the placement's cost model; `null`: one decode batch at a time."""
+    speeds: tuple[PositiveFloat, ...] = ()
+    """Of each instance, which its seconds are divided by; none: all of them 1."""
+    switch_seconds: NonNegativeFloat = 0.0
+    """Out of service for another role within an iteration."""
+    repartition_seconds: NonNegativeFloat = 0.0
+    """Out of service where an iteration starts with another role than the one before."""
     clock_factor: PositiveFloat = 1.0
     """Real seconds are these divided by the factor."""
     vocabulary: PositiveInt = 1000
@@ -42,6 +64,17 @@ class VirtualRollout(SpecModel):
     """Share of the turns that call one of `rollout.tools`."""
     hang_file: str | None = None
     """For tests of recovery: a file that holds a version. The engine that generates with it first removes it and hangs."""
+
+    @property
+    def continuous(self) -> bool:
+        """Whether it takes sequences in and lets them go while it works on others."""
+        return self.max_concurrent is not None
+
+    @model_validator(mode="after")
+    def _a_speed_each(self) -> Self:
+        if self.speeds and len(self.speeds) != self.instances:
+            raise ValueError(f"speeds: {len(self.speeds)} of them for {self.instances} instances; write one each, or none")
+        return self
 
 
 RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout, Field(discriminator="kind")]

@@ -1,12 +1,13 @@
-"""The Ray actor around a rollout engine: loads it, fences its callers, takes weights in place.
+"""The Ray actor around one device's rollout engine and judges: loads them, fences its callers, takes weights in place.
 
-Consumes decode batches from controllers and packed weights from the trainer's first rank; produces responses.
+Consumes decode batches and questions to judges from controllers, packed weights from the trainer's first rank; produces
+responses and verdicts. It has one role at a time, which its dispatcher gives it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from yatt_core.cluster.presence import Presence
@@ -15,29 +16,38 @@ from yatt_core.data.packed import PackedArrays
 from yatt_core.engines.pieces import hold_back
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.judges.loading import held_verdicts, load_judges
+from yatt_core.judges.protocol import Judge, JudgeRequest, Verdict
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.seen import Usage
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import actor_logs
 from yatt_core.receipts import ActorIdentity, SyncReceipt
 from yatt_core.spec import RunSpec
+from yatt_core.spec.roles import device_judges
 
 
 class RolloutActor:
-    """One engine of the pool. Calls are served one at a time, in the order they come."""
+    """One instance of the pool. Calls are served one at a time, in the order they come."""
 
     def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
         self._instance = instance
         self._engine: RolloutEngine | None = None
+        self._judges: dict[str, Judge] = {}
+        self._usage: list[Usage] = []
         self._folder = Path(run_folder)
         self._identity = actor_logs(self._folder, f"rollout-{instance}", epoch)
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._folder, self._identity.name, epoch, grace)
 
     def load(self, epoch: int, model_path: str) -> ActorIdentity:
-        """Builds the engine, once; its weights come with the first `update`."""
+        """Builds the engine, once, whose weights come with the first `update`, and the judges; all of them stay in memory."""
         with self._presence.serving("load", epoch):
             if self._engine is None:
-                self._engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
+                engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
+                self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec))
+                self._engine = engine
         return ActorIdentity(
             self._identity.name,
             self._identity.pid,
@@ -61,7 +71,38 @@ class RolloutActor:
     def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch, piece by piece while it works on the rest."""
         with self._presence.serving("generate", epoch):
-            yield from hold_back(self._ready().stream(request))
+            started, lengths = time.monotonic(), list[int]()
+            for piece in hold_back(self._ready().stream(request)):
+                lengths += piece.result.lengths.tolist()
+                yield piece
+            self._book(ROLLOUT, lengths, time.monotonic() - started)
+
+    def judge(self, epoch: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
+        """Asks the judge of a reward part, piece by piece while it works on the rest."""
+        with self._presence.serving("judge", epoch):
+            self._ready()
+            started, lengths = time.monotonic(), list[int]()
+            for verdicts in held_verdicts(self._judges[part].judge(request)):
+                lengths += [one.tokens for verdict in verdicts for one in verdict.judgements]
+                yield verdicts
+            self._book(JUDGE, lengths, time.monotonic() - started)
+
+    def switch(self, epoch: int, role: str, starting: bool) -> None:
+        """Takes up another role. Engine and judges stay in memory, so that it costs nothing."""
+        with self._presence.serving("switch", epoch):
+            self._ready()
+
+    def usage(self, epoch: int) -> tuple[Usage, ...]:
+        """The work since this was last asked."""
+        with self._presence.serving("usage", epoch):
+            usage, self._usage = tuple(self._usage), []
+            return usage
+
+    def _book(self, role: str, lengths: Sequence[int], seconds: float) -> None:
+        """Takes a batch's work down: as many steps as its longest sequence has, each of those that are still alive."""
+        if lengths:
+            row = Usage(self._instance, role, steps=max(lengths), sequence_steps=sum(lengths), decode_s=seconds)
+            self._usage.append(row)
 
     def _ready(self) -> RolloutEngine:
         if self._engine is None:

@@ -13,7 +13,15 @@ class ScaledClock:
         self._factor = factor
         self._sleep = sleep
 
+    def now(self) -> float:
+        """Virtual seconds since some moment."""
+        return time.monotonic() * self._factor
+
+    def real_seconds(self, seconds: float) -> float:
+        """How long so many virtual seconds take."""
+        return seconds / self._factor
+
     def spend(self, seconds: float) -> None:
         """Lets so many virtual seconds pass; for none it does not even yield."""
         if seconds > 0:
-            self._sleep(seconds / self._factor)
+            self._sleep(self.real_seconds(seconds))
