@@ -333,7 +333,7 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path
         raise ConfigurationError(
             f"--set iterations={after.iterations}: iteration {committed} is committed already; right would be {committed} or more"
         )
-    for part in after.rewards.parts:
+    for part in after.rewards.functions:
         resolve(part)
     if after.rollout.tools is not None:
         check_tools(after.rollout.tools.functions)

@@ -122,7 +122,7 @@ def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRo
             tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
             responses = hold(Dialogue(spec.rollout, codec, tokens, media_of(batch)), generate, toolbox)
             for prompt, response in zip(batch, responses, strict=True):
-                score = scorer.score(prompt, response.text, 0, response.last_turn)
+                score = scorer.measure(prompt, response.text, response.last_turn)
                 correct += score.correct
                 rewards.append(score.total)
     low, high = wilson_interval(correct, len(prompts))

@@ -57,7 +57,7 @@ def check_names(spec: RunSpec) -> None:
     """Tasks, their options, tools and reward functions have to exist, the first rows of files have to be readable and enough."""
     from yatt_core.rewards.registry import resolve
 
-    for part in spec.rewards.parts:
+    for part in spec.rewards.functions:
         resolve(part)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools

@@ -6,13 +6,13 @@ from tests.rewards.broken_rewards import length
 from yatt_core.data.prompts import Prompt
 from yatt_core.errors import ConfigurationError
 from yatt_core.rewards.registry import resolve
-from yatt_core.spec.rewards import RewardPart
+from yatt_core.spec.rewards import FunctionPart
 
 PROMPT = Prompt(0, 0, "p", "text", "answer", {})
 
 
 def part(function, **options):
-    return RewardPart(name="quality", function=function, options=options)
+    return FunctionPart(name="quality", function=function, options=options)
 
 
 def test_entry_points_and_dotted_names():

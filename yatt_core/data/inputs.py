@@ -1,7 +1,8 @@
 """What a run starts from, made once and kept in its folder: prompts, tokenizer, initial model.
 
 Consumes a spec; produces `inputs/` in the run folder: train, held-out and probe prompts as Parquet, their images by content
-address, for a model made from a config its Hugging Face folder, and last the manifest with the sha256 of every file. The folder
+address, for a model made from a config its Hugging Face folder, trained judges (`judges/NAME/`), and last the manifest with
+the sha256 of every file. The folder
 appears whole or not at all; a complete one is verified and used again, so that later changes of a source never reach a run.
 Prompts are written as they are read. `Inputs` reads them one by one; a corpus is never held.
 """
@@ -33,6 +34,7 @@ from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.digests import chain_digest, file_sha256, json_digest
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.judges.making import JUDGES, JudgePrompts, check_judges, judges_identity, make_judges
 from yatt_core.receipts import InputsReceipt, PromptRef
 from yatt_core.spec.model import ModelFolder
 from yatt_core.spec.rollout import VirtualRollout
@@ -61,6 +63,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     check_media_list(folder, manifest)
     if isinstance(spec.model, ModelFolder) and not spec.virtual:
         check_model_unchanged(Path(manifest["model_path"]), manifest["model_files"])
+    check_judges(manifest)
     model_path = _model_path(folder, manifest)
     check_longest(spec, model_path, manifest)
     if spec.warmup is not None:
@@ -89,7 +92,7 @@ def read_manifest(folder: Path, spec: RunSpec) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read: {error}; put it back, or start a new run") from None
     if manifest.get("identity") != identity(spec):
         raise ConfigurationError(
-            f"{folder}: the run's inputs were made for another seed, model or set of sources; "
+            f"{folder}: the run's inputs were made for another seed, model, judge or set of sources; "
             "these stay as they are within a run, start a new one"
         )
     return manifest
@@ -127,7 +130,8 @@ def identity(spec: RunSpec) -> str:
         del model["vision"]  # younger than the inputs of some runs, and nothing to a model of text alone
     # A tokenizer of the run's own knows what calls and results are written with.
     tools = {} if spec.rollout.tools is None or model is None else {"tools": True}
-    return json_digest({"seed": spec.seed, "data": data, "model": model, **tools})
+    judges = {JUDGES: made} if (made := judges_identity(spec)) else {}
+    return json_digest({"seed": spec.seed, "data": data, "model": model, **tools, **judges})
 
 
 class Inputs:
@@ -193,6 +197,9 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
         model = _initial_model(spec, temporary)
         prompts = (PromptFile(temporary / name) for name in (TRAIN, HELD_OUT, PROBE))
         facts[LONGEST] = check_prompts(spec, str(temporary / model.model_path), prompts)
+        judge_prompts = JudgePrompts(PromptFile(temporary / TRAIN), facts["train_sizes"], PromptFile(temporary / PROBE))
+        if judges := make_judges(spec, temporary, judge_prompts):
+            facts[JUDGES] = judges
         files = _files(temporary)
         for path in files:
             sync_file(path)

@@ -242,7 +242,7 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
     tokenizer = load_tokenizer(folder)
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
-    stop = [tokenizer.eos_token_id, *_generation_stops(folder, config)]
+    stop = [tokenizer.eos_token_id, *generation_stops(folder, config)]
     stop += [_single_token(tokenizer, text) for text in spec.rollout.stop]
     images, longest = image_tokens(config, tokenizer), longest_prompt(spec, model_path)
     return PromptCodec(tokenizer, spec.data.system_prompt, longest, stop, images, spec.rollout.tools)
@@ -266,7 +266,7 @@ def longest_prompt(spec: RunSpec, model_path: str) -> int:
     return min(spec.data.max_prompt_tokens, room)
 
 
-def _generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
+def generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
     """End-of-sequence tokens of generation_config.json, or of config.json where there is none."""
     path = folder / "generation_config.json"
     settings = config

@@ -1,6 +1,6 @@
 """Finds reward functions: entry points of the group `yatt.rewards`, and dotted names of installed code.
 
-Consumes a `RewardPart`; produces its function with the part's options bound.
+Consumes a `FunctionPart`; produces its function with the part's options bound.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import find_function
-from yatt_core.spec.rewards import RewardPart
+from yatt_core.spec.rewards import FunctionPart
 
 GROUP = "yatt.rewards"
 
@@ -20,7 +20,7 @@ RewardFunction = Callable[..., Any]
 """(prompt: Prompt, response: str, **options) -> float"""
 
 
-def resolve(part: RewardPart) -> RewardFunction:
+def resolve(part: FunctionPart) -> RewardFunction:
     """The part's function of (prompt, response), options bound.
 
     Raises `ConfigurationError` for an unknown name (with the nearest ones), for what cannot be imported or called, and for

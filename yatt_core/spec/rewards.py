@@ -2,48 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, PositiveFloat, field_validator
+from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat
 
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
+from yatt_core.spec.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart
+from yatt_core.spec.reward_part import RewardPartBase
 
-TAKEN_NAMES = frozenset({"mean", "std"})
-"""`reward/mean` and `reward/std` are metrics of the total."""
 
+class FunctionPart(RewardPartBase):
+    """A function of prompt and response."""
 
-class RewardPart(SpecModel):
-    """One reward function and its weight in the total."""
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    """Name of the part in metrics and experience, other than `mean` and `std`."""
+    kind: Literal["function"] = "function"
     function: str
     """An entry point of the group `yatt.rewards`, or a dotted name `package.module:function` of installed code."""
-    weight: float = Field(default=1.0, ge=-1e9, le=1e9)
-    """Factor of the part in the total; may be negative."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments of the function."""
-    reads: Literal["last_turn", "response"] = "last_turn"
-    """What it is given of a response of several turns: the last one, or all of it, calls and results of tools included."""
     timeout_seconds: PositiveFloat = Field(default=10.0, le=LONGEST_CALL_SECONDS)
     """A call that takes longer counts as failed."""
-    on_error: Literal["stop", "zero"] = "stop"
-    """After a call that raises, hangs or returns no number up to 1e30, weighted too: stop the run, or score 0 and flag it."""
 
-    @field_validator("name")
-    @classmethod
-    def _free_name(cls, name: str) -> str:
-        if name in TAKEN_NAMES:
-            raise ValueError(f"{name!r} is taken: reward/{name} is a metric of the total; call the part something else")
-        return name
+
+def _function_by_default(part: Any) -> Any:
+    """A part that names no kind is a function."""
+    return {"kind": "function", **part} if isinstance(part, dict) else part
+
+
+RewardPart = Annotated[
+    Annotated[FunctionPart | GenerativePart | EndpointPart | RewardModelPart, Field(discriminator="kind")],
+    BeforeValidator(_function_by_default),
+]
 
 
 class RewardSpec(SpecModel):
     """The total reward is the weighted sum of the parts."""
 
     parts: tuple[RewardPart, ...] = Field(min_length=1)
-    """Reward functions; their names differ."""
+    """Functions and judges; their names differ. A part without a `kind` is a function."""
     accuracy_part: str | None = None
-    """The part that tells right from wrong; the first one by default."""
+    """The part of kind `function` that tells right from wrong, in warm-up and evaluation too; by default the first one. It may
+    have weight 0."""
     correct_at: float = 0.999
     """A response is right when its accuracy part reaches this."""
+
+    @property
+    def functions(self) -> tuple[FunctionPart, ...]:
+        """The parts that are functions, in their order."""
+        return tuple(part for part in self.parts if isinstance(part, FunctionPart))
+
+    @property
+    def judges(self) -> tuple[JudgePart, ...]:
+        """The parts that are judges, in their order."""
+        return tuple(part for part in self.parts if not isinstance(part, FunctionPart))
+
+    @property
+    def accuracy_name(self) -> str:
+        """Name of the part that tells right from wrong; empty where no part is a function."""
+        return self.accuracy_part or next((part.name for part in self.functions), "")

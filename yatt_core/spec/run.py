@@ -13,6 +13,7 @@ from yatt_core.spec.algorithm import AlgorithmSpec, GrpoSpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.data import DataSpec
 from yatt_core.spec.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
+from yatt_core.spec.judges import is_trained, judge_obstacles
 from yatt_core.spec.model import ModelFromConfig, ModelSpec, WarmupSpec
 from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
@@ -115,7 +116,7 @@ class RunSpec(SpecModel):
     @property
     def accuracy_part(self) -> str:
         """Name of the reward part that tells right from wrong."""
-        return self.rewards.accuracy_part or self.rewards.parts[0].name
+        return self.rewards.accuracy_name
 
     @property
     def optimizer_steps_per_iteration(self) -> int:
@@ -133,6 +134,8 @@ class RunSpec(SpecModel):
         for tool in self.rollout.tools.functions if self.rollout.tools else ():
             if not tool.deterministic:
                 obstacles.append(f"the tool {tool.name!r} is not deterministic")
+        for judge in self.rewards.judges:
+            obstacles += judge_obstacles(judge)
         return obstacles
 
     @model_validator(mode="after")
@@ -143,11 +146,7 @@ class RunSpec(SpecModel):
 
     def _contradictions(self) -> Iterator[str]:
         """What cannot be true at once, a line each that begins with the key to change."""
-        names = [part.name for part in self.rewards.parts]
-        if len(set(names)) < len(names):
-            yield f"rewards.parts: two parts have the same name in {names}"
-        if self.accuracy_part not in names:
-            yield f"rewards.accuracy_part: {self.accuracy_part!r} is none of the parts {names}"
+        yield from self._reward_mistakes()
         if self.virtual != (self.trainer.engine.kind == "virtual"):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
             yield f"rollout.engine and trainer.engine: both virtual or both real, not {kinds}"
@@ -171,6 +170,23 @@ class RunSpec(SpecModel):
             yield from self._too_long(self.model)
             if self.data.has_images:
                 yield from self._unseen_images(self.model)
+
+    def _reward_mistakes(self) -> Iterator[str]:
+        rewards = self.rewards
+        names, functions = [part.name for part in rewards.parts], [part.name for part in rewards.functions]
+        if len(set(names)) < len(names):
+            yield f"rewards.parts: two parts have the same name in {names}"
+        if not functions:
+            yield (
+                "rewards.parts: a part of kind function has to tell right from wrong, as a judge is no measure of what it "
+                "rewards itself; add one, with weight 0 if it is not to count"
+            )
+        elif self.accuracy_part not in names:
+            yield f"rewards.accuracy_part: {self.accuracy_part!r} is none of the parts {names}"
+        elif self.accuracy_part not in functions:
+            yield f"rewards.accuracy_part: {self.accuracy_part!r} is a judge; right would be one of the functions {functions}"
+        if not self.data.probe and any(is_trained(judge) for judge in rewards.judges):
+            yield "data.probe: a trained judge stops by its accuracy on probe tasks, so it needs some; write 1 or more"
 
     def _unfit_sampling(self) -> Iterator[str]:
         sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt

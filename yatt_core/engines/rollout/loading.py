@@ -1,4 +1,4 @@
-"""Loads a local Hugging Face causal language model, with a vision tower or without.
+"""Loads a local Hugging Face model: a causal language model, with a vision tower or without, or a sequence classifier.
 
 Consumes a folder; produces a torch module. Touches no network.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 DTYPES = ("float32", "bfloat16")
+NO_TOKEN = -1
 
 
 def load_causal_lm(path: str, dtype: str) -> nn.Module:
@@ -25,15 +27,43 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
     Raises `ConfigurationError` when the folder is no such model, or its weights do not fill the model.
     """
     folder = Path(path)
+    model_type = _model_type(folder)
+    return _loaded(folder, dtype, _causal_factory(model_type), f"a causal model ({model_type})")
+
+
+def load_classifier(path: str, dtype: str) -> nn.Module:
+    """The sequence classifier of one output in a folder, as `load_causal_lm` loads. Raises like it, also for more outputs.
+
+    A model without a padding token gets one that no text holds, for it looks for the last token that is none.
+    """
+    folder = Path(path)
+    model_type = _model_type(folder)
+    module: Any = _loaded(
+        folder,
+        dtype,
+        lambda transformers: transformers.AutoModelForSequenceClassification,
+        f"a classifier ({model_type})",
+    )
+    if module.config.num_labels != 1:
+        raise ConfigurationError(
+            f"{folder}: the classifier has {module.config.num_labels} outputs, a reward model has one (num_labels: 1)"
+        )
+    if module.config.get_text_config().pad_token_id is None:
+        module.config.get_text_config().pad_token_id = NO_TOKEN
+    loaded: nn.Module = module.requires_grad_(False)
+    return loaded
+
+
+def _loaded(folder: Path, dtype: str, factory: Callable[[Any], Any], kind: str) -> nn.Module:
+    """What the factory of transformers makes of the folder, whole."""
     if dtype not in DTYPES:
         raise ConfigurationError(f"dtype {dtype!r}: known are {', '.join(DTYPES)}")
-    model_type = _model_type(folder)
     transformers = _quiet_transformers()
     import torch
     from safetensors import SafetensorError
 
     try:
-        model, report = _factory(transformers, model_type).from_pretrained(
+        model, report = factory(transformers).from_pretrained(
             str(folder),
             dtype=getattr(torch, dtype),
             attn_implementation="sdpa",
@@ -43,7 +73,7 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ConfigurationError(f"{folder}: cannot be loaded as a causal model ({model_type}): {error}") from error
+        raise ConfigurationError(f"{folder}: cannot be loaded as {kind}: {error}") from error
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:5])
         raise ConfigurationError(f"{folder}: the weights lack {len(report['missing_keys'])} tensors, such as {missing}")
@@ -51,9 +81,11 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
     return module
 
 
-def _factory(transformers: Any, model_type: str) -> Any:
+def _causal_factory(model_type: str) -> Callable[[Any], Any]:
     """What makes a model of this type; the vision-language family has a class of its own."""
-    return transformers.LlavaForConditionalGeneration if model_type == "llava" else transformers.AutoModelForCausalLM
+    if model_type == "llava":
+        return lambda transformers: transformers.LlavaForConditionalGeneration
+    return lambda transformers: transformers.AutoModelForCausalLM
 
 
 def _model_type(folder: Path) -> str:

@@ -28,11 +28,18 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 class TorchRolloutEngine:
     """One engine on one thread. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
 
-    inputs_folder: where the images lie that requests name by address.
+    inputs_folder: where the images lie that requests name by address. folder_version: the version that the weights in the
+    folder are; -1 where they only give the shapes, and the first update brings the weights.
     """
 
     def __init__(
-        self, model_path: str, dtype: str, max_prompt_tokens: int, max_new_tokens: int, inputs_folder: Path
+        self,
+        model_path: str,
+        dtype: str,
+        max_prompt_tokens: int,
+        max_new_tokens: int,
+        inputs_folder: Path,
+        folder_version: int = -1,
     ) -> None:
         # The order of additions, and so every bit, depends on the number of threads.
         torch.set_num_threads(1)
@@ -43,7 +50,7 @@ class TorchRolloutEngine:
         config: Any = self._model.config
         self._cache = SlotCache(config.get_text_config().num_hidden_layers)
         self._tensors, self._aliases = _state(self._model)
-        self._version = -1
+        self._version = folder_version
         self._capabilities = {
             "batch_invariant": dtype == "float32" and _rows_are_independent(config.get_text_config()),
             "sleep": False,

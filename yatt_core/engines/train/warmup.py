@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from yatt_core.data.columns import offsets_of
 from yatt_core.data.inputs import Inputs
 from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.text import TextCodec
@@ -23,10 +22,9 @@ from yatt_core.engines.images import ImageReader
 from yatt_core.engines.protocol import GenerateResult
 from yatt_core.engines.rollout.decoding import decode
 from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import PolicyForward, assemble
-from yatt_core.engines.train.learner import counted_lengths
+from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.optimizer import FlatAdamW
-from yatt_core.engines.train.plan import plan_step
+from yatt_core.engines.train.supervised import Demonstrations, SupervisedStep, demonstrations_of, warmup_learning_rate
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
 from yatt_core.rewards.scoring import RewardScorer
@@ -38,33 +36,14 @@ from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold
 from yatt_core.tools.toolbox import Toolbox
 
 Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Demonstrations:
-    """Prompts with their reference answers as tokens; each answer ends as a response should. Keeps `Sequences`."""
-
-    prompt_tokens: Int32
-    prompt_offsets: Int64
-    response_tokens: Int32
-    response_offsets: Int64
-    loss_mask: npt.NDArray[np.bool_]
-    media: tuple[tuple[str, ...], ...]
 
 
 def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_turns: bool = False) -> Demonstrations:
     """Tokens of demonstrations, in their order. several_turns: answers may hold results of tools, which do not count."""
     questions = [encode_question(prompt, codec) for prompt in prompts]
     answers = [encode_answer(prompt.answer or "", codec, several_turns) for prompt in prompts]
-    return Demonstrations(
-        prompt_tokens=np.concatenate(questions),
-        prompt_offsets=offsets_of(np.array([len(tokens) for tokens in questions])),
-        response_tokens=np.concatenate([tokens for tokens, _ in answers]),
-        response_offsets=offsets_of(np.array([len(tokens) for tokens, _ in answers])),
-        loss_mask=np.concatenate([mask for _, mask in answers]),
-        media=media_of(prompts),
-    )
+    tokens, masks = [tokens for tokens, _ in answers], [mask for _, mask in answers]
+    return demonstrations_of(questions, tokens, masks, media_of(prompts))
 
 
 def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
@@ -106,9 +85,9 @@ class WarmUp:
     ) -> None:
         if spec.warmup is None or not isinstance(spec.trainer.engine, TorchTrainer):
             raise ConfigurationError("warmup: the spec has none for a torch trainer")
-        self._spec, self._warmup, self._budget = spec, spec.warmup, spec.trainer.engine.micro_batch_tokens
-        self._model, self._forward, self._optimizer = model, forward, optimizer
-        self._collective, self._codec, self._reader = collective, codec, reader
+        self._spec, self._warmup = spec, spec.warmup
+        self._model, self._codec, self._reader, self._collective = model, codec, reader, collective
+        self._supervised = SupervisedStep(forward, optimizer, collective, spec.trainer.engine.micro_batch_tokens)
 
     def run(self, inputs: Inputs) -> WarmupResult:
         """Steps until the probe's accuracy is reached, or all steps are taken."""
@@ -132,20 +111,7 @@ class WarmUp:
         count = len(demonstrations.prompt_offsets) - 1
         draws = [stable_seed("warm_up", self._spec.seed, step, row) % count for row in range(self._warmup.batch_size)]
         rows = np.array(draws, dtype=np.int64)
-        answers = np.diff(demonstrations.response_offsets)
-        lengths = np.diff(demonstrations.prompt_offsets) + answers
-        plan = plan_step(lengths, rows, self._collective.ranks, self._budget)
-        weight = 1.0 / float(counted_lengths(demonstrations)[rows].sum())
-        self._optimizer.gradients.zero_()
-        total = torch.zeros((), dtype=torch.float64)
-        for indices in plan.parts[self._collective.rank]:
-            loss = -self._forward.log_probs(assemble(demonstrations, indices), temperature=1.0).sum() * weight
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        self._collective.sum(self._optimizer.gradients)
-        mean_loss = float(self._collective.sum(total))
-        self._optimizer.apply(warmup_learning_rate(self._warmup, step), mean_loss)
-        return mean_loss
+        return self._supervised.take(demonstrations, rows, warmup_learning_rate(self._warmup, step))
 
     def _encoded(self, probe: Sequence[Prompt]) -> list[tuple[Prompt, Int32]]:
         """This rank's share of the probe tasks, with their tokens."""
@@ -167,12 +133,7 @@ class WarmUp:
     ) -> float:
         """Share of all ranks' probe tasks that are answered rightly."""
         correct = sum(
-            scorer.score(prompt, response.text, 0, response.last_turn).correct
+            scorer.measure(prompt, response.text, response.last_turn).correct
             for (prompt, _), response in zip(probe, responses, strict=True)
         )
         return float(self._collective.sum(torch.tensor(float(correct), dtype=torch.float64))) / total
-
-
-def warmup_learning_rate(warmup: WarmupSpec, step: int) -> float:
-    """Rises linearly over `ramp_steps`, then stays; step counts from 1."""
-    return warmup.learning_rate * min(1.0, step / max(warmup.ramp_steps, 1))

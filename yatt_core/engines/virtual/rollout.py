@@ -29,6 +29,7 @@ from yatt_core.engines.protocol import (
     UInt64,
 )
 from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.engines.virtual.lengths import log_normal_lengths
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.spec.rollout import VirtualRollout
 
@@ -115,9 +116,8 @@ class VirtualRolloutEngine:
         return mix(prompts[:, None] ^ mix(seeds)).reshape(-1)
 
     def _lengths(self, noise: npt.NDArray[np.float64], request: GenerateRequest) -> tuple[Int32, npt.NDArray[np.int8]]:
-        """Log-normal lengths by Box and Muller's transform; a longer one is cut, and none ends without a stop token."""
-        normal = np.sqrt(-2.0 * np.log(1.0 - noise[:, 0])) * np.cos(2.0 * np.pi * noise[:, 1])
-        wanted = np.maximum(np.rint(self._spec.median_tokens * np.exp(self._spec.sigma * normal)), 1.0)
+        """Log-normal lengths; a longer one is cut, and none ends without a stop token."""
+        wanted = log_normal_lengths(noise, self._spec.median_tokens, self._spec.sigma)
         limits = np.repeat(request.prompt_limits, request.seeds.shape[1])
         cut = (wanted > limits) | (not request.stop_tokens)
         lengths = np.where(cut, limits, wanted).astype(np.int32)

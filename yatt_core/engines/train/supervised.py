@@ -1,0 +1,82 @@
+"""One supervised optimizer step: the mean loss over a batch's answer tokens.
+
+Consumes prompts with answers as tokens; changes the weights. Gradients and loss are added up over the ranks, so that every
+rank takes the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from yatt_core.data.columns import offsets_of
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.forward import Int64, PolicyForward, Sequences, assemble
+from yatt_core.engines.train.learner import counted_lengths
+from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.plan import plan_step
+from yatt_core.spec.model import WarmupSpec
+
+Int32 = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """Prompts with their reference answers as tokens; each answer ends as a response should. Keeps `Sequences`."""
+
+    prompt_tokens: Int32
+    prompt_offsets: Int64
+    response_tokens: Int32
+    response_offsets: Int64
+    loss_mask: Mask
+    media: tuple[tuple[str, ...], ...]
+
+
+def demonstrations_of(
+    questions: Sequence[Int32], answers: Sequence[Int32], masks: Sequence[Mask], media: tuple[tuple[str, ...], ...] = ()
+) -> Demonstrations:
+    """Questions with their answers, one row each. masks: which tokens of an answer count. media: of each question's images."""
+    return Demonstrations(
+        prompt_tokens=np.concatenate(questions),
+        prompt_offsets=offsets_of(np.array([len(tokens) for tokens in questions])),
+        response_tokens=np.concatenate(answers),
+        response_offsets=offsets_of(np.array([len(tokens) for tokens in answers])),
+        loss_mask=np.concatenate(masks),
+        media=media,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedStep:
+    """budget: most tokens of a micro-batch."""
+
+    forward: PolicyForward
+    optimizer: FlatAdamW
+    collective: Collective
+    budget: int
+
+    def take(self, batch: Sequences, rows: Int64, learning_rate: float) -> float:
+        """Learns from some rows of a batch, repeated ones too; returns the mean loss. Raises as `FlatAdamW.apply`."""
+        lengths = np.diff(batch.prompt_offsets) + np.diff(batch.response_offsets)
+        plan = plan_step(lengths, rows, self.collective.ranks, self.budget)
+        weight = 1.0 / float(counted_lengths(batch)[rows].sum())
+        self.optimizer.gradients.zero_()
+        total = torch.zeros((), dtype=torch.float64)
+        for indices in plan.parts[self.collective.rank]:
+            loss = -self.forward.log_probs(assemble(batch, indices), temperature=1.0).sum() * weight
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        self.collective.sum(self.optimizer.gradients)
+        mean_loss = float(self.collective.sum(total))
+        self.optimizer.apply(learning_rate, mean_loss)
+        return mean_loss
+
+
+def warmup_learning_rate(warmup: WarmupSpec, step: int) -> float:
+    """Rises linearly over `ramp_steps`, then stays; step counts from 1."""
+    return warmup.learning_rate * min(1.0, step / max(warmup.ramp_steps, 1))

@@ -1,0 +1,181 @@
+"""A judge of others, behind an OpenAI-compatible `chat/completions`.
+
+Consumes items; produces verdicts as all judgements of an item are there. One request a judgement, as many at once as the part
+allows; each is tried again with exponential backoff while trying may help. Keys come from the environment and are in no
+message, and so are the bodies of refusals, which may repeat what was sent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+
+import httpx
+
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.judges.completion import Completion, MalformedError, completion_of, question
+from yatt_core.judges.parsing import parser_of
+from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
+from yatt_core.spec.judges import EndpointPart
+
+LARGEST_ANSWER_BYTES = 4 << 20
+"""A longer answer counts as malformed."""
+
+Pending = dict[Future[Judgement], tuple[int, int]]
+"""Requests under way -> place of the item, number of the judgement."""
+
+
+class EndpointJudge:
+    """Asks one endpoint. Raises `ConfigurationError` where the variable that is to hold the key does not."""
+
+    def __init__(self, part: EndpointPart) -> None:
+        self._part, self._parse = part, parser_of(part.parse)
+        self._place = f"rewards.parts {part.name!r}: {part.url}"
+        limits = httpx.Limits(max_connections=part.max_concurrent, max_keepalive_connections=part.max_concurrent)
+        self._client = httpx.Client(
+            headers=_key_header(part), timeout=part.timeout_seconds, limits=limits, follow_redirects=False
+        )
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        return {"deterministic": self._part.seeded, "batch_invariant": self._part.seeded}
+
+    def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
+        """Verdicts in the order in which they are complete.
+
+        Raises `ConfigurationError` for an answer of 4xx that stays one, `InfrastructureError` once all attempts are used up.
+        """
+        stop = threading.Event()
+        found: list[list[Judgement | None]] = [[None] * len(item.seeds) for item in request.items]
+        failed: dict[int, str] = {}
+        with ThreadPoolExecutor(self._part.max_concurrent, thread_name_prefix="judge") as pool:
+            pending: Pending = {
+                pool.submit(self._ask, item, seed, stop): (place, number)
+                for place, item in enumerate(request.items)
+                for number, seed in enumerate(item.seeds)
+            }
+            try:
+                while pending:
+                    done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                    touched = []
+                    for future in done:
+                        place, number = pending.pop(future)
+                        touched.append(place)
+                        self._keep(future, found[place], number, failed, place)
+                    yield tuple(_complete(request.items, sorted(set(touched)), found, failed, pending))
+            finally:
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+
+    def _keep(
+        self,
+        future: Future[Judgement],
+        judgements: list[Judgement | None],
+        number: int,
+        failed: dict[int, str],
+        place: int,
+    ) -> None:
+        """Takes what a request gave: a judgement, or why the item cannot be judged."""
+        try:
+            judgements[number] = future.result()
+        except DataError as error:
+            failed[place] = f"data: {error}"
+
+    def _ask(self, item: JudgeItem, seed: int, stop: threading.Event) -> Judgement:
+        """One judgement, after as many attempts as it takes and the part allows. stop: nobody waits for it any more."""
+        body = question(self._part, item, seed)
+        for attempt in range(self._part.retries + 1):
+            answer = self._attempt(body)
+            if isinstance(answer, Completion):
+                return Judgement(answer.text, self._parse(answer.text), answer.tokens, answer.prompt_tokens)
+            reason, asked = answer
+            if asked is not None and asked > self._part.longest_wait_seconds:
+                raise InfrastructureError(f"{self._place}: {reason}; it wants to be left alone for {asked:g} s")
+            if attempt < self._part.retries and stop.wait(wait_before(self._part, attempt, asked)):
+                break
+        raise InfrastructureError(f"{self._place}: {reason}, {attempt + 1} times in a row")
+
+    def _attempt(self, body: Mapping[str, object]) -> Completion | tuple[str, float | None]:
+        """A completion; or why there is none yet, and how long the endpoint asks to wait."""
+        started = time.monotonic()
+        try:
+            with self._client.stream("POST", f"{self._part.url}/chat/completions", json=body) as response:
+                meaning, status = meaning_of(response.status_code), response.status_code
+                if meaning == "fine":
+                    return completion_of(self._read(response, started))
+                asked = asked_seconds(response.headers.get("retry-after"), datetime.now(UTC))
+        except httpx.TimeoutException:
+            return f"no answer within {self._part.timeout_seconds:g} s", None
+        except httpx.HTTPError as error:
+            return f"cannot be reached ({type(error).__name__})", None
+        except MalformedError as error:
+            return str(error), None
+        if meaning == "refused":
+            raise ConfigurationError(f"{self._place}: refused with {status} {_hint(self._part, status)}")
+        return f"answered {status}", asked
+
+    def _read(self, response: httpx.Response, started: float) -> bytes:
+        """The body, as long as it is neither too long nor too slow: httpx limits the wait for each part of it alone.
+
+        Raises `MalformedError`, `httpx.ReadTimeout`.
+        """
+        body = bytearray()
+        for part in response.iter_bytes():
+            body += part
+            if len(body) > LARGEST_ANSWER_BYTES:
+                raise MalformedError(f"an answer of more than {LARGEST_ANSWER_BYTES} bytes")
+            if time.monotonic() - started > self._part.timeout_seconds:
+                raise httpx.ReadTimeout("the whole answer", request=response.request)
+        return bytes(body)
+
+
+def _complete(
+    items: Sequence[JudgeItem],
+    touched: Sequence[int],
+    found: Sequence[Sequence[Judgement | None]],
+    failed: Mapping[int, str],
+    pending: Pending,
+) -> Iterator[Verdict]:
+    """Verdicts on those touched items of which nothing is under way any more."""
+    open_items = {place for place, _ in pending.values()}
+    for place in touched:
+        if place in open_items:
+            continue
+        if place in failed:
+            yield Verdict(items[place].number, (), failed[place])
+        else:
+            yield Verdict(items[place].number, tuple(judgement for judgement in found[place] if judgement is not None))
+
+
+def _key_header(part: EndpointPart) -> dict[str, str]:
+    if part.api_key_env is None:
+        return {}
+    key = os.environ.get(part.api_key_env, "").strip()
+    if not key:
+        raise ConfigurationError(
+            f"rewards.parts {part.name!r}: api_key_env: the environment variable {part.api_key_env} is not set; set it to the "
+            "endpoint's key, or leave api_key_env out"
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigurationError(
+            f"rewards.parts {part.name!r}: api_key_env: {part.api_key_env} holds no key that can be sent"
+        )
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _hint(part: EndpointPart, status: int) -> str:
+    """What to look at after a refusal."""
+    if status in (401, 403):
+        named = f"the key in {part.api_key_env}" if part.api_key_env else "whether it needs a key (api_key_env)"
+        return f"(not authorised); check {named}"
+    if status == 404:
+        return f"(not found); check url and model {part.model!r}"
+    if 300 <= status < 400:
+        return "(moved); redirects are not followed, write the address that it moved to"
+    return f"; check url, model {part.model!r} and what the endpoint takes (max_new_tokens, temperature, seeded)"

@@ -1,0 +1,86 @@
+"""The generative judge: a model behind the protocol of rollout engines is asked, and its answers are parsed.
+
+Consumes items; produces verdicts as the engine finishes them. With a deterministic engine a judgement is a function of the
+weights, the item and its seed alone, whatever else is judged with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from yatt_core.data.columns import offsets_of
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, Int32, RolloutEngine
+from yatt_core.judges.parsing import parser_of
+from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.judges.text import JudgeCodec
+from yatt_core.spec.judges import GenerativePart
+
+Asked = tuple[JudgeItem, Int32]
+"""An item with the tokens of its question."""
+
+
+class GenerativeJudge:
+    """One engine with a judge's weights, of the version that it holds."""
+
+    def __init__(self, part: GenerativePart, engine: RolloutEngine, codec: JudgeCodec) -> None:
+        self._part, self._engine, self._codec = part, engine, codec
+        self._parse = parser_of(part.parse)
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        invariant = self._engine.capabilities.get("batch_invariant", False)
+        return {"deterministic": invariant, "batch_invariant": invariant}
+
+    def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
+        """Verdicts as the engine finishes them; first those on items that cannot be asked. Raises as the engine does."""
+        questions = self._codec.encode(request.items)
+        refused = [
+            Verdict(item.number, (), f"data: {question}")
+            for item, question in zip(request.items, questions, strict=True)
+            if isinstance(question, str)
+        ]
+        if refused:
+            yield tuple(refused)
+        asked = [
+            (item, question)
+            for item, question in zip(request.items, questions, strict=True)
+            if not isinstance(question, str)
+        ]
+        for batch in self._batches(asked):
+            for piece in self._engine.stream(self._request(batch)):
+                yield () if piece is None else tuple(self._verdicts(batch, piece))
+
+    def _batches(self, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
+        """Items in their order, as many as the engine may judge at once; at least one."""
+        size = max(1, self._part.engine.max_concurrent // self._part.judgements)
+        for start in range(0, len(asked), size):
+            yield asked[start : start + size]
+
+    def _request(self, batch: Sequence[Asked]) -> GenerateRequest:
+        """The judgements of some items as one decode batch."""
+        return GenerateRequest(
+            prompts=[tokens for _, tokens in batch],
+            seeds=np.array([item.seeds for item, _ in batch], dtype=np.uint64),
+            max_new_tokens=self._part.max_new_tokens,
+            stop_tokens=self._codec.stop_tokens,
+            weight_version=self._engine.version,
+            temperature=self._part.temperature or 1.0,
+            greedy=self._part.temperature == 0.0,
+        )
+
+    def _verdicts(self, batch: Sequence[Asked], piece: GeneratePiece) -> Iterator[Verdict]:
+        """What was said of the items of a piece."""
+        offsets = offsets_of(piece.result.lengths.astype(np.int64))
+        row = 0
+        for place in piece.prompts:
+            item, question = batch[place]
+            judgements = []
+            for _ in item.seeds:
+                tokens = piece.result.tokens[offsets[row] : offsets[row + 1]]
+                answer = self._codec.decode(tokens)
+                judgements.append(Judgement(answer, self._parse(answer), len(tokens), len(question)))
+                row += 1
+            yield Verdict(item.number, tuple(judgements))

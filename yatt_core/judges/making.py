@@ -1,0 +1,143 @@
+"""The judges' models among a run's inputs: a trained one is made and trained there, a given folder is vouched for.
+
+Consumes the spec and the prompts that lie in the inputs' folder; produces `judges/NAME/` for each trained judge, and what the
+manifest says of every judge with a model. Called while the inputs' folder is not in its place yet, so that nothing half-made
+is ever used.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from yatt_core.data.model_folder import check_model_unchanged, describe_model, make_model
+from yatt_core.data.prompt_files import PromptFile
+from yatt_core.data.prompts import Prompt, apportion
+from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
+from yatt_core.errors import ConfigurationError
+from yatt_core.judges.protocol import JudgeItem
+from yatt_core.judges.template import filled_text
+from yatt_core.keys import stable_seed
+from yatt_core.spec.judges import GenerativePart, JudgePart, RewardModelPart, TrainedJudge
+from yatt_core.spec.model import ModelFolder
+from yatt_core.spec.parsing import YesNo
+from yatt_core.spec.run import RunSpec
+from yatt_core.tools.calls import last_turn
+
+JUDGES = "judges"
+"""Key of the manifest, and folder of the trained judges' models."""
+
+Facts = dict[str, Any]
+
+
+def judges_identity(spec: RunSpec) -> Facts:
+    """All of the spec that the judges' models depend on; empty without any."""
+    made: Facts = {}
+    for part in spec.rewards.judges:
+        model = _model_of(part)
+        if isinstance(part, GenerativePart) and isinstance(model, TrainedJudge):
+            fields = {"model", "template", "parse", "max_new_tokens"}
+            made[part.name] = part.model_dump(mode="json", include=fields)
+        elif model is not None:
+            made[part.name] = model.model_dump(mode="json")
+    return made
+
+
+def make_judges(spec: RunSpec, folder: Path, prompts: JudgePrompts) -> Facts:
+    """Makes the judges' models below the inputs' folder; returns what the manifest says of them.
+
+    Raises `ConfigurationError` for folders that cannot be used, `DataError` for prompts that a judge cannot learn from.
+    """
+    facts: Facts = {}
+    for part in spec.rewards.judges:
+        model = _model_of(part)
+        if isinstance(part, GenerativePart) and isinstance(model, TrainedJudge):
+            path = f"{JUDGES}/{part.name}"
+            facts[part.name] = {"path": path, **_train(spec, part, model, folder / path, prompts)}
+        elif isinstance(model, ModelFolder):
+            described = describe_model(Path(model.path).resolve())
+            facts[part.name] = {"path": described.model_path, "files": dict(described.model_files)}
+    return facts
+
+
+def check_judges(manifest: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` where a given folder has changed since the inputs were made."""
+    for made in manifest.get(JUDGES, {}).values():
+        if "files" in made:
+            check_model_unchanged(Path(made["path"]), made["files"])
+
+
+def judge_model_path(folder: Path, manifest: Mapping[str, Any], part: JudgePart) -> str | None:
+    """Where a judge's model lies, absolute; None for a judge without one. folder: of the inputs."""
+    made = manifest.get(JUDGES, {}).get(part.name)
+    return None if made is None else str((folder / made["path"]).resolve())
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePrompts:
+    """Files of the inputs. train: prompts, source after source; train_sizes: how many of each. probe: tasks to stop by."""
+
+    train: PromptFile
+    train_sizes: Sequence[int]
+    probe: PromptFile
+
+    def first(self, count: int, weights: Sequence[float]) -> list[Prompt]:
+        """The first training prompts of each source, as many as its share of count or as there are."""
+        starts = [0, *itertools.accumulate(self.train_sizes)]
+        return [
+            self.train[starts[source] + index]
+            for source, share in enumerate(apportion(count, weights))
+            for index in range(min(share, self.train_sizes[source]))
+        ]
+
+
+def _model_of(part: JudgePart) -> ModelFolder | TrainedJudge | None:
+    return part.model if isinstance(part, GenerativePart | RewardModelPart) else None
+
+
+def _train(
+    spec: RunSpec,
+    part: GenerativePart,
+    model: TrainedJudge,
+    folder: Path,
+    given: JudgePrompts,
+) -> Facts:
+    """Makes a judge with its tokenizer in a new folder and trains it."""
+    from yatt_core.judges.text import open_judge_codec
+    from yatt_core.judges.training import train_judge
+
+    weights = [source.weight for source in spec.data.sources]
+    prompts = given.first(model.training.demonstrations, weights)
+    characters = itertools.chain.from_iterable(file.column("text") for file in (given.train, given.probe))
+    tokenizer = train_tokenizer(model.network.tokenizer, _Questions(part, prompts), characters)
+    folder.mkdir(parents=True)
+    save_tokenizer(tokenizer, folder, model.network.max_positions)
+    make_model(model.network, tokenizer.get_vocab_size(), stable_seed(part.name, spec.seed), folder)
+    codec = open_judge_codec(str(folder), part.template, part.max_new_tokens)
+    assert isinstance(part.parse, YesNo)
+    for word in (part.parse.yes[0], part.parse.no[0]):
+        if (needed := len(codec.encode_answer(word)) - 1) > part.max_new_tokens:
+            raise ConfigurationError(
+                f"rewards.parts {part.name!r}: its answer {word!r} takes {needed} tokens, max_new_tokens is "
+                f"{part.max_new_tokens}; raise it, or choose shorter words"
+            )
+    return asdict(train_judge(part, model.training, spec.seed, prompts, list(given.probe), folder))
+
+
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """Filled-in templates with right answers, and the words of the judge's own, for the tokenizer; made when they are walked."""
+
+    part: GenerativePart
+    prompts: Sequence[Prompt]
+
+    def __iter__(self) -> Iterator[str]:
+        assert isinstance(self.part.parse, YesNo)
+        for prompt in self.prompts:
+            answer = last_turn(prompt.answer or "")
+            yield filled_text(self.part.template, JudgeItem(0, prompt.text, answer, answer, ()))
+            yield self.part.parse.yes[0]
+            yield self.part.parse.no[0]

@@ -1,0 +1,55 @@
+"""Builds the judge that a part of the spec describes; imports an engine's libraries only when it is wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.judges.protocol import Judge
+from yatt_core.spec.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TorchJudge, VirtualJudge
+
+
+def build_judge(part: JudgePart, model_path: str | None) -> Judge:
+    """The judge of a part, ready to be asked.
+
+    model_path: where its model lies (`making.judge_model_path`); None for a judge without one. Raises `ConfigurationError`
+    for a model that cannot be used, and for a key that is not in the environment.
+    """
+    match part:
+        case EndpointPart():
+            from yatt_core.judges.endpoint import EndpointJudge
+
+            return EndpointJudge(part)
+        case RewardModelPart():
+            from yatt_core.judges.reward_model import RewardModelJudge
+
+            return RewardModelJudge(part, _given(part.name, model_path))
+        case GenerativePart():
+            return _generative(part, part.engine, model_path)
+
+
+def _generative(part: GenerativePart, engine: TorchJudge | VirtualJudge, model_path: str | None) -> Judge:
+    match engine:
+        case VirtualJudge():
+            from yatt_core.engines.virtual.judge import VirtualJudgeEngine
+
+            return VirtualJudgeEngine(part, engine)
+        case TorchJudge():
+            from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+            from yatt_core.judges.generative import GenerativeJudge
+            from yatt_core.judges.text import open_judge_codec
+
+            path = _given(part.name, model_path)
+            codec = open_judge_codec(path, part.template, part.max_new_tokens)
+            torch_engine = TorchRolloutEngine(
+                path, engine.dtype, codec.longest, part.max_new_tokens, Path(path), folder_version=0
+            )
+            return GenerativeJudge(part, torch_engine, codec)
+
+
+def _given(name: str, model_path: str | None) -> str:
+    if model_path is None:
+        raise ConfigurationError(
+            f"rewards.parts {name!r}: its judge has a model, and no folder of it was made or given"
+        )
+    return model_path

@@ -1,0 +1,115 @@
+"""A reward model: a sequence classification head of one output, over prompt and response.
+
+Consumes items; produces verdicts of one judgement each, batch by batch. Only sequences of exactly the same length share a
+batch, so that nothing is padded or masked, and a filler ends each one (`rollout.decoding` tells why): in float32 a score
+does not depend on what else is judged, and is that of `transformers` for the text alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+
+from yatt_core.data.model_folder import read_config
+from yatt_core.data.text import TEMPLATE_DATE
+from yatt_core.data.tokenizer import load_tokenizer
+from yatt_core.engines.rollout.loading import load_classifier
+from yatt_core.errors import ConfigurationError, NumericError
+from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.judges.template import filled_text
+from yatt_core.spec.judges import RewardModelPart
+
+MINIMUM_TOKENS = 4
+"""Of a batch: matrices with fewer rows are added up in another order."""
+
+
+class RewardModelJudge:
+    """One model on one thread. Raises `ConfigurationError` for a folder that is no reward model of one output."""
+
+    def __init__(self, part: RewardModelPart, model_path: str) -> None:
+        # The order of additions, and so every bit, depends on the number of threads.
+        torch.set_num_threads(1)
+        self._part = part
+        self._model = load_classifier(model_path, part.dtype)
+        self._tokenizer = load_tokenizer(Path(model_path))
+        if part.template is None and self._tokenizer.chat_template is None:
+            raise ConfigurationError(
+                f"rewards.parts {part.name!r}: the tokenizer in {model_path} has no chat template; write a template"
+            )
+        positions = read_config(Path(model_path)).get("max_position_embeddings")
+        self._longest = part.max_tokens if positions is None else min(part.max_tokens, int(positions))
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        exact = self._part.dtype == "float32"
+        return {"deterministic": exact, "batch_invariant": exact}
+
+    def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
+        """Verdicts batch by batch, shortest sequences first. Raises `NumericError` for an output that is not finite."""
+        by_length: dict[int, list[tuple[JudgeItem, list[int]]]] = defaultdict(list)
+        refused = []
+        for item in request.items:
+            tokens = self._encode(item)
+            if isinstance(tokens, str):
+                refused.append(Verdict(item.number, (), f"data: {tokens}"))
+            else:
+                by_length[len(tokens)].append((item, tokens))
+        if refused:
+            yield tuple(refused)
+        for length in sorted(by_length):
+            rows = max(1, self._part.batch_tokens // length)
+            for start in range(0, len(by_length[length]), rows):
+                yield self._judged(by_length[length][start : start + rows])
+
+    def _judged(self, batch: Sequence[tuple[JudgeItem, list[int]]]) -> tuple[Verdict, ...]:
+        """Verdicts on items whose sequences are of one length."""
+        outputs = self._outputs([tokens for _, tokens in batch])
+        return tuple(
+            Verdict(item.number, (Judgement("", self._score(output), 0, len(tokens)),))
+            for (item, tokens), output in zip(batch, outputs, strict=True)
+        )
+
+    @torch.no_grad()
+    def _outputs(self, sequences: Sequence[list[int]]) -> list[float]:
+        """The head's output for each sequence."""
+        fillers = max(1, -(-MINIMUM_TOKENS // len(sequences[0])) - len(sequences))
+        ids = torch.tensor([*sequences, *[sequences[0]] * fillers])
+        logits: torch.Tensor = self._model(input_ids=ids).logits
+        outputs: list[float] = logits[: len(sequences), 0].float().tolist()
+        if not all(map(math.isfinite, outputs)):
+            raise NumericError(f"rewards.parts {self._part.name!r}: the reward model gives outputs that are not finite")
+        return outputs
+
+    def _score(self, output: float) -> float:
+        if self._part.score == "logit":
+            return output
+        # Of the side that cannot overflow.
+        return 1.0 / (1.0 + math.exp(-output)) if output >= 0 else math.exp(output) / (1.0 + math.exp(output))
+
+    def _encode(self, item: JudgeItem) -> list[int] | str:
+        """Tokens of prompt and response; or why there are none."""
+        tokens: list[int]
+        if self._part.template is not None:
+            tokens = list(self._tokenizer(filled_text(self._part.template, item))["input_ids"])
+        else:
+            try:
+                tokens = list(self._tokenizer(self._conversation(item), add_special_tokens=False)["input_ids"])
+            except TemplateError as error:
+                return f"the reward model's chat template refuses the conversation: {error}"
+        if len(tokens) > self._longest:
+            return f"prompt and response have {len(tokens)} tokens, the reward model has room for {self._longest}"
+        return tokens or "prompt and response have no tokens"
+
+    def _conversation(self, item: JudgeItem) -> str:
+        messages = [{"role": "user", "content": item.prompt}, {"role": "assistant", "content": item.response}]
+        rendered: Any = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE
+        )
+        return str(rendered)

@@ -1,0 +1,25 @@
+"""Templates of judges: text with placeholders, filled in without anything being run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from string import Formatter
+
+PROMPT, RESPONSE, ANSWER = "prompt", "response", "answer"
+
+
+def fields_of(template: str) -> frozenset[str]:
+    """The names of a template's placeholders. Raises `ValueError` for one that is more than a name, and for a lone brace."""
+    return frozenset(name for _, name in pieces_of(template) if name is not None)
+
+
+def pieces_of(template: str) -> Iterator[tuple[str, str | None]]:
+    """The template as pairs of literal text and the placeholder behind it; none behind the last text.
+
+    Raises `ValueError` as `fields_of`.
+    """
+    for text, name, form, conversion in Formatter().parse(template):
+        if name is not None and (form or conversion or not name.isidentifier()):
+            shown = f"{{{name}{'!' + conversion if conversion else ''}{':' + form if form else ''}}}"
+            raise ValueError(f"placeholder {shown} is more than a name; a brace is written {{{{ or }}}}")
+        yield text, name
