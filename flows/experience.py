@@ -25,7 +25,7 @@ from yatt_core.data.shard_log import damaged_shards, read_group_facts
 from yatt_core.data.telemetry import write_telemetry
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import InfrastructureError
-from yatt_core.keys import WorkKey
+from yatt_core.keys import WorkKey, wave_name
 from yatt_core.receipts import Admission, GroupFacts, PromptRef, ShardReceipt, ShardRef, ShardTask
 
 
@@ -208,6 +208,9 @@ def _make(
     keys = {shard: WorkKey(segment.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}
     tasks = [ShardTask(key, epoch, prompts[shard], iteration - 1) for shard, key in keys.items()]
     telemetry = {}
+    if tasks and segment.spec.rewards.judges:
+        samples = sum(len(task.prompts) for task in tasks) * segment.spec.rollout.samples_per_prompt
+        segment.fleet.begin_wave(wave_name(tasks[0].key), samples)
     try:
         for receipt in segment.fleet.collect(tasks):
             telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)

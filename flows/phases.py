@@ -7,7 +7,7 @@ not is done with the same keys and seeds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from db.commit import IterationCommit
 from db.metrics import RESULT, TIMING, Metric
@@ -23,6 +23,7 @@ from flows.metrics import (
     timing_metrics,
     tool_seconds,
 )
+from flows.placement import decide, record_outcome
 from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
@@ -33,7 +34,6 @@ from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.shard_log import sweep
 from yatt_core.data.telemetry import read_telemetry
 from yatt_core.errors import DataError
-from yatt_core.placement.policy import Telemetry
 from yatt_core.receipts import (
     EvaluateReceipt,
     PrepareReceipt,
@@ -64,26 +64,11 @@ def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
 
 
 @phase
-def place(segment: Segment, iteration: int) -> DecisionRow:
+def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
     """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
-    telemetry = Telemetry(
-        iteration,
-        segment.start.devices,
-        segment.spec.rollout.engine.instances,
-        segment.spec.trainer.engine.ranks,
-        dict(segment.last_seconds),
-    )
-    decision = segment.policy.plan(telemetry)
-    row = DecisionRow(
-        branch=segment.branch,
-        iteration=iteration,
-        seq=0,
-        inputs=asdict(telemetry),
-        decision={"mode": decision.mode, "roles": {name: list(roles) for name, roles in decision.roles.items()}},
-        prediction=dict(decision.prediction),
-        reason=decision.reason,
-    )
-    return segment.ledger.records.decision(segment.fence, row)
+    decision, conduct = decide(segment, iteration, state.placement)
+    segment.fleet.place(str(decision.decision["start"]), conduct)
+    return decision
 
 
 @phase
@@ -150,6 +135,7 @@ def commit(
     segment: Segment,
     iteration: int,
     state: ControlState,
+    decision: DecisionRow,
     experience: Experience,
     prepared: PrepareReceipt,
     update: UpdateReceipt,
@@ -176,8 +162,9 @@ def commit(
         sampling_average=experience.sampling.average_now,
         fingerprint=dict(update.fingerprint),
         reward_moments=prepared.reward_moments,
+        placement=decision.decision["state"],
     )
-    segment.record_outcome(iteration, seconds)
+    record_outcome(segment, iteration, experience, seconds)
     committed = _commit(segment, _scored(after, metrics), metrics, experience.digest)
     # What killed attempts left of this iteration; nothing of it can be asked for any more.
     sweep(segment.folder, segment.branch, iteration, [row.folder for row in experience.shards])

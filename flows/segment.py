@@ -32,9 +32,10 @@ from flows.stopping import StopRequests
 from yatt_core.cluster.client import Heartbeat
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.controllers.fleet import Fleet
+from yatt_core.controllers.pool import constants_known
 from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
-from yatt_core.placement.policy import Colocate
+from yatt_core.placement.registry import find_policy
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -84,7 +85,7 @@ class Segment:
         self.clock: Clock = clock or SystemClock()
         self.folder = home.run_folder(run)
         self.meter = BytesMeter()
-        self.policy = Colocate()
+        self.policy = find_policy(spec.placement, constants_known(spec))
         self.stops = StopRequests()
         self.deadlines = PhaseDeadlines(ledger, run, spec.recovery)
         self.seconds: dict[str, float] = {}
@@ -246,12 +247,6 @@ class Segment:
     def committed_iteration(self) -> int:
         """The last committed iteration; 0 also before the first."""
         return max(0, self.ledger.runs.find(self.run).iteration)
-
-    def record_outcome(self, iteration: int, seconds: Mapping[str, float]) -> None:
-        """Writes beside the iteration's placement decision what really happened; once, whoever commits first."""
-        decision = self.ledger.records.decisions(self.run, self.branch, iteration)[0]
-        if decision.outcome is None:
-            self.ledger.records.decision_outcome(self.fence, self.branch, iteration, decision.seq, dict(seconds))
 
     # -- the iteration's clock ----------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ def begin(segment: Segment, state: ControlState) -> ControlState:
 def iterate(segment: Segment, state: ControlState) -> ControlState:
     """One iteration: every phase in order, ended by its commit."""
     iteration = state.iteration + 1
-    place(segment, iteration)
+    decision = place(segment, iteration, state)
     experience = collect(segment, iteration, state)
     prepared = prepare(segment, iteration, state, experience)
     update = learn(segment, iteration, experience, prepared)
@@ -92,4 +92,4 @@ def iterate(segment: Segment, state: ControlState) -> ControlState:
     evaluation = evaluate(segment, iteration) if segment.evaluates(iteration) else None
     if segment.takes_snapshot(iteration):
         checkpoint(segment, iteration)
-    return commit(segment, iteration, state, experience, prepared, update, evaluation)
+    return commit(segment, iteration, state, decision, experience, prepared, update, evaluation)

@@ -69,13 +69,15 @@ class GroupFacts:
 class ShardWork:
     """What it took to make some samples and judge them, in tokens; an entry a sample, by prompt ordinal and sample.
 
-    ordinals: of their prompts. judged: by judgement, those of all judges behind one another, of each sample.
+    ordinals: of their prompts. judged: by judgement, those of all judges behind one another, of each sample. read: tokens that
+    judges read of it, once each.
     """
 
     ordinals: tuple[int, ...] = ()
     prompt_tokens: tuple[int, ...] = ()
     response_tokens: tuple[int, ...] = ()
     judged: tuple[tuple[int, ...], ...] = ()
+    read: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,7 @@ class ShardReceipt:
 
     group_digests: 32 bytes per prompt in order of ordinal. sums: additive statistics of the samples (class result).
     lengths are response tokens. timing: seconds by stage, and
-    `PEAK_BYTES` (class timing). adopted: found sealed, not made now. work: where judges take part, else empty; it decides
-    placements alone.
+    `PEAK_BYTES` (class timing). adopted: found sealed, not made now.
     """
 
     key: WorkKey
@@ -100,7 +101,6 @@ class ShardReceipt:
     timing: Mapping[str, float]
     adopted: bool = False
     groups: GroupFacts = GroupFacts()
-    work: ShardWork = ShardWork()
 
 
 @dataclass(frozen=True, slots=True)

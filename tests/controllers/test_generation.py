@@ -71,11 +71,12 @@ class Pool:
 
     @property
     def dispatcher(self) -> Any:
-        def acquire(epoch: int, owner: str, size: int) -> Reference:
+        def acquire(epoch: int, owner: str, size: int, role: str) -> Reference:
             self.asked.append(size)
             return Reference((len(self.asked), 0, self.engine))
 
-        calls = {"acquire": acquire, "release": self.released.append, "forget": self.forgotten.append}
+        calls: dict[str, Any] = {"acquire": acquire, "release": self.released.append, "forget": self.forgotten.append}
+        calls["progress"] = lambda number, ended: None
         return SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in calls.items()})
 
     @property

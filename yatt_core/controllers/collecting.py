@@ -143,6 +143,7 @@ class Collector:
             batch = self._open_batch(shard, number, rows)
             if (responses := shard.log.responses(number)) is None:
                 self._go_on(batch, stream)
+                self._score(batch, stream)
             else:
                 self._score_logged(batch, responses, stream)
             self._settle(batch, stream)

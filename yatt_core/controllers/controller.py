@@ -15,6 +15,7 @@ from yatt_core.cluster.presence import Presence
 from yatt_core.controllers.collecting import Collector, OpenBatch
 from yatt_core.controllers.generation import GenerationStream
 from yatt_core.controllers.in_flight import BytesInFlight
+from yatt_core.controllers.pool import judge_roles
 from yatt_core.data.inputs import Inputs, materialise
 from yatt_core.data.prompts import media_of
 from yatt_core.data.text import TextCodec, open_codec
@@ -70,11 +71,11 @@ class Controller:
         if not tasks:
             return
         inputs, codec = self._ready()
-        in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
+        in_flight, roles = BytesInFlight(self._spec.controllers.bytes_in_flight), judge_roles(self._spec)
         collector = Collector(self._spec, self._folder, inputs, codec, self._scorer, self._toolbox)
         with (
             self._presence.serving("collect", tasks[0].epoch),
-            GenerationStream[OpenBatch](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
+            GenerationStream[OpenBatch](self._dispatcher, self._name, self._presence.fence, in_flight, roles) as stream,
             log_context(iteration=tasks[0].key.iteration, phase="collect"),
         ):
             yield from collector.collect(tasks, stream)
@@ -103,7 +104,7 @@ class Controller:
                     stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
                     continue
                 for row, response in zip(rows, dialogue.responses, strict=True):
-                    score = self._scorer.score(prompts[row], response.text, 0, response.last_turn)
+                    score = self._scorer.measure(prompts[row], response.text, response.last_turn)
                     correct += score.correct
                     rewards[row] = score.total
         return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))

@@ -78,10 +78,10 @@ class DispatchQueue:
     """
 
     def __init__(
-        self, speeds: Sequence[float], limits: Mapping[str, Limits] | None = None, roles: str | None = None
+        self, speeds: Sequence[float], limits: Mapping[str, Limits] | None = None, roles: Sequence[str] | None = None
     ) -> None:
         given = roles or ROLLOUT * len(speeds)
-        self.instances = [PoolInstance(i, speed, given[i]) for i, speed in enumerate(speeds)]
+        self._instances = [PoolInstance(i, speed, given[i]) for i, speed in enumerate(speeds)]
         self.now = 0.0
         self.submitted = 0
         self._wave = ""
@@ -91,6 +91,11 @@ class DispatchQueue:
         self._held: dict[int, tuple[Ticket, int]] = {}
         self._switching: list[tuple[int, str]] = []
         self._numbers = 0
+
+    @property
+    def instances(self) -> list[PoolInstance]:
+        """The devices: those that roll out or judge, and may change between the two."""
+        return [instance for instance in self._instances if instance.role in (ROLLOUT, JUDGE)]
 
     # -- tickets ------------------------------------------------------------------------------------------------------
 
@@ -107,7 +112,7 @@ class DispatchQueue:
         for role, queue in self._queues.items():
             limits = self._limits.get(role, Limits())
             while queue:
-                free = [i for i in self.instances if i.role == role and i.admits(queue[0].size, limits)]
+                free = [i for i in self._instances if i.role == role and i.admits(queue[0].size, limits)]
                 if not free:
                     break
                 instance = min(free, key=lambda i: (i.outstanding / i.speed, i.index))
@@ -120,7 +125,7 @@ class DispatchQueue:
     def progress(self, number: int, ended: int) -> None:
         """So many more sequences of a granted batch have ended; unknown numbers (of a forgotten owner) are no error."""
         if number in self._held:
-            held = self.instances[self._held[number][1]].held
+            held = self._instances[self._held[number][1]].held
             held[number] = max(0, held[number] - ended)
 
     def release(self, number: int) -> None:
@@ -144,7 +149,7 @@ class DispatchQueue:
     def _drop(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             _, index = self._held.pop(number)
-            instance = self.instances[index]
+            instance = self._instances[index]
             instance.held.pop(number, None)
             self._leave_if_empty(instance)
 
@@ -160,27 +165,27 @@ class DispatchQueue:
 
     def is_lost(self, index: int) -> bool:
         """True from the report of an instance's death until it is replaced."""
-        return self.instances[index].lost
+        return self._instances[index].lost
 
     def fail(self, index: int) -> None:
         """An instance is dead: it gets no more, and all that it held is dropped."""
-        instance = self.instances[index]
+        instance = self._instances[index]
         instance.lost, instance.ready = True, False
         self._drop(list(instance.held))
 
     def renew(self, index: int) -> None:
         """A new instance stands in the place of an old one, whose batches are dropped; it begins with the old one's role."""
-        instance = self.instances[index]
+        instance = self._instances[index]
         self._drop(list(instance.held))
         role = instance.joining or instance.leaving or instance.role
         self._switching = [entry for entry in self._switching if entry[0] != index]
-        self.instances[index] = PoolInstance(index, instance.speed, role)
+        self._instances[index] = PoolInstance(index, instance.speed, role)
 
     def stranded(self) -> list[Ticket]:
         """Takes out what nobody is left to answer; empty while there is an instance."""
         stranded: list[Ticket] = []
         for role, queue in self._queues.items():
-            able = [i for i in self.instances if (i.role not in (ROLLOUT, JUDGE)) == (role not in (ROLLOUT, JUDGE))]
+            able = self.instances if role in (ROLLOUT, JUDGE) else [i for i in self._instances if i.role == role]
             if all(i.lost for i in able):
                 stranded += queue
                 queue.clear()
@@ -188,7 +193,7 @@ class DispatchQueue:
 
     def outstanding(self) -> list[int]:
         """Sequences under way by instance."""
-        return [instance.outstanding for instance in self.instances]
+        return [instance.outstanding for instance in self._instances]
 
     def waiting(self, role: str) -> int:
         """Sequences that wait for an instance of the role."""
@@ -224,7 +229,7 @@ class DispatchQueue:
     def drained(self) -> bool:
         """True from the wave's last rollout on."""
         return not self.unrolled and not self._queues.get(ROLLOUT) and not any(
-            i.outstanding for i in self.instances if i.role == ROLLOUT
+            i.outstanding for i in self._instances if i.role == ROLLOUT
         )
 
     def apply(self, action: Action) -> int:
@@ -232,7 +237,7 @@ class DispatchQueue:
 
         Raises `ConfigurationError` for one that this pool cannot do, which is a defect of the policy.
         """
-        instance = self.instances[action.instance]
+        instance = self._instances[action.instance]
         match action:
             case Switch() | HandOver():
                 able = instance.ready and not instance.leaving and not instance.lost and instance.role != action.role
@@ -250,7 +255,7 @@ class DispatchQueue:
 
     def assign(self, roles: str) -> None:
         """Names the roles at an iteration's start; who holds something goes over when that is done."""
-        for instance, role in zip(self.instances, roles, strict=False):
+        for instance, role in zip(self.instances, roles, strict=True):
             instance.intake = None
             current = instance.joining or instance.leaving or instance.role
             if instance.lost or current == role:
@@ -267,7 +272,7 @@ class DispatchQueue:
 
     def switched(self, index: int) -> None:
         """An instance has taken up its new role."""
-        instance = self.instances[index]
+        instance = self._instances[index]
         if instance.joining:
             instance.role, instance.joining, instance.ready = instance.joining, "", True
 
@@ -276,7 +281,7 @@ class DispatchQueue:
 
         Of use where a placement's conduct counted on less than there was to do, such as shards that are made once more.
         """
-        devices = [i for i in self.instances if i.role in (ROLLOUT, JUDGE) and not i.lost]
+        devices = [i for i in self.instances if not i.lost]
         for role in (ROLLOUT, JUDGE):
             if self.waiting(role) and not any(role in (i.role, i.leaving, i.joining) for i in devices):
                 able = [i for i in devices if i.ready and not i.leaving]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,17 @@ CONCURRENT_CALLS = 100_000
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class PlacementReport:
+    """What came of an iteration's placement. collect_s: from its start to the last judgement; judging_s: behind the last
+    rollouts of its waves; both on the engines' clock. actions: of the conduct, as log lines.
+    """
+
+    collect_s: float
+    judging_s: float
+    actions: list[dict[str, Any]]
+
+
 class Dispatcher:
     """Asynchronous actor; all calls run on one event loop, so the queue needs no lock."""
 
@@ -44,7 +56,8 @@ class Dispatcher:
         self._queue = DispatchQueue(speeds, dispatch_limits(spec), instance_roles(spec))
         self._engines: list[Any] = [None] * len(speeds)
         self._granted: dict[int, asyncio.Future[int]] = {}
-        self._clock, self._started = ScaledClock(getattr(spec.rollout.engine, "clock_factor", 1.0)), 0.0
+        self._clock = ScaledClock(getattr(spec.rollout.engine, "clock_factor", 1.0))
+        self._started = self._drained_at = self._judged_at = self._judging = 0.0
         self._period = self._clock.real_seconds(spec.placement.control_seconds)
         self._conduct: Conduct = Hold()
         self._actions: list[dict[str, Any]] = []
@@ -118,7 +131,8 @@ class Dispatcher:
     async def place(self, epoch: int, roles: str, conduct: Conduct) -> None:
         """An iteration begins with these roles, and goes on as the conduct says."""
         self._presence.fence.check(epoch)
-        self._conduct, self._actions, self._started = conduct, [], self._clock.now()
+        self._conduct, self._actions, self._judging = conduct, [], 0.0
+        self._started = self._judged_at = self._drained_at = self._clock.now()
         self._queue.assign(roles)
         self._was_drained = True
         self._carry_on(starting=True)
@@ -134,11 +148,14 @@ class Dispatcher:
     async def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """How many samples of a part of a wave are rolled out, and judged, in all."""
         self._queue.note(wave, part, rolled, judged)
+        if wave == self._queue.wave and not self._queue.unjudged:
+            self._judged_at = self._clock.now()
+            self._judging += self._judged_at - self._drained_at
         self._advance()
 
-    async def actions(self) -> list[dict[str, Any]]:
-        """What the conduct did in this iteration, as log lines."""
-        return self._actions
+    async def report(self) -> PlacementReport:
+        """What came of the iteration's placement so far."""
+        return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions))
 
     async def _tick(self, wave: str) -> None:
         """Acts every control period, until the wave ends or another begins."""
@@ -190,7 +207,7 @@ class Dispatcher:
     def _advance(self, acts: bool = True) -> None:
         """Grants what may go. acts: the conduct may have something to do as well."""
         if acts and not self._was_drained and self._queue.drained:
-            self._was_drained = True
+            self._was_drained, self._drained_at = True, self._clock.now()
             self._act(Moment.DRAINED)
             return
         self._carry_on(starting=False)

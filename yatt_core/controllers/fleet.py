@@ -28,6 +28,7 @@ from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.controllers.calls import ActorCalls
 from yatt_core.controllers.collection import collect
 from yatt_core.controllers.crew import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, Crew
+from yatt_core.controllers.dispatcher import PlacementReport
 from yatt_core.controllers.staffing import CONTROLLER
 from yatt_core.controllers.watchdog import find_abandoned
 from yatt_core.data.inputs import INPUTS, MANIFEST
@@ -245,10 +246,10 @@ class Fleet:
         """Says how many samples of a wave are to be rolled out and judged."""
         self._ask_dispatcher("begin_wave", self._epoch, wave, samples)
 
-    def actions(self) -> list[dict[str, Any]]:
-        """What the placement's conduct did in this iteration so far."""
-        actions: list[dict[str, Any]] = self._ask_dispatcher("actions")
-        return actions
+    def placement_report(self) -> PlacementReport:
+        """What came of the iteration's placement so far."""
+        report: PlacementReport = self._ask_dispatcher("report")
+        return report
 
     def usage(self) -> tuple[Usage, ...]:
         """The work of all instances since this was last asked."""

@@ -69,6 +69,11 @@ def pool_setting(spec: RunSpec) -> Setting:
     )
 
 
+def constants_known(spec: RunSpec) -> bool:
+    """Whether the engines' time constants are given, and need not be fitted."""
+    return isinstance(spec.rollout.engine, VirtualRollout) and spec.rollout.engine.continuous
+
+
 def virtual_constants(engine: VirtualRollout) -> EngineConstants:
     """The cost model's constants of a virtual engine."""
     return EngineConstants(

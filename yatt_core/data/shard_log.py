@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -32,7 +32,7 @@ from yatt_core.errors import DataError, FencedError
 from yatt_core.keys import WorkKey, iteration_folder, shard_folder
 from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
 from yatt_core.data.shard_work import shard_work
-from yatt_core.receipts import GroupFacts, ShardReceipt, ShardRef
+from yatt_core.receipts import GroupFacts, ShardReceipt, ShardRef, ShardWork
 
 JUDGEMENTS_FILE = "judgements.parquet"
 _log = logging.getLogger(__name__)
@@ -119,11 +119,11 @@ class ShardLog:
             durable.write_file(folder / JUDGEMENTS_FILE, contents[JUDGEMENTS_FILE])
         fields, sums = _facts(self._key, self._epoch, self._plan, table), sums_of(table)
         files = {name: entry_of_bytes(content) for name, content in contents.items()}
-        manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums}, files)
+        work = {} if judgements is None else {"work": asdict(shard_work(table, judgements))}
+        manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums, **work}, files)
         _remove_unnamed(folder)
         relative = str(folder.relative_to(self._run_folder))
-        work = shard_work(table, judgements)
-        return replace(_receipt(self._key, self._epoch, relative, manifest_sha256, fields, sums, timing), work=work)
+        return _receipt(self._key, self._epoch, relative, manifest_sha256, fields, sums, timing)
 
     def _append(self, batch: int, kind: str, table: pa.Table, labels: Mapping[str, str]) -> str:
         return write_chunk(_chunk_path(self._own_folder(), batch, kind), table, labels)
@@ -197,6 +197,15 @@ def read_group_facts(run_folder: Path, row: RecordedShard) -> GroupFacts:
     if "groups" not in fields:
         raise DataError(f"{run_folder / row.folder / MANIFEST}: tells nothing of its groups, an older version made it")
     return _groups(fields)
+
+
+def read_shard_work(run_folder: Path, row: RecordedShard) -> ShardWork:
+    """What a recorded shard's samples took, where judges took part; else nothing. Raises `DataError` as `read_group_facts`."""
+    work = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields.get("work", {})
+    columns = {name: tuple(values) for name, values in work.items()}
+    if "judged" in columns:
+        columns["judged"] = tuple(tuple(tokens) for tokens in columns["judged"])
+    return ShardWork(**columns)
 
 
 def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
@@ -303,10 +312,7 @@ def _adopt_folder(run_folder: Path, key: WorkKey, epoch: int, folder: str, plan:
         return None
     # Who sealed it may have died before its name was durable.
     durable.sync_folder(run_folder / folder)
-    receipt = _receipt(key, epoch, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
-    judgements = run_folder / folder / JUDGEMENTS_FILE
-    told = pq.read_table(judgements) if JUDGEMENTS_FILE in manifest.files else None
-    return replace(receipt, work=shard_work(table, told))
+    return _receipt(key, epoch, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
 
 
 def _remove_unnamed(folder: Path) -> None:

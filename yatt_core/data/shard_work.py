@@ -12,20 +12,22 @@ from yatt_core.data.columns import fixed_column, ragged_column
 from yatt_core.receipts import ShardWork
 
 
-def shard_work(table: pa.Table, judgements: pa.Table | None) -> ShardWork:
-    """The work of some samples. judgements: of the same samples; none where there are no judges, and then nothing is told."""
-    if judgements is None:
-        return ShardWork()
+def shard_work(table: pa.Table, judgements: pa.Table) -> ShardWork:
+    """The work of some samples. judgements: of the same samples."""
     judged: dict[tuple[int, int], list[int]] = {}
+    read: dict[tuple[int, int], int] = {}
     for row in judgements.select(["prompt_ordinal", "sample", "judgements"]).to_pylist():
-        tokens = judged.setdefault((row["prompt_ordinal"], row["sample"]), [])
-        tokens += [one["tokens"] for one in row["judgements"]]
+        place = (row["prompt_ordinal"], row["sample"])
+        judged.setdefault(place, []).extend(one["tokens"] for one in row["judgements"])
+        read[place] = read.get(place, 0) + max((one["prompt_tokens"] for one in row["judgements"]), default=0)
     ordinals, samples = fixed_column(table, "prompt_ordinal").tolist(), fixed_column(table, "sample").tolist()
+    places = list(zip(ordinals, samples, strict=True))
     return ShardWork(
         tuple(ordinals),
         _lengths(table, "prompt_tokens"),
         _lengths(table, "response_tokens"),
-        tuple(tuple(judged.get(place, ())) for place in zip(ordinals, samples, strict=True)),
+        tuple(tuple(judged.get(place, ())) for place in places),
+        tuple(read.get(place, 0) for place in places),
     )
 
 

@@ -40,7 +40,7 @@ class EndpointActor:
         with self._presence.serving("load", epoch):
             if self._judge is None:
                 self._judge = load_judges(self._spec, self._folder / INPUTS, [self._part])[self._part.name]
-        return self._identity
+        return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, self._part.kind)
 
     def judge(self, epoch: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Asks the endpoint, piece by piece while it works on the rest."""

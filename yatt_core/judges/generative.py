@@ -50,8 +50,9 @@ class GenerativeJudge:
             if not isinstance(question, str)
         ]
         for batch in self._batches(asked):
+            judgements: list[dict[int, Judgement]] = [{} for _ in batch]
             for piece in self._engine.stream(self._request(batch)):
-                yield () if piece is None else tuple(self._verdicts(batch, piece))
+                yield () if piece is None else tuple(self._verdicts(batch, judgements, piece))
 
     def _batches(self, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
         """Items in their order, as many as the engine may judge at once; at least one."""
@@ -71,16 +72,16 @@ class GenerativeJudge:
             greedy=self._part.temperature == 0.0,
         )
 
-    def _verdicts(self, batch: Sequence[Asked], piece: GeneratePiece) -> Iterator[Verdict]:
-        """What was said of the items of a piece."""
+    def _verdicts(
+        self, batch: Sequence[Asked], judgements: Sequence[dict[int, Judgement]], piece: GeneratePiece
+    ) -> Iterator[Verdict]:
+        """Takes the judgements in a piece; gives the verdicts on items that have all of theirs now."""
         offsets = offsets_of(piece.result.lengths.astype(np.int64))
-        row = 0
-        for place in piece.prompts:
+        for number, row in enumerate(piece.rows):
+            place, judgement = divmod(row, self._part.judgements)
             item, question = batch[place]
-            judgements = []
-            for _ in item.seeds:
-                tokens = piece.result.tokens[offsets[row] : offsets[row + 1]]
-                answer = self._codec.decode(tokens)
-                judgements.append(Judgement(answer, self._parse(answer), len(tokens), len(question)))
-                row += 1
-            yield Verdict(item.number, tuple(judgements))
+            tokens = piece.result.tokens[offsets[number] : offsets[number + 1]]
+            answer = self._codec.decode(tokens)
+            judgements[place][judgement] = Judgement(answer, self._parse(answer), len(tokens), len(question))
+            if len(judgements[place]) == len(item.seeds):
+                yield Verdict(item.number, tuple(judgements[place][n] for n in range(len(item.seeds))))

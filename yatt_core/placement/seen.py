@@ -72,8 +72,12 @@ class InstanceSeen(Protocol):
     ready: bool
     leaving: str
     joining: str
-    outstanding: int
     intake: int | None
+
+    @property
+    def outstanding(self) -> int:
+        """Sequences that it has and has not ended."""
+        ...
 
 
 class PoolSeen(Protocol):
@@ -81,8 +85,16 @@ class PoolSeen(Protocol):
 
     now: float
     submitted: int
-    unrolled: int
-    unjudged: int
+
+    @property
+    def unrolled(self) -> int:
+        """Samples of the wave that are still rolled out, or not begun."""
+        ...
+
+    @property
+    def unjudged(self) -> int:
+        """Samples of the wave that are not judged yet."""
+        ...
 
     @property
     def instances(self) -> Sequence[InstanceSeen]:

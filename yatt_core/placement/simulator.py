@@ -101,7 +101,9 @@ class Pool:
 
     def _judge_request(self, sample: Sample) -> Request:
         work, judge = sample.work, self.setting.judge
-        read = work.prompt + work.response + self.setting.tool_tokens * (len(work.turns) - 1)
+        read = work.read
+        if read is None:
+            read = work.prompt + work.response + self.setting.tool_tokens * (len(work.turns) - 1)
         context = read + judge.template_tokens
         tokens = read if judge.prefix_cache else context * len(work.judge)
         return Request(tokens, tuple(Stream(sample, n, length, context) for n, length in enumerate(work.judge)))

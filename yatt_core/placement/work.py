@@ -22,7 +22,10 @@ SURPLUS = 1.2
 
 @dataclass(frozen=True, slots=True)
 class SampleWork:
-    """turns: response tokens of each. waits: seconds of the tool calls between them. judge: tokens of each judgement."""
+    """turns: response tokens of each. waits: seconds of the tool calls between them. judge: tokens of each judgement.
+
+    read: tokens that the judge reads of the sample; None for prompt, turns and what tools said.
+    """
 
     group: int
     first: bool
@@ -30,6 +33,7 @@ class SampleWork:
     turns: tuple[int, ...]
     waits: tuple[float, ...]
     judge: tuple[int, ...]
+    read: int | None = None
 
     @property
     def response(self) -> int:

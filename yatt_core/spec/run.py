@@ -13,8 +13,9 @@ from yatt_core.spec.algorithm import AlgorithmSpec, GrpoSpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.data import DataSpec
 from yatt_core.spec.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
-from yatt_core.spec.judges import is_trained, judge_obstacles
+from yatt_core.spec.judges import EndpointPart, GenerativePart, VirtualJudge, is_trained, judge_obstacles
 from yatt_core.spec.model import ModelFromConfig, ModelSpec, WarmupSpec
+from yatt_core.spec.placement import PlacementSpec
 from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
 from yatt_core.spec.rollout import RolloutSpec
@@ -31,13 +32,6 @@ class ControllerSpec(SpecModel):
     """`run`: so many in all. `node`: so many on each living node; nodes that join or leave count from the next iteration."""
     bytes_in_flight: PositiveInt = 256 << 20
     """Most bytes of requests and expected answers that a controller has under way; a decode batch above it goes alone."""
-
-
-class PlacementSpec(SpecModel):
-    """Which role sits on which device."""
-
-    mode: Literal["colocate"] = "colocate"
-    """`colocate`: every phase has all devices, roles take turns."""
 
 
 class SnapshotSpec(SpecModel):
@@ -147,6 +141,7 @@ class RunSpec(SpecModel):
     def _contradictions(self) -> Iterator[str]:
         """What cannot be true at once, a line each that begins with the key to change."""
         yield from self._reward_mistakes()
+        yield from self._placement_mistakes()
         if self.virtual != (self.trainer.engine.kind == "virtual"):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
             yield f"rollout.engine and trainer.engine: both virtual or both real, not {kinds}"
@@ -187,6 +182,27 @@ class RunSpec(SpecModel):
             yield f"rewards.accuracy_part: {self.accuracy_part!r} is a judge; right would be one of the functions {functions}"
         if not self.data.probe and any(is_trained(judge) for judge in rewards.judges):
             yield "data.probe: a trained judge stops by its accuracy on probe tasks, so it needs some; write 1 or more"
+
+    def _placement_mistakes(self) -> Iterator[str]:
+        placement, engine = self.placement, self.rollout.engine
+        shares = any(not isinstance(judge, EndpointPart) for judge in self.rewards.judges)
+        if placement.mode != "colocate" and not shares:
+            yield (
+                f"placement.mode: {placement.mode} shares the devices between rollout and judges, and no part of rewards.parts "
+                "has a judge on them; write colocate"
+            )
+        if (placement.mode == "split") != (placement.judges is not None):
+            yield "placement.judges: how many instances judge belongs to placement.mode split, and has to be said there"
+        elif placement.judges is not None and placement.judges >= engine.instances:
+            yield (
+                f"placement.judges: {placement.judges} of {engine.instances} instances leave none to roll out; right would be "
+                f"at most {engine.instances - 1}, or more rollout.engine.instances"
+            )
+        if engine.continuous:
+            for judge in self.rewards.judges:
+                virtual = isinstance(judge, GenerativePart) and isinstance(judge.engine, VirtualJudge)
+                if not virtual and not isinstance(judge, EndpointPart):
+                    yield f"rewards.parts {judge.name!r}: beside virtual engines that batch continuously a judge is virtual too"
 
     def _unfit_sampling(self) -> Iterator[str]:
         sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt

@@ -41,7 +41,7 @@ class VirtualJudgeEngine:
             yield from self._judge_at_once(request.items[start : start + size])
 
     def _judge_at_once(self, items: tuple[JudgeItem, ...]) -> Iterator[tuple[Verdict, ...]]:
-        verdicts = [self._verdict(item) for item in items]
+        verdicts = [self.verdict(item) for item in items]
         self._clock.spend(self._engine.seconds_per_prompt_token * sum(v.judgements[0].prompt_tokens for v in verdicts))
         lengths = np.array([judgement.tokens for verdict in verdicts for judgement in verdict.judgements])
         ends = [max(judgement.tokens for judgement in verdict.judgements) for verdict in verdicts]
@@ -53,7 +53,7 @@ class VirtualJudgeEngine:
             spent = until
             yield tuple(verdict for verdict, end in zip(verdicts, ends, strict=True) if end == step)
 
-    def _verdict(self, item: JudgeItem) -> Verdict:
+    def verdict(self, item: JudgeItem) -> Verdict:
         """Without parsing: what it would have written is its score."""
         digest = hashlib.sha256(f"{item.prompt}\0{item.response}".encode()).digest()
         seeds = np.array(item.seeds, np.uint64) ^ np.frombuffer(digest[:8], "<u8")

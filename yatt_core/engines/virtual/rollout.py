@@ -70,14 +70,14 @@ class VirtualRolloutEngine:
         Raises `InfrastructureError` for another version than it holds, `DataError` for an empty prompt.
         """
         started = time.perf_counter()
-        answer = self._answer(request)
+        answer = self.answer(request)
         self._clock.spend(self._duration(answer.lengths, request.max_new_tokens))
         return replace(answer, seconds=time.perf_counter() - started)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """The same, response by response as the decode steps finish them. Raises like `generate`."""
         started = time.perf_counter()
-        answer = self._answer(request)
+        answer = self.answer(request)
         ends = answer.lengths
         spent = 0.0
         for step in np.unique(ends).tolist():
@@ -87,7 +87,7 @@ class VirtualRolloutEngine:
             yield cut_piece(answer, np.flatnonzero(ends == step), finished - started)
             started = finished
 
-    def _answer(self, request: GenerateRequest) -> GenerateResult:
+    def answer(self, request: GenerateRequest) -> GenerateResult:
         """The responses, in no time. Raises as `generate` says."""
         if request.weight_version != self._version or self._version < 0:
             raise InfrastructureError(

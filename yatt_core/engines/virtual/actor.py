@@ -1,0 +1,157 @@
+"""The Ray actor around a virtual instance that batches continuously: it takes requests in while it works on others.
+
+Consumes decode batches and questions to judges from controllers, packed weights from the trainer's first rank; produces
+responses and verdicts as the cost model of placement lets them end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+
+from yatt_core.cluster.presence import Presence
+from yatt_core.controllers.pool import instance_speeds, virtual_constants, virtual_judge_constants
+from yatt_core.data.packed import PackedArrays
+from yatt_core.engines.pieces import cut_piece
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest
+from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.engines.virtual.judge import VirtualJudgeEngine
+from yatt_core.engines.virtual.live import LiveInstance
+from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
+from yatt_core.judges.protocol import JudgeItem, JudgeRequest, Verdict
+from yatt_core.logs import actor_logs
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.instance import Request, Sample, Stream
+from yatt_core.placement.seen import Usage
+from yatt_core.placement.work import SampleWork
+from yatt_core.receipts import ActorIdentity, SyncReceipt
+from yatt_core.spec import RunSpec
+from yatt_core.spec.judges import GenerativePart, VirtualJudge
+from yatt_core.spec.rollout import VirtualRollout
+
+HOLD_SECONDS = 0.02
+"""What ends within this time travels together."""
+_NOBODY = Sample(SampleWork(0, False, 0, (1,), (), ()))
+
+
+class ContinuousActor:
+    """One instance of the pool; asynchronous, so that any number of calls may be under way."""
+
+    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
+        self._spec = RunSpec.model_validate_json(spec_json)
+        engine = self._spec.rollout.engine
+        assert isinstance(engine, VirtualRollout)
+        self._instance, self._settings = instance, engine
+        self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", epoch)
+        self._presence = Presence(
+            Path(run_folder), f"rollout-{instance}", epoch, self._spec.recovery.grace_seconds
+        )
+        self._clock = ScaledClock(engine.clock_factor)
+        self._engine = VirtualRolloutEngine(engine, self._spec.seed, self._clock)
+        self._judges = {
+            part.name: (part, VirtualJudgeEngine(part, part.engine, self._clock))
+            for part in self._spec.rewards.judges
+            if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge)
+        }
+        self._live = LiveInstance(instance, instance_speeds(self._spec)[instance], self._clock)
+        self._role = self._started_with = ROLLOUT
+        self._serve()
+
+    async def load(self, epoch: int, model_path: str) -> ActorIdentity:
+        """Says who it is; there is no model to load."""
+        self._presence.fence.check(epoch)
+        capabilities = {**self._engine.capabilities, "continuous": True}
+        return ActorIdentity(
+            self._identity.name, self._identity.pid, self._identity.node, self._settings.kind, capabilities
+        )
+
+    async def version(self, epoch: int) -> int:
+        """Version of the weights it holds; -1 while they are undefined."""
+        self._presence.fence.check(epoch)
+        return self._engine.version
+
+    async def update(self, epoch: int, packed: PackedArrays, version: int) -> SyncReceipt:
+        """Takes the weights of a version."""
+        self._presence.fence.check(epoch)
+        started = time.monotonic()
+        self._engine.update_weights(packed.arrays(), version)
+        return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
+
+    async def generate(self, epoch: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece]:
+        """Answers a decode batch, response by response as the instance ends them. Raises as the engine's `generate`."""
+        self._presence.fence.check(epoch)
+        answer, started = self._engine.answer(request), time.monotonic()
+        samples, ended = request.seeds.shape[1], asyncio.Queue[int]()
+        for row, length in enumerate(answer.lengths.tolist()):
+            prompt = len(request.prompts[row // samples])
+            stream = Stream(_NOBODY, row, length, prompt)
+            # The prompt's other samples find it in the prefix cache.
+            tokens = prompt if row % samples == 0 else 0
+            self._live.submit(Request(tokens, (stream,)), lambda stream: ended.put_nowait(stream.number))
+        left = len(answer.lengths)
+        while left:
+            rows = await _gathered(ended)
+            left -= len(rows)
+            yield cut_piece(answer, np.array(sorted(rows)), time.monotonic() - started)
+            started = time.monotonic()
+
+    async def judge(self, epoch: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
+        """Judges responses, each as its last judgement ends."""
+        self._presence.fence.check(epoch)
+        ended, open_judgements = asyncio.Queue[int](), dict[int, int]()
+        verdicts = {item.number: self._submit_item(part, item, ended) for item in request.items}
+        open_judgements = {number: len(verdict.judgements) for number, verdict in verdicts.items()}
+        while verdicts:
+            done = []
+            for number in await _gathered(ended):
+                open_judgements[number] -= 1
+                if not open_judgements[number]:
+                    done.append(verdicts.pop(number))
+            if done:
+                yield tuple(done)
+
+    def _submit_item(self, part: str, item: JudgeItem, ended: asyncio.Queue[int]) -> Verdict:
+        """An item is one request: its text is read once for all of its judgements."""
+        verdict = self._judges[part][1].verdict(item)
+        read = verdict.judgements[0].prompt_tokens
+        streams = tuple(Stream(_NOBODY, item.number, one.tokens, read) for one in verdict.judgements)
+        self._live.submit(Request(read, streams), lambda stream: ended.put_nowait(stream.number))
+        return verdict
+
+    async def switch(self, epoch: int, role: str, starting: bool) -> None:
+        """Takes up another role, after the time that this takes; for the one that it started the iteration before with, none."""
+        self._presence.fence.check(epoch)
+        if not starting:
+            seconds = self._settings.switch_seconds
+        else:
+            seconds = 0.0 if role == self._started_with else self._settings.repartition_seconds
+            self._started_with = role
+        await asyncio.sleep(self._clock.real_seconds(seconds))
+        self._role = role
+        self._serve()
+
+    async def usage(self, epoch: int) -> tuple[Usage, ...]:
+        """The work since this was last asked."""
+        self._presence.fence.check(epoch)
+        return self._live.usage()
+
+    def _serve(self) -> None:
+        constants = virtual_constants(self._settings)
+        if self._role == JUDGE:
+            part, _ = next(iter(self._judges.values()))
+            assert isinstance(part.engine, VirtualJudge)
+            constants = virtual_judge_constants(part.engine)
+        self._live.serve(self._role, constants)
+
+
+async def _gathered(ended: asyncio.Queue[int]) -> list[int]:
+    """What has ended: waits for the first, and a moment for those that come with it."""
+    numbers = [await ended.get()]
+    await asyncio.sleep(HOLD_SECONDS)
+    while not ended.empty():
+        numbers.append(ended.get_nowait())
+    return numbers

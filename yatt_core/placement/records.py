@@ -1,0 +1,69 @@
+"""Settings and telemetry as plain JSON values: what a decision was made from is kept, and can be planned with again.
+
+Numbers come back as the same bits, so that a policy that is given its recorded inputs makes its recorded decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from yatt_core.placement.seen import IterationTelemetry, Setting, Usage
+from yatt_core.placement.work import SampleWork, WaveWork
+from yatt_core.placement.workload import EngineConstants, SwitchCosts
+from yatt_core.spec.base import SpecModel
+
+_MODELS: dict[str, type[SpecModel]] = {"rollout": EngineConstants, "judge": EngineConstants, "switch": SwitchCosts}
+
+
+def setting_to_json(setting: Setting) -> dict[str, Any]:
+    """A setting's fields."""
+    values = {field.name: getattr(setting, field.name) for field in fields(setting)}
+    return {
+        name: value.model_dump(mode="json") if name in _MODELS else list(value) if name == "speeds" else value
+        for name, value in values.items()
+    }
+
+
+def setting_from_json(values: Mapping[str, Any]) -> Setting:
+    """The setting of such fields."""
+    models: dict[str, Any] = {name: kind.model_validate(values[name]) for name, kind in _MODELS.items()}
+    return Setting(**{**values, **models, "speeds": tuple(values["speeds"])})
+
+
+def telemetry_to_json(telemetry: IterationTelemetry) -> dict[str, Any]:
+    """An iteration's work, column by column, and what it took."""
+    return {
+        "roles": telemetry.roles,
+        "waves": [_wave_to_json(wave) for wave in telemetry.waves],
+        "usage": [asdict(usage) for usage in telemetry.usage],
+        "collect_s": telemetry.collect_s,
+        "judging_s": telemetry.judging_s,
+    }
+
+
+def telemetry_from_json(values: Mapping[str, Any]) -> IterationTelemetry:
+    """The telemetry of such values."""
+    return IterationTelemetry(
+        values["roles"],
+        tuple(_wave_from_json(wave) for wave in values["waves"]),
+        tuple(Usage(**usage) for usage in values["usage"]),
+        values["collect_s"],
+        values["judging_s"],
+    )
+
+
+def _wave_to_json(wave: WaveWork) -> dict[str, Any]:
+    columns = {field.name: [getattr(sample, field.name) for sample in wave.samples] for field in fields(SampleWork)}
+    return {"valid": list(wave.valid), "samples": columns}
+
+
+def _wave_from_json(values: Mapping[str, Any]) -> WaveWork:
+    names = list(values["samples"])
+    rows = zip(*(values["samples"][name] for name in names), strict=True)
+    samples: list[dict[str, Any]] = [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in zip(names, row, strict=True)}
+        for row in rows
+    ]
+    return WaveWork(tuple(SampleWork(**sample) for sample in samples), tuple(values["valid"]))

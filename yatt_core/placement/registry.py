@@ -1,0 +1,38 @@
+"""Finds placement policies: those that come with YATT, and entry points of the group `yatt.placement`.
+
+A policy of one's own is a class with one method (`seen.PlacementPolicy`); its entry point is called with the spec's section
+`placement` and returns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.installed import failure_text, find_function
+from yatt_core.placement.dynamic import Dynamic
+from yatt_core.placement.fixed import ColocatePool, SplitPool
+from yatt_core.placement.seen import PlacementPolicy
+from yatt_core.spec.placement import PlacementSpec
+
+GROUP = "yatt.placement"
+
+
+def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPolicy:
+    """The policy of a spec. constants_known: the engines tell their time constants, so that none has to be fitted.
+
+    Raises `ConfigurationError` for an unknown name, with the nearest ones.
+    """
+    own: dict[str, Callable[[], PlacementPolicy]] = {
+        "colocate": ColocatePool,
+        "split": lambda: SplitPool(placement.judges or 1),
+        "dynamic": lambda: Dynamic(fit=not constants_known),
+    }
+    if placement.mode in own:
+        return own[placement.mode]()
+    place = f"placement.mode: {placement.mode!r} is none of {', '.join(own)}, and"
+    policy = find_function(placement.mode, GROUP, place)(placement)
+    if not callable(getattr(policy, "plan", None)):
+        raise ConfigurationError(f"placement.mode: {placement.mode!r} gives {failure_text(TypeError(policy))}, not a policy")
+    found: PlacementPolicy = policy
+    return found
