@@ -11,11 +11,13 @@ import numpy as np
 
 from tests.spec.trees import spec
 from yatt_core.controllers.collecting import Collector
-from yatt_core.controllers.stream import Arrival
+from yatt_core.controllers.stream import Arrival, Judged
 from yatt_core.data.prompts import Prompt
 from yatt_core.data.text import open_codec
 from yatt_core.engines.protocol import GenerateRequest
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
+from yatt_core.judges.protocol import JudgeItem, JudgeRequest
+from yatt_core.judges.registry import build_judge
 from yatt_core.keys import WorkKey
 from yatt_core.receipts import PromptRef, ShardReceipt, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
@@ -52,7 +54,10 @@ def spec_with(*tools: dict[str, Any], **changes: Any) -> RunSpec:
 
 
 class LocalStream:
-    """Decode batches answered one after another, response by response, by a virtual engine here. asked: all requests, in order."""
+    """Decode batches answered one after another, response by response, by a virtual engine here; judges answer at once.
+
+    asked: all requests, in order. judged: all items that judges were asked about, by part. notes: what the dispatcher was told.
+    """
 
     peak_bytes = 0
 
@@ -61,21 +66,40 @@ class LocalStream:
         self._engine = VirtualRolloutEngine(engine, made.seed)
         self._engine.update_weights({"state": np.zeros(4, np.uint8)}, 0)
         self._queue: list[tuple[Any, GenerateRequest]] = []
+        self._questions: list[tuple[Any, str, JudgeRequest]] = []
+        self._judges = {part.name: build_judge(part, None) for part in made.rewards.judges}
         self.asked: list[GenerateRequest] = []
+        self.judged: list[tuple[str, JudgeItem]] = []
+        self.notes: dict[tuple[str, str], tuple[int, int]] = {}
 
     def submit(self, tag: Any, request: GenerateRequest) -> None:
         self._queue.append((tag, request))
         self.asked.append(request)
 
-    def arrivals(self) -> Iterator[Arrival[Any]]:
+    def submit_judging(self, tag: Any, part: str, request: JudgeRequest) -> None:
+        self._questions.append((tag, part, request))
+        self.judged += [(part, item) for item in request.items]
+
+    def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
+        self.notes[wave, part] = (rolled, judged)
+
+    def arrivals(self) -> Iterator[Arrival[Any] | Judged[Any]]:
         number = 0
+        yield from self._verdicts()
         while self._queue:
             tag, request = self._queue.pop(0)
             missing = set(range(request.seeds.size))
             for piece in self._engine.stream(request):
                 missing.difference_update(piece.rows)
                 yield Arrival(number, tag, piece, complete=not missing)
+                yield from self._verdicts()
             number += 1
+
+    def _verdicts(self) -> Iterator[Judged[Any]]:
+        while self._questions:
+            tag, part, request = self._questions.pop(0)
+            for verdicts in self._judges[part].judge(request):
+                yield Judged(tag, part, verdicts)
 
 
 class FewPrompts:

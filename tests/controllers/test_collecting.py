@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.controllers.local import LocalStream, collect, digests, spec_with, tool
-from yatt_core.controllers.stream import Arrival
+from yatt_core.controllers.stream import Arrival, Judged
 from yatt_core.data import turn_log
 from yatt_core.data.batch import load_table
 from yatt_core.data.shard_log import ShardLog
@@ -230,9 +230,10 @@ class Watched(LocalStream):
         super().__init__(made)
         self._notes, self._stop = notes, stop
 
-    def arrivals(self) -> Iterator[Arrival[Any]]:
+    def arrivals(self) -> Iterator[Arrival[Any] | Judged[Any]]:
         complete = 0
         for arrival in super().arrivals():
+            assert isinstance(arrival, Arrival)
             if complete == self._stop:
                 return
             complete += arrival.complete

@@ -277,17 +277,16 @@ class DispatchQueue:
             instance.role, instance.joining, instance.ready = instance.joining, "", True
 
     def unserved(self) -> list[Action]:
-        """What has to happen so that nobody waits for ever: a role that is waited for gets an instance that is free of work.
+        """What has to happen where all stands still: a role that is waited for, and that nobody has, gets all that is idle.
 
         Of use where a placement's conduct counted on less than there was to do, such as shards that are made once more.
         """
         devices = [i for i in self.instances if not i.lost]
+        if any(i.held or not i.ready or i.leaving for i in devices):
+            return []
         for role in (ROLLOUT, JUDGE):
-            if self.waiting(role) and not any(role in (i.role, i.leaving, i.joining) for i in devices):
-                able = [i for i in devices if i.ready and not i.leaving]
-                if able:
-                    chosen = min(able, key=lambda i: (i.outstanding, i.index))
-                    return [HandOver(chosen.index, role, False) if chosen.outstanding else Switch(chosen.index, role)]
+            if self.waiting(role) and not any(i.role == role for i in devices):
+                return [Switch(i.index, role) for i in devices]
         return []
 
     def _leave_if_empty(self, instance: PoolInstance) -> None:

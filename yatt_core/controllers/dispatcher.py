@@ -31,6 +31,8 @@ from yatt_core.spec import RunSpec
 CONCURRENT_CALLS = 100_000
 """Every decode batch that waits for an engine is a call under way; a release must never wait behind them."""
 
+STANDSTILL_SECONDS = 1.0
+
 log = logging.getLogger(__name__)
 
 
@@ -73,6 +75,8 @@ class Dispatcher:
                 self._engines[index] = engine
                 self._queue.renew(index)
         self._advance()
+        if not self._background:
+            self._spawn(self._watch())
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -128,14 +132,16 @@ class Dispatcher:
 
     # -- placement ----------------------------------------------------------------------------------------------------
 
-    async def place(self, epoch: int, roles: str, conduct: Conduct) -> None:
-        """An iteration begins with these roles, and goes on as the conduct says."""
+    async def place(self, epoch: int, roles: str, conduct: Conduct, starting: bool) -> None:
+        """The devices get these roles, and go on as the conduct says. starting: an iteration begins with them."""
         self._presence.fence.check(epoch)
-        self._conduct, self._actions, self._judging = conduct, [], 0.0
-        self._started = self._judged_at = self._drained_at = self._clock.now()
+        self._conduct, self._was_drained = conduct, True
+        if starting:
+            self._actions, self._judging = [], 0.0
+            self._started = self._judged_at = self._drained_at = self._clock.now()
         self._queue.assign(roles)
-        self._was_drained = True
-        self._carry_on(starting=True)
+        self._carry_on(starting)
+        self._advance()
 
     async def begin_wave(self, epoch: int, wave: str, samples: int) -> None:
         """So many samples of a wave are to be rolled out and judged."""
@@ -165,6 +171,18 @@ class Dispatcher:
                 return
             self._act(Moment.TICK)
 
+    async def _watch(self) -> None:
+        """Ends a standstill that no conduct ends, once it has lasted."""
+        stood_still = False
+        while True:
+            await asyncio.sleep(STANDSTILL_SECONDS)
+            actions = self._queue.unserved()
+            if actions and stood_still:
+                log.warning("nobody serves what waits; %d instances change their role", len(actions))
+                self._apply(actions)
+                self._advance(acts=False)
+            stood_still = bool(actions)
+
     def _act(self, moment: Moment) -> None:
         self._queue.now = self._clock.now() - self._started
         actions = list(self._conduct.act(moment, self._queue))
@@ -174,7 +192,6 @@ class Dispatcher:
             self._advance(acts=False)
             actions = [action for action in actions if not isinstance(action, Intake)]
         self._apply(actions)
-        self._apply(self._queue.unserved())
         self._advance(acts=False)
 
     def _apply(self, actions: Any) -> None:

@@ -35,6 +35,8 @@ from yatt_core.data.inputs import INPUTS, MANIFEST
 from yatt_core.engines.train.actor import RankStanding
 from yatt_core.errors import InfrastructureError, StuckError
 from yatt_core.keys import WorkKey
+from yatt_core.placement.actions import ROLLOUT as ROLLING
+from yatt_core.placement.fixed import Hold
 from yatt_core.placement.seen import Conduct, Usage
 from yatt_core.receipts import (
     BatchTask,
@@ -240,7 +242,7 @@ class Fleet:
 
     def place(self, roles: str, conduct: Conduct) -> None:
         """Gives the devices their roles at an iteration's start, and the conduct that it goes on with."""
-        self._ask_dispatcher("place", self._epoch, roles, conduct)
+        self._ask_dispatcher("place", self._epoch, roles, conduct, True)
 
     def begin_wave(self, wave: str, samples: int) -> None:
         """Says how many samples of a wave are to be rolled out and judged."""
@@ -298,6 +300,8 @@ class Fleet:
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Greedy answers to the held-out tasks, spread over the controllers."""
+        everyone = ROLLING * len(self._engines)
+        self._ask_dispatcher("place", self._epoch, everyone, Hold(), False)
         count = len(self._controllers)
         bounds = [held_out * i // count for i in range(count + 1)]
         keys = [WorkKey(run, self._branch, iteration, "evaluate", shard=i) for i in range(count)]
