@@ -22,7 +22,7 @@ from yatt_core.controllers.pool import dispatch_limits, instance_roles, instance
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import Action, Intake, action_line
+from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, action_line
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
@@ -204,6 +204,7 @@ class Dispatcher:
 
     async def _switch(self, index: int, role: str, starting: bool) -> None:
         """Has an instance take up another role."""
+        log.info("rollout-%d goes over to %s", index, ROLE_NAMES[role])
         try:
             await self._engines[index].switch.remote(self._presence.fence.epoch, role, starting)
         except ray.exceptions.RayError as error:
@@ -211,6 +212,7 @@ class Dispatcher:
             log.warning("rollout-%d did not take up another role: %s", index, error)
             self._queue.fail(index)
         else:
+            log.info("rollout-%d has gone over to %s", index, ROLE_NAMES[role])
             self._queue.switched(index)
         self._act(Moment.SWITCHED)
 
