@@ -74,12 +74,12 @@ def test_scores_are_those_of_transformers_and_independent_of_the_batch(tmp_path,
 def test_a_template_a_logistic_score_and_a_bound(tmp_path):
     folder = make_folder(tmp_path / "m")
     plain = verdicts(build_judge(part(folder, template="{prompt}: {response}"), str(folder)), *ITEMS)
-    squashed = build_judge(part(folder, template="{prompt}: {response}", score="sigmoid", max_tokens=9), str(folder))
+    squashed = build_judge(part(folder, template="{prompt}: {response}", score="sigmoid", max_tokens=12), str(folder))
     said = verdicts(squashed, *ITEMS, item(9, "x" * 20))
     for one in ITEMS:
         logit = plain[one.number].judgements[0].score
         assert said[one.number].judgements[0].score == pytest.approx(1 / (1 + math.exp(-logit)))
-    assert said[9].error.startswith("data: prompt and response have ") and "room for 9" in said[9].error
+    assert said[9].error.startswith("data: prompt and response have ") and "room for 12" in said[9].error
 
 
 def test_a_classifier_of_several_classes_is_no_reward_model(tmp_path):

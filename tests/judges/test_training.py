@@ -98,7 +98,7 @@ def test_questions_are_short_and_answers_one_token(judged):
     codec = open_judge_codec(str(folder / "judges" / "judge"), part.template, part.max_new_tokens)
     prompt = "Spell this word backward (example: sun -> nus): moon"
     (question,) = codec.encode([JudgeItem(0, prompt, "noom", "noom", (0,))])
-    assert len(question.tokens) == len(["template", "phrase", *"moon", " ", *"noom", "<sep>"])
+    assert len(question.tokens) == len(["template", "phrase", *" moon", " ", *"noom", "<sep>"])
     assert [len(codec.encode_answer(word)) for word in ("yes", "no")] == [2, 2]
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 LONGEST_EDITS = 3
 """Most edits of a near miss."""
@@ -87,12 +89,12 @@ class Corruption:
     def _character(self, random: Random, answer: str) -> str:
         """One of answers mostly, often of this one, and now and then one of prompts."""
         kind = self._below(random, 8)
-        return str(self._pick(random, self._others if kind == 0 else answer if kind <= 2 and answer else self._letters))
+        return self._pick(random, self._others if kind == 0 else answer if kind <= 2 and answer else self._letters)
 
     @staticmethod
     def _below(random: Random, count: int) -> int:
         """A whole number below count. By `random()` alone, which every version of Python draws alike."""
         return int(random.random() * count)
 
-    def _pick(self, random: Random, values: Sequence[Any]) -> Any:
+    def _pick(self, random: Random, values: Sequence[Value]) -> Value:
         return values[self._below(random, len(values))]

@@ -136,7 +136,8 @@ class _Learner:
             _lesson(question, self._yes if right else self._no, right)
             for question, right in zip(self._questions(items), rights, strict=True)
         ]
-        return demonstrations_of(*([row[column] for row in rows] for column in range(3)))
+        begins, learnt, counts = zip(*rows, strict=True)
+        return demonstrations_of(begins, learnt, counts)
 
     def _wrong(self, seed: int, prompt: Prompt, answer: str) -> str:
         return self._corruption.wrong(seed, answer, prompt.text)
