@@ -80,13 +80,13 @@ class Dispatcher:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    async def acquire(self, epoch: int, owner: str, size: int, role: str) -> tuple[int, int, Any]:
+    async def acquire(self, epoch: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
         """Waits for an instance that has the role; returns the grant's number, the instance's index and its handle.
 
-        Raises `InfrastructureError` when no instance of the pool is left.
+        at_the_head: before all others, as it was begun before them. Raises `InfrastructureError` when no instance is left.
         """
         self._presence.fence.check(epoch)
-        ticket = self._queue.submit(owner, size, role)
+        ticket = self._queue.submit(owner, size, role, at_the_head)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._granted[ticket.number] = future
         self._advance()
@@ -197,10 +197,18 @@ class Dispatcher:
     def _apply(self, actions: Any) -> None:
         for action in actions:
             self._note_action(action)
-            self._queue.apply(action)
+            if leaving := self._queue.apply(action):
+                self._spawn(self._evict(action.instance, leaving))
 
     def _note_action(self, action: Action) -> None:
         self._actions.append({"t": round(self._queue.now, 3), **action_line(action)})
+
+    async def _evict(self, index: int, count: int) -> None:
+        """Has an instance give its newest sequences back; whoever asked for them asks again."""
+        try:
+            await self._engines[index].evict.remote(self._presence.fence.epoch, count)
+        except ray.exceptions.RayError as error:
+            log.warning("rollout-%d gives nothing back: %s", index, error)
 
     async def _switch(self, index: int, role: str, starting: bool) -> None:
         """Has an instance take up another role."""
