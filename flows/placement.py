@@ -143,7 +143,11 @@ def record_outcome(
         )  # fmt: skip
         path = work_file(segment.folder, segment.branch, iteration)
         durable.make_folder(path.parent)
-        body = {"telemetry": telemetry_to_json(telemetry), "actions": report.actions}
+        body = {
+            "telemetry": telemetry_to_json(telemetry),
+            "actions": report.actions,
+            "setting": decision.inputs["setting"],
+        }
         durable.write_file(path, json.dumps(body).encode())
         outcome |= {
             "work_sha256": file_sha256(path),
