@@ -20,6 +20,7 @@ from yatt_core.data.prompts import Prompt, apportion
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.errors import ConfigurationError
 from yatt_core.judges.keys import key_of
+from yatt_core.judges.text import open_judge_codec
 from yatt_core.keys import stable_seed
 from yatt_core.spec.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TrainedJudge
 from yatt_core.spec.model import ModelFolder
@@ -81,6 +82,8 @@ def check_before_start(spec: RunSpec) -> None:
         elif isinstance(model := _model_of(part), ModelFolder):
             with _naming(part.name):
                 check_model_folder(Path(model.path))
+                if isinstance(part, GenerativePart):
+                    open_judge_codec(model.path, part.template, part.max_new_tokens)
 
 
 @contextmanager
