@@ -54,11 +54,14 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
 
 
 def check_names(spec: RunSpec) -> None:
-    """Tasks, their options, tools and reward functions have to exist, the first rows of files have to be readable and enough."""
+    """Tasks, options, tools, reward functions and judges have to exist, the first rows of files be readable and enough."""
     from yatt_core.rewards.registry import resolve
 
     for part in spec.rewards.functions:
         resolve(part)
+    from yatt_core.judges.making import check_before_start as check_judges
+
+    check_judges(spec)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 
