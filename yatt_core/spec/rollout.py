@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.tools import ToolsSpec
 
@@ -77,7 +78,7 @@ class VirtualRollout(SpecModel):
         return self
 
 
-RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout, Field(discriminator="kind")]
+RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout | VllmRollout, Field(discriminator="kind")]
 
 
 class RolloutSpec(SpecModel):
