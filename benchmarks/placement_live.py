@@ -22,6 +22,7 @@ from benchmarks.common import progress
 from yatt_core.placement.campaign import collect
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.registry import find_policy
+from yatt_core.placement.seen import IterationTelemetry
 from yatt_core.placement.workload import EngineConstants, Workload, read_workload, value_at
 from yatt_core.spec.placement import PlacementSpec
 
@@ -63,7 +64,9 @@ def live_iterations(folder: Path, name: str, divisor: int, home: Path) -> list[L
 def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
     """Each iteration by its record. The decisions of a run follow from its records, since a policy is a pure function."""
     policy = find_policy(PlacementSpec(mode=MODE), constants_known=True)
-    past, state, before = [], dict[str, Any](), None
+    past: list[IterationTelemetry] = []
+    state: dict[str, Any] = {}
+    before = None
     training = workload.switch.train_s + workload.training.fixed_s
     for path in sorted((run / "placement").rglob("i*.json")):
         record = json.loads(path.read_text())

@@ -18,7 +18,7 @@ from db.commit import CommitRow
 from db.ledger import Ledger
 from db.records import DecisionRow, ShardRow
 from yatt_core import durable
-from yatt_core.controllers.pool import constants_known, pool_setting
+from yatt_core.controllers.pool import pool_setting
 from yatt_core.data.shard_log import read_shard_work
 from yatt_core.digests import file_sha256
 from yatt_core.placement.actions import JUDGE
@@ -29,7 +29,6 @@ from yatt_core.placement.records import (
     telemetry_from_json,
     telemetry_to_json,
 )
-from yatt_core.placement.registry import find_policy
 from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, Setting, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.spec.roles import device_judges
@@ -122,9 +121,7 @@ def work_file(run_folder: Path, branch: int, iteration: int) -> Path:
 
 def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
     """What a recorded decision was made from. past: the work that it names."""
-    return Inputs(
-        setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"])
-    )
+    return Inputs(setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"]))
 
 
 def record_outcome(
@@ -171,9 +168,7 @@ def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:
         groups: dict[int, int] = {}
         for row in rows:
             work = read_shard_work(segment.folder, row)
-            columns = zip(
-                work.ordinals, work.prompt_tokens, work.response_tokens, work.judged, work.read, strict=True
-            )
+            columns = zip(work.ordinals, work.prompt_tokens, work.response_tokens, work.judged, work.read, strict=True)
             for ordinal, prompt, response, judged, read in columns:
                 first = ordinal not in groups
                 group = groups.setdefault(ordinal, len(groups))

@@ -33,6 +33,8 @@ def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPol
     place = f"placement.mode: {placement.mode!r} is none of {', '.join(own)}, and"
     policy = find_function(placement.mode, GROUP, place)(placement)
     if not callable(getattr(policy, "plan", None)):
-        raise ConfigurationError(f"placement.mode: {placement.mode!r} gives {failure_text(TypeError(policy))}, not a policy")
+        raise ConfigurationError(
+            f"placement.mode: {placement.mode!r} gives {failure_text(TypeError(policy))}, not a policy"
+        )
     found: PlacementPolicy = policy
     return found

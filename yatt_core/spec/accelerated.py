@@ -37,6 +37,16 @@ class VllmRollout(SpecModel):
     enable_prefix_caching: bool = True
     """The samples of a group share their prompt's keys and values."""
 
+    @property
+    def continuous(self) -> bool:
+        """It takes sequences in and lets them go while it works on others."""
+        return True
+
+    @property
+    def max_concurrent(self) -> int:
+        """Most sequences at once."""
+        return self.max_num_seqs
+
 
 class MegatronTrainer(SpecModel):
     """Megatron-Core: tensor, pipeline and data parallel (arXiv 1909.08053, 2104.04473). For `yatt plan`; it cannot train yet."""

@@ -74,7 +74,9 @@ class VirtualRollout(SpecModel):
     @model_validator(mode="after")
     def _a_speed_each(self) -> Self:
         if self.speeds and len(self.speeds) != self.instances:
-            raise ValueError(f"speeds: {len(self.speeds)} of them for {self.instances} instances; write one each, or none")
+            raise ValueError(
+                f"speeds: {len(self.speeds)} of them for {self.instances} instances; write one each, or none"
+            )
         return self
 
 

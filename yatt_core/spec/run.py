@@ -193,12 +193,12 @@ class RunSpec(SpecModel):
             )
         if (placement.mode == "split") != (placement.judges is not None):
             yield "placement.judges: how many instances judge belongs to placement.mode split, and has to be said there"
-        elif placement.judges is not None and placement.judges >= engine.instances:
+        elif placement.judges is not None and 0 < engine.instances <= placement.judges:
             yield (
                 f"placement.judges: {placement.judges} of {engine.instances} instances leave none to roll out; right would be "
                 f"at most {engine.instances - 1}, or more rollout.engine.instances"
             )
-        if engine.continuous:
+        if self.virtual and engine.continuous:
             for judge in self.rewards.judges:
                 virtual = isinstance(judge, GenerativePart) and isinstance(judge.engine, VirtualJudge)
                 if not virtual and not isinstance(judge, EndpointPart):
