@@ -64,6 +64,9 @@ def check_names(spec: RunSpec) -> None:
     from yatt_core.judges.making import check_before_start as check_judges
 
     check_judges(spec)
+    from yatt_core.placement.registry import find_policy
+
+    find_policy(spec.placement, constants_known=False)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 
