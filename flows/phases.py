@@ -24,7 +24,7 @@ from flows.metrics import (
     timing_metrics,
     tool_seconds,
 )
-from flows.placement import decide, record_outcome
+from flows.placement import decide, note_work, record_outcome
 from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
@@ -73,9 +73,10 @@ def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
 
 
 @phase
-def collect(segment: Segment, iteration: int, state: ControlState) -> Experience:
+def collect(segment: Segment, iteration: int, state: ControlState, decision: DecisionRow) -> Experience:
     """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
     experience = gather(segment, iteration, state)
+    note_work(segment, iteration, decision, experience)
     segment.start.book_losses()  # of controllers whose shards went to others
     watch_transport(segment)
     return experience
@@ -153,7 +154,7 @@ def commit(
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
     if segment.spec.rollout.tools is not None:
         metrics.append(tool_seconds(read_telemetry(segment.folder, segment.branch, iteration)))
-    usage = record_outcome(segment, iteration, experience, seconds)
+    usage = record_outcome(segment, iteration, seconds)
     if segment.spec.rewards.judges:
         metrics += judge_metrics(read_telemetry(segment.folder, segment.branch, iteration), usage)
     metrics += timing_metrics(

@@ -11,25 +11,18 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from db.commit import CommitRow
-from db.ledger import Ledger
 from db.records import DecisionRow, ShardRow
+from flows.placement_inputs import REMEMBERED, Inputs, recorded_work, work_file
 from yatt_core import durable
 from yatt_core.controllers.pool import pool_setting
 from yatt_core.data.shard_log import read_shard_work
 from yatt_core.digests import file_sha256
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.fixed import Hold
-from yatt_core.placement.records import (
-    setting_from_json,
-    setting_to_json,
-    telemetry_from_json,
-    telemetry_to_json,
-)
-from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, Setting, Usage
+from yatt_core.placement.records import telemetry_to_json
+from yatt_core.placement.seen import Conduct, IterationTelemetry, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.spec.roles import device_judges
 
@@ -38,28 +31,17 @@ if TYPE_CHECKING:
     from flows.segment import Segment
 
 log = logging.getLogger("yatt_core.flow")
-REMEMBERED = 4
-"""Iterations whose work a policy is shown."""
 MOST_ACTIONS = 200
 """Of an iteration's hand-overs; a longer list is cut in the ledger, and whole in the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a decision is made from. past: the newest iterations, the latest last. names: of these, with the files' digests."""
+class Work:
+    """What an iteration's collecting took. sha256: of its file."""
 
-    setting: Setting
-    past: tuple[IterationTelemetry, ...]
-    names: tuple[Mapping[str, Any], ...]
-    state: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """As the ledger keeps it; the past by name."""
-        return {"setting": setting_to_json(self.setting), "past": list(self.names), "state": dict(self.state)}
-
-    def plan(self, policy: PlacementPolicy) -> Plan:
-        """What a policy makes of it."""
-        return policy.plan(self.setting, self.past, dict(self.state))
+    telemetry: IterationTelemetry
+    actions: list[dict[str, Any]]
+    sha256: str
 
 
 def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[DecisionRow, Conduct]:
@@ -67,7 +49,8 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
     spec = segment.spec
     past, names = past_of(segment, iteration) if device_judges(spec) else ((), ())
     inputs = Inputs(pool_setting(spec), past, names, state)
-    plan = inputs.plan(segment.policy)
+    segment.placed, segment.work = inputs, None
+    plan = segment.foresight.plan(inputs)
     row = DecisionRow(
         branch=segment.branch,
         iteration=iteration,
@@ -99,62 +82,49 @@ def past_of(segment: Segment, iteration: int) -> tuple[tuple[IterationTelemetry,
         if commit is not None and found is not None:
             telemetry, sha256 = found
             past.append(telemetry)
-            names.append({"run": commit.run, "branch": commit.branch, "iteration": number, "sha256": sha256})
+            names.append(_name(commit.run, commit.branch, number, sha256))
     return tuple(past), tuple(names)
 
 
-def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[IterationTelemetry, str] | None:
-    """The work of a committed iteration, and its file's digest; none where there is no file, or another than was recorded."""
-    decisions = ledger.records.decisions(commit.run, commit.branch, commit.iteration)
-    outcome = decisions[-1].outcome if decisions else None
-    sha256 = None if outcome is None else outcome.get("work_sha256")
-    path = work_file(run_folder, commit.branch, commit.iteration)
-    if sha256 is None or not path.is_file() or file_sha256(path) != sha256:
-        return None
-    return telemetry_from_json(json.loads(path.read_text())["telemetry"]), str(sha256)
+def note_work(segment: Segment, iteration: int, decision: DecisionRow, experience: Experience) -> None:
+    """Keeps what collecting took, and begins to plan the next iteration with it."""
+    if not device_judges(segment.spec):
+        return
+    report = segment.fleet.placement_report()
+    telemetry = IterationTelemetry(
+        str(decision.decision["start"]), _waves_of(segment, experience), segment.fleet.usage(), report.collect_s,
+        report.judging_s,
+    )  # fmt: skip
+    path = work_file(segment.folder, segment.branch, iteration)
+    durable.make_folder(path.parent)
+    body = {
+        "telemetry": telemetry_to_json(telemetry),
+        "actions": report.actions,
+        "setting": decision.inputs["setting"],
+    }
+    durable.write_file(path, json.dumps(body).encode())
+    segment.work = Work(telemetry, report.actions, file_sha256(path))
+    if segment.placed is not None:
+        name = _name(segment.run, segment.branch, iteration, segment.work.sha256)
+        segment.foresight.begin(segment.placed.after(telemetry, name, decision.decision["state"]))
 
 
-def work_file(run_folder: Path, branch: int, iteration: int) -> Path:
-    """Where an iteration's work is kept."""
-    return run_folder / "placement" / f"b{branch:03d}" / f"i{iteration:06d}.json"
-
-
-def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
-    """What a recorded decision was made from. past: the work that it names."""
-    return Inputs(setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"]))
-
-
-def record_outcome(
-    segment: Segment, iteration: int, experience: Experience, seconds: Mapping[str, float]
-) -> tuple[Usage, ...]:
+def record_outcome(segment: Segment, iteration: int, seconds: Mapping[str, float]) -> tuple[Usage, ...]:
     """Writes beside the iteration's decision what really happened, once, whoever commits first; returns the devices' work."""
     decision = segment.ledger.records.decisions(segment.run, segment.branch, iteration)[-1]
-    usage = segment.fleet.usage() if device_judges(segment.spec) else ()
-    if decision.outcome is not None:
-        return usage
     outcome: dict[str, Any] = {"seconds": dict(seconds)}
-    if device_judges(segment.spec):
-        report = segment.fleet.placement_report()
-        telemetry = IterationTelemetry(
-            str(decision.decision["start"]), _waves_of(segment, experience), usage, report.collect_s, report.judging_s,
-        )  # fmt: skip
-        path = work_file(segment.folder, segment.branch, iteration)
-        durable.make_folder(path.parent)
-        body = {
-            "telemetry": telemetry_to_json(telemetry),
-            "actions": report.actions,
-            "setting": decision.inputs["setting"],
-        }
-        durable.write_file(path, json.dumps(body).encode())
+    work = segment.work
+    if work is not None:
         outcome |= {
-            "work_sha256": file_sha256(path),
-            "collect_s": telemetry.collect_s,
-            "judging_s": telemetry.judging_s,
-            "actions": report.actions[:MOST_ACTIONS],
-            "actions_total": len(report.actions),
+            "work_sha256": work.sha256,
+            "collect_s": work.telemetry.collect_s,
+            "judging_s": work.telemetry.judging_s,
+            "actions": work.actions[:MOST_ACTIONS],
+            "actions_total": len(work.actions),
         }
-    segment.ledger.records.decision_outcome(segment.fence, segment.branch, iteration, decision.seq, outcome)
-    return usage
+    if decision.outcome is None:
+        segment.ledger.records.decision_outcome(segment.fence, segment.branch, iteration, decision.seq, outcome)
+    return () if work is None else work.telemetry.usage
 
 
 def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:
@@ -175,6 +145,10 @@ def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:
                 samples.append(SampleWork(group, first, prompt, (response,), (), judged, read))
         waves.append(WaveWork(tuple(samples), (True,) * len(groups)))
     return tuple(waves)
+
+
+def _name(run: str, branch: int, iteration: int, sha256: str) -> dict[str, Any]:
+    return {"run": run, "branch": branch, "iteration": iteration, "sha256": sha256}
 
 
 def _roles_by_device(start: str, devices: int, ranks: int) -> dict[str, list[str]]:

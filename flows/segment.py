@@ -21,9 +21,12 @@ from db.outbox import OutboxEntry
 from flows.clock import Clock, SystemClock
 from flows.deadlines import PhaseDeadlines
 from flows.fleet_start import FleetStart
+from flows.foresight import Foresight
 from flows.home import Home
 from flows.lease import LeaseKeeper
 from flows.outbox import OutboxPump, row_ids
+from flows.placement import Work
+from flows.placement_inputs import Inputs
 from flows.protocols import Observer, Tracker
 from flows.results import SEGMENT_ENDED, run_results
 from flows.snapshots import SnapshotKeeper
@@ -85,7 +88,9 @@ class Segment:
         self.clock: Clock = clock or SystemClock()
         self.folder = home.run_folder(run)
         self.meter = BytesMeter()
-        self.policy = find_policy(spec.placement, constants_known(spec))
+        self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
+        self.placed: Inputs | None = None
+        self.work: Work | None = None
         self.stops = StopRequests()
         self.deadlines = PhaseDeadlines(ledger, run, spec.recovery)
         self.seconds: dict[str, float] = {}
