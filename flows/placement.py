@@ -17,21 +17,17 @@ from typing import TYPE_CHECKING, Any
 from db.commit import CommitRow
 from db.ledger import Ledger
 from db.records import DecisionRow, ShardRow
-from yatt_core import durable
+from flows.placement_work import RecordedWork, load_work, work_file, write_work
 from yatt_core.controllers.pool import constants_known, pool_setting
 from yatt_core.data.shard_log import read_shard_work
-from yatt_core.digests import file_sha256
+from yatt_core.errors import DataError
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.fixed import Hold
-from yatt_core.placement.records import (
-    setting_from_json,
-    setting_to_json,
-    telemetry_from_json,
-    telemetry_to_json,
-)
+from yatt_core.placement.records import setting_from_json, setting_to_json
 from yatt_core.placement.registry import find_policy
 from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, Setting
 from yatt_core.placement.work import SampleWork, WaveWork
+from yatt_core.spec.placement import PlacementSpec
 from yatt_core.spec.roles import device_judges
 
 if TYPE_CHECKING:
@@ -73,7 +69,12 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
         branch=segment.branch,
         iteration=iteration,
         seq=0,
-        inputs=inputs.to_json() | {"devices": segment.start.devices, "seconds": dict(segment.last_seconds)},
+        inputs=inputs.to_json()
+        | {
+            "policy": {"placement": spec.placement.model_dump(mode="json"), "constants_known": constants_known(spec)},
+            "devices": segment.start.devices,
+            "seconds": dict(segment.last_seconds),
+        },
         decision={
             "mode": spec.placement.mode,
             "start": plan.roles,
@@ -109,15 +110,14 @@ def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[
     decisions = ledger.records.decisions(commit.run, commit.branch, commit.iteration)
     outcome = decisions[-1].outcome if decisions else None
     sha256 = None if outcome is None else outcome.get("work_sha256")
-    path = work_file(run_folder, commit.branch, commit.iteration)
-    if sha256 is None or not path.is_file() or file_sha256(path) != sha256:
+    if sha256 is None:
         return None
-    return telemetry_from_json(json.loads(path.read_text())["telemetry"]), str(sha256)
-
-
-def work_file(run_folder: Path, branch: int, iteration: int) -> Path:
-    """Where an iteration's work is kept."""
-    return run_folder / "placement" / f"b{branch:03d}" / f"i{iteration:06d}.json"
+    try:
+        work = load_work(work_file(run_folder, commit.branch, commit.iteration), sha256)
+    except DataError as error:
+        log.warning("iteration %d: the placement is planned without its work: %s", commit.iteration, error)
+        return None
+    return work.telemetry, str(sha256)
 
 
 def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
@@ -125,6 +125,12 @@ def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
     return Inputs(
         setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"])
     )
+
+
+def policy_of(row: DecisionRow) -> PlacementPolicy:
+    """The policy that made a recorded decision. Raises `ConfigurationError` where it is not installed any more."""
+    policy = row.inputs["policy"]
+    return find_policy(PlacementSpec.model_validate(policy["placement"]), bool(policy["constants_known"]))
 
 
 def record_outcome(segment: Segment, iteration: int, experience: Experience, seconds: Mapping[str, float]) -> None:
@@ -139,12 +145,9 @@ def record_outcome(segment: Segment, iteration: int, experience: Experience, sec
             str(decision.decision["start"]), _waves_of(segment, experience), segment.fleet.usage(),
             report.collect_s, report.judging_s,
         )  # fmt: skip
-        path = work_file(segment.folder, segment.branch, iteration)
-        durable.make_folder(path.parent)
-        body = {"telemetry": telemetry_to_json(telemetry), "actions": report.actions}
-        durable.write_file(path, json.dumps(body).encode())
+        work = RecordedWork(telemetry, report.actions)
         outcome |= {
-            "work_sha256": file_sha256(path),
+            "work_sha256": write_work(work_file(segment.folder, segment.branch, iteration), work),
             "collect_s": telemetry.collect_s,
             "judging_s": telemetry.judging_s,
             "actions": report.actions[:MOST_ACTIONS],

@@ -22,7 +22,7 @@ from yatt_core.controllers.pool import dispatch_limits, instance_roles, instance
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import Action, Intake, action_line
+from yatt_core.placement.actions import Intake, action_line, serves_line
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
     """What came of an iteration's placement. collect_s: from its start to the last judgement; judging_s: behind the last
-    rollouts of its waves; both on the engines' clock. actions: of the conduct, as log lines.
+    rollouts of its waves; both on the engines' clock. actions: of the conduct, as log lines, and from when on roles were served.
     """
 
     collect_s: float
@@ -196,11 +196,11 @@ class Dispatcher:
 
     def _apply(self, actions: Any) -> None:
         for action in actions:
-            self._note_action(action)
+            self._log(self._queue.now, action_line(action))
             self._queue.apply(action)
 
-    def _note_action(self, action: Action) -> None:
-        self._actions.append({"t": round(self._queue.now, 3), **action_line(action)})
+    def _log(self, now: float, line: dict[str, Any]) -> None:
+        self._actions.append({"t": round(now, 3), **line})
 
     async def _switch(self, index: int, role: str, starting: bool) -> None:
         """Has an instance take up another role."""
@@ -212,6 +212,7 @@ class Dispatcher:
             self._queue.fail(index)
         else:
             self._queue.switched(index)
+            self._log(self._clock.now() - self._started, serves_line(index, role))
         self._act(Moment.SWITCHED)
 
     def _spawn(self, work: Any) -> None:
