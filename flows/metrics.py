@@ -9,7 +9,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from db.metrics import RESULT, TIMING, Metric
-from yatt_core.receipts import EvaluateReceipt, PrepareReceipt, UpdateReceipt
+from yatt_core.placement.actions import JUDGE
+from yatt_core.placement.seen import Usage
+from yatt_core.receipts import (
+    JUDGE_PROMPT_TOKENS,
+    JUDGE_TOKENS,
+    EvaluateReceipt,
+    PrepareReceipt,
+    UpdateReceipt,
+)
 
 
 def add_sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -58,6 +66,21 @@ def tool_seconds(telemetry: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
         for stages in shards.values()
     ]
     return Metric("tools/seconds", math.fsum(seconds), TIMING)
+
+
+def judge_metrics(telemetry: Mapping[str, Mapping[str, Mapping[str, float]]], usage: Iterable[Usage]) -> list[Metric]:
+    """What judging took: tokens written and read over the shards of all attempts, and the devices' seconds of work."""
+    shards = [stages for name, shards in telemetry.items() if name.startswith("collect.") for stages in shards.values()]
+
+    def total(key: str) -> float:
+        return math.fsum(stages.get(key, 0.0) for stages in shards)
+
+    seconds = math.fsum(row.decode_s + row.prefill_s for row in usage if row.role == JUDGE)
+    return [
+        Metric("judge/tokens", total(JUDGE_TOKENS), TIMING),
+        Metric("judge/prompt_tokens", total(JUDGE_PROMPT_TOKENS), TIMING),
+        Metric("judge/device_seconds", seconds, TIMING),
+    ]
 
 
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:

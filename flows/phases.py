@@ -19,6 +19,7 @@ from flows.experience import Experience, gather
 from flows.metrics import (
     evaluation_metrics,
     experience_metrics,
+    judge_metrics,
     learning_metrics,
     timing_metrics,
     tool_seconds,
@@ -152,6 +153,9 @@ def commit(
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
     if segment.spec.rollout.tools is not None:
         metrics.append(tool_seconds(read_telemetry(segment.folder, segment.branch, iteration)))
+    usage = record_outcome(segment, iteration, experience, seconds)
+    if segment.spec.rewards.judges:
+        metrics += judge_metrics(read_telemetry(segment.folder, segment.branch, iteration), usage)
     metrics += timing_metrics(
         seconds, elapsed, sums["loss_tokens"], sums["samples"], segment.iteration_bytes(), segment.gauges
     )
@@ -164,7 +168,6 @@ def commit(
         reward_moments=prepared.reward_moments,
         placement=decision.decision["state"],
     )
-    record_outcome(segment, iteration, experience, seconds)
     committed = _commit(segment, _scored(after, metrics), metrics, experience.digest)
     # What killed attempts left of this iteration; nothing of it can be asked for any more.
     sweep(segment.folder, segment.branch, iteration, [row.folder for row in experience.shards])

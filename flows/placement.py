@@ -25,7 +25,7 @@ from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.records import setting_from_json, setting_to_json
 from yatt_core.placement.registry import find_policy
-from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, Setting
+from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, Setting, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.spec.placement import PlacementSpec
 from yatt_core.spec.roles import device_judges
@@ -133,17 +133,19 @@ def policy_of(row: DecisionRow) -> PlacementPolicy:
     return find_policy(PlacementSpec.model_validate(policy["placement"]), bool(policy["constants_known"]))
 
 
-def record_outcome(segment: Segment, iteration: int, experience: Experience, seconds: Mapping[str, float]) -> None:
-    """Writes beside the iteration's decision what really happened; once, whoever commits first."""
+def record_outcome(
+    segment: Segment, iteration: int, experience: Experience, seconds: Mapping[str, float]
+) -> tuple[Usage, ...]:
+    """Writes beside the iteration's decision what really happened, once, whoever commits first; returns the devices' work."""
     decision = segment.ledger.records.decisions(segment.run, segment.branch, iteration)[-1]
+    usage = segment.fleet.usage() if device_judges(segment.spec) else ()
     if decision.outcome is not None:
-        return
+        return usage
     outcome: dict[str, Any] = {"seconds": dict(seconds)}
     if device_judges(segment.spec):
         report = segment.fleet.placement_report()
         telemetry = IterationTelemetry(
-            str(decision.decision["start"]), _waves_of(segment, experience), segment.fleet.usage(),
-            report.collect_s, report.judging_s,
+            str(decision.decision["start"]), _waves_of(segment, experience), usage, report.collect_s, report.judging_s,
         )  # fmt: skip
         work = RecordedWork(telemetry, report.actions)
         outcome |= {
@@ -154,6 +156,7 @@ def record_outcome(segment: Segment, iteration: int, experience: Experience, sec
             "actions_total": len(report.actions),
         }
     segment.ledger.records.decision_outcome(segment.fence, segment.branch, iteration, decision.seq, outcome)
+    return usage
 
 
 def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:

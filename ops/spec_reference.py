@@ -42,8 +42,9 @@ def main() -> None:
 
 def render(schema: Schema) -> str:
     """The page."""
-    blocks = [HEAD, *_part("", schema, schema["$defs"], "Top level")]
-    return "\n".join(blocks)
+    # A part that several kinds of the part above have in common is shown once.
+    parts = dict.fromkeys(_part("", schema, schema["$defs"], "Top level"))
+    return "\n".join([HEAD, *parts])
 
 
 def _part(place: str, part: Schema, definitions: Schema, title: str) -> Iterator[str]:
@@ -73,9 +74,10 @@ def _row(key: str, field: Schema, required: bool, definitions: Schema) -> str:
 def _models(field: Schema, definitions: Schema) -> list[Schema]:
     """The parts that may stand in a field, or in its items."""
     found = []
-    for choice in (field, *field.get("anyOf", ()), *field.get("oneOf", ())):
-        if "$ref" in choice and "properties" in (model := _resolve(choice, definitions)):
-            found.append(model)
+    if "$ref" in field and "properties" in (model := _resolve(field, definitions)):
+        found.append(model)
+    for choice in (*field.get("anyOf", ()), *field.get("oneOf", ())):
+        found += _models(choice, definitions)
     return found or (_models(field["items"], definitions) if "items" in field else [])
 
 

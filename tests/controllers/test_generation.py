@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from yatt_core.controllers import generation
 from yatt_core.controllers.generation import GenerationStream
 from yatt_core.controllers.in_flight import BytesInFlight, bytes_of
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, Returned
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.fence import EpochFence
@@ -45,11 +45,15 @@ class Pieces:
 
 @dataclass
 class Pool:
-    """Stands in for Ray, the dispatcher and one engine. refusals: epochs whose calls the engine refuses."""
+    """Stands in for Ray, the dispatcher and one engine. refusals: epochs whose calls the engine refuses. gives_back: how many
+    calls the engine ends half done. resumed: requests that went on with something.
+    """
 
     seed: int = 0
     refusals: set[int] = field(default_factory=set)
     drops_the_last: bool = False
+    gives_back: int = 0
+    resumed: list[GenerateRequest] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
@@ -71,7 +75,7 @@ class Pool:
 
     @property
     def dispatcher(self) -> Any:
-        def acquire(epoch: int, owner: str, size: int, role: str) -> Reference:
+        def acquire(epoch: int, owner: str, size: int, role: str, at_the_head: bool) -> Reference:
             self.asked.append(size)
             return Reference((len(self.asked), 0, self.engine))
 
@@ -89,6 +93,13 @@ class Pool:
         if epoch in self.refusals:
             return Pieces(iter([FencedError(f"epoch {epoch} was replaced")]))
         pieces: list[Outcome] = list(self.virtual.stream(request))
+        if request.progress is not None:
+            self.resumed.append(request)
+        if self.gives_back and len(pieces) > 1:
+            self.gives_back -= 1
+            kept, left = pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :]
+            rows = tuple(sorted(row for piece in left for row in piece.rows))
+            pieces = [*kept, Returned(rows, tuple(1 + row % 2 for row in rows))]
         return Pieces(iter(pieces[:-1] if self.drops_the_last else pieces))
 
 
@@ -109,10 +120,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 9000), st.integers(0, 1000))
-def test_every_batch_arrives_whole_within_the_bound_in_whatever_order(sizes, bound, seed):
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 9000), st.integers(0, 1000), st.integers(0, 5)
+)
+def test_every_batch_arrives_whole_within_the_bound_in_whatever_order(sizes, bound, seed, gives_back):
     with pytest.MonkeyPatch.context() as patch:
-        pool, in_flight = Pool(seed), BytesInFlight(bound)
+        pool, in_flight = Pool(seed, gives_back=gives_back), BytesInFlight(bound)
         patch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions))
         requests = [request_of(number, prompts) for number, prompts in enumerate(sizes)]
         with GenerationStream[list[int]](pool.dispatcher, "c", EpochFence(1, lambda: 1), in_flight) as stream:
@@ -125,8 +138,24 @@ def test_every_batch_arrives_whole_within_the_bound_in_whatever_order(sizes, bou
     assert sorted(results) == list(range(len(sizes)))
     for number, request in enumerate(requests):
         assert results[number].tokens.tolist() == pool.virtual.generate(request).tokens.tolist()
-    assert sorted(pool.released) == list(range(1, len(sizes) + 1))
+    assert sorted(pool.released) == list(range(1, len(pool.asked) + 1))
+    assert len(pool.asked) == len(sizes) + len(pool.resumed)
     assert (in_flight.now, pool.forgotten) == (0, [])
+
+
+def test_what_an_engine_gives_back_goes_on_where_it_was_with_its_own_seed(stand_in):
+    pool, request = Pool(gives_back=2), request_of(0, 5)
+    with stand_in(pool) as stream:
+        stream.submit("only", request)
+        arrivals = list(stream.arrivals())
+    assert sorted(row for arrival in arrivals for row in arrival.piece.rows) == list(range(10))
+    assert [arrival.complete for arrival in arrivals] == [False] * (len(arrivals) - 1) + [True]
+    first, second = pool.resumed
+    assert first.seeds.shape == (len(first.prompts), 1) and second.seeds.shape[0] < first.seeds.shape[0]
+    whole = {(prompt.tobytes(), seed) for prompt, seeds in zip(request.prompts, request.seeds, strict=True) for seed in seeds}
+    for resumed in pool.resumed:
+        pairs = {(prompt.tobytes(), seeds[0]) for prompt, seeds in zip(resumed.prompts, resumed.seeds, strict=True)}
+        assert pairs < whole and set(resumed.progress.tolist()) <= {1, 2}
 
 
 def test_a_batch_waits_until_the_one_before_it_is_digested(stand_in):

@@ -17,9 +17,9 @@ from tests.db.tools import assert_consistent, commit_of
 REPOSITORY = Path(__file__).parents[2]
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def start(*arguments: object, stdin: int | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.db.worker", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
 
 
 def test_a_driver_killed_while_it_commits_leaves_whole_iterations(address: str | Path) -> None:
@@ -50,8 +50,14 @@ def test_a_driver_killed_while_it_commits_leaves_whole_iterations(address: str |
 def test_two_drivers_fight_and_nothing_is_done_twice(address: str | Path) -> None:
     with Ledger.open(address) as ledger:
         ledger.runs.create("toy", {}, "d", 10_000)
-        children = [start("contend", address, seed, 2) for seed in (1, 2)]
+        children = [start("contend", address, seed, 2, stdin=subprocess.PIPE) for seed in (1, 2)]
         totals: Counter[str] = Counter()
+        for child in children:  # on a busy machine one would be done before the other has started
+            assert child.stdout is not None and child.stdout.readline() == "ready\n"
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
         for child in children:
             output, _ = child.communicate(timeout=60)
             assert child.returncode == 0

@@ -1,7 +1,8 @@
 """A driver in a process of its own, for the tests that kill it or let two of them contend.
 
 worker.py forever PATH              commit without end; prints each iteration once it is acknowledged
-worker.py contend PATH SEED SECONDS take the lease again and again, with pauses longer than it lives
+worker.py contend PATH SEED SECONDS says that it is ready, waits for a line, then takes the lease again and again, with pauses
+                                    longer than it lives
 worker.py open PATH                 open (and migrate) the ledger
 """
 
@@ -39,8 +40,11 @@ def contend(path: str, seed: str, seconds: str) -> None:
     """Nobody is ever known to be gone here, so that only expiry and the epoch decide."""
     chance, fenced = random.Random(int(seed)), 0
     committed: list[int] = []
-    end = time.monotonic() + float(seconds)
     with Ledger.open(path) as ledger:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+        end = time.monotonic() + float(seconds)
         while time.monotonic() < end:
             try:
                 fence = ledger.leases.acquire("toy-1", this_process(seed), SHORT, holder_is_gone=lambda _: False)

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,8 @@ class Drivers:
         path = self._driver.folder / "ledger.db"
         while True:
             holder.signal(signal.SIGSTOP)
+            while not is_stopped(holder.pid):  # a thread in the middle of a system call may still take the lock
+                time.sleep(0.001)
             with closing(sqlite3.connect(path, timeout=0.1, isolation_level=None)) as connection:
                 try:
                     connection.execute("BEGIN IMMEDIATE")
@@ -80,6 +83,12 @@ class Drivers:
                 return int(found)
             time.sleep(0.02)
         raise AssertionError(f"{self._run}: no progress")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether every thread of a process has come to a stop."""
+    states = [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state in "Tt" for state in states)
 
 
 @pytest.mark.timeout(400)

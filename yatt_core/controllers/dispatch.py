@@ -99,11 +99,15 @@ class DispatchQueue:
 
     # -- tickets ------------------------------------------------------------------------------------------------------
 
-    def submit(self, owner: str, size: int, role: str = ROLLOUT) -> Ticket:
-        """Queues a batch; `grant` says when it may go."""
+    def submit(self, owner: str, size: int, role: str = ROLLOUT, at_the_head: bool = False) -> Ticket:
+        """Queues a batch behind the others, or before them; `grant` says when it may go."""
         self._numbers += 1
         ticket = Ticket(self._numbers, owner, size, role)
-        self._queues.setdefault(role, deque()).append(ticket)
+        queue = self._queues.setdefault(role, deque())
+        if at_the_head:
+            queue.appendleft(ticket)
+        else:
+            queue.append(ticket)
         return ticket
 
     def grant(self) -> list[tuple[Ticket, int]]:

@@ -22,7 +22,7 @@ from yatt_core.controllers.pool import dispatch_limits, instance_roles, instance
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import Intake, action_line, serves_line
+from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, action_line, serves_line
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
@@ -80,13 +80,13 @@ class Dispatcher:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    async def acquire(self, epoch: int, owner: str, size: int, role: str) -> tuple[int, int, Any]:
+    async def acquire(self, epoch: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
         """Waits for an instance that has the role; returns the grant's number, the instance's index and its handle.
 
-        Raises `InfrastructureError` when no instance of the pool is left.
+        at_the_head: before all others, as it was begun before them. Raises `InfrastructureError` when no instance is left.
         """
         self._presence.fence.check(epoch)
-        ticket = self._queue.submit(owner, size, role)
+        ticket = self._queue.submit(owner, size, role, at_the_head)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._granted[ticket.number] = future
         self._advance()
@@ -196,14 +196,23 @@ class Dispatcher:
 
     def _apply(self, actions: Any) -> None:
         for action in actions:
-            self._log(self._queue.now, action_line(action))
-            self._queue.apply(action)
+            self._note_action(action)
+            if leaving := self._queue.apply(action):
+                self._spawn(self._evict(action.instance, leaving))
 
-    def _log(self, now: float, line: dict[str, Any]) -> None:
-        self._actions.append({"t": round(now, 3), **line})
+    def _note_action(self, action: Action) -> None:
+        self._actions.append({"t": round(self._queue.now, 3), **action_line(action)})
+
+    async def _evict(self, index: int, count: int) -> None:
+        """Has an instance give its newest sequences back; whoever asked for them asks again."""
+        try:
+            await self._engines[index].evict.remote(self._presence.fence.epoch, count)
+        except ray.exceptions.RayError as error:
+            log.warning("rollout-%d gives nothing back: %s", index, error)
 
     async def _switch(self, index: int, role: str, starting: bool) -> None:
         """Has an instance take up another role."""
+        log.info("rollout-%d goes over to %s", index, ROLE_NAMES[role])
         try:
             await self._engines[index].switch.remote(self._presence.fence.epoch, role, starting)
         except ray.exceptions.RayError as error:
@@ -211,8 +220,10 @@ class Dispatcher:
             log.warning("rollout-%d did not take up another role: %s", index, error)
             self._queue.fail(index)
         else:
+            log.info("rollout-%d has gone over to %s", index, ROLE_NAMES[role])
             self._queue.switched(index)
-            self._log(self._clock.now() - self._started, serves_line(index, role))
+            now = self._clock.now() - self._started
+            self._actions.append({"t": round(now, 3), **serves_line(index, role)})
         self._act(Moment.SWITCHED)
 
     def _spawn(self, work: Any) -> None:

@@ -17,7 +17,7 @@ import ray
 
 from yatt_core.cluster.metering import unwrap_ray_error
 from yatt_core.controllers.in_flight import BytesInFlight
-from yatt_core.controllers.jobs import Job
+from yatt_core.controllers.jobs import Job, generation_job, judging_job
 from yatt_core.controllers.stream import Arrival, Judged, Tag
 from yatt_core.engines.pieces import join_pieces
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
@@ -74,15 +74,14 @@ class GenerationStream(Generic[Tag]):
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
         """Asks for an engine for a decode batch, at once or when there is room for its bytes; in the order of submission."""
         self._submitted += 1
-        self._waiting.append(Job(self._submitted, tag, request, ROLLOUT, self._fence.epoch))
+        self._waiting.append(generation_job(self._submitted, tag, request, ROLLOUT, self._fence.epoch))
         self._admit()
 
     def submit_judging(self, tag: Tag, part: str, request: JudgeRequest) -> None:
         """Asks for a judge, before the decode batches that wait: judging ends what is begun."""
         self._submitted += 1
-        self._waiting.appendleft(
-            Job(self._submitted, tag, request, self._judge_roles[part], self._fence.epoch, part)
-        )
+        role = self._judge_roles[part]
+        self._waiting.appendleft(judging_job(self._submitted, tag, part, request, role, self._fence.epoch))
         self._admit()
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
@@ -108,12 +107,16 @@ class GenerationStream(Generic[Tag]):
             piece = self._next_piece(reference)
             if piece is None:
                 continue
-            arrival, ended = job.take(piece, f"rollout-{grant.instance}")
+            arrival, off, rest = job.take(piece, f"rollout-{grant.instance}")
             if job.missing:
-                self._dispatcher.progress.remote(grant.number, ended)
+                self._dispatcher.progress.remote(grant.number, off)
+            if rest is not None:
+                self._acquire(rest, at_the_head=True)
+            if arrival is None:
+                continue
             yield arrival
-            if not job.missing:
-                self._in_flight.give(job.bytes)
+            if not job.batch.left:
+                self._in_flight.give(job.batch.bytes)
                 self._admit()
 
     def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
@@ -127,12 +130,13 @@ class GenerationStream(Generic[Tag]):
 
     def _admit(self) -> None:
         """Asks for instances for the batches that there is room for."""
-        while self._waiting and self._in_flight.take(self._waiting[0].bytes):
+        while self._waiting and self._in_flight.take(self._waiting[0].batch.bytes):
             self._acquire(self._waiting.popleft())
 
-    def _acquire(self, job: Job[Tag]) -> None:
+    def _acquire(self, job: Job[Tag], at_the_head: bool = False) -> None:
         job.epoch = self._fence.epoch
-        self._queued[self._dispatcher.acquire.remote(job.epoch, self._owner, job.size, job.role)] = job
+        grant = self._dispatcher.acquire.remote(job.epoch, self._owner, job.size, job.role, at_the_head)
+        self._queued[grant] = job
 
     def _start(self, reference: Any) -> bool:
         """Gives a batch to the instance that was granted; false where it is cut."""

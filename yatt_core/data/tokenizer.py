@@ -38,25 +38,31 @@ _UNIT = re.compile(r"\s?[^\W\d_]+|\s?\d+|\s?[^\w\s]+|_|\s")
 
 
 def train_tokenizer(
-    spec: TokenizerSpec, prompts: Iterable[str], others: Iterable[str], with_images: bool = False
+    spec: TokenizerSpec,
+    prompts: Iterable[str],
+    others: Iterable[str],
+    with_images: bool = False,
+    phrases: Sequence[str] = (),
 ) -> Tokenizer:
     """A tokenizer whose phrases come from the prompts, and whose characters from the prompts and the other texts.
 
-    prompts: walked several times and never held, so no iterator.
+    prompts: walked several times and never held, so no iterator. phrases: further ones, of at least two characters.
 
     Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then characters in
     order of code point.
     """
     specials, dropped = ((*SPECIALS, IMAGE), IMAGE) if with_images else (SPECIALS, "")
     normalizer = normalizers.Lowercase() if spec.lowercase else normalizers.Sequence([])
-    phrases = common_phrases(_Normalized(normalizer, prompts, dropped), spec.phrase_share)
+    found = common_phrases(_Normalized(normalizer, prompts, dropped), spec.phrase_share)
+    given = (normalizer.normalize_str(phrase) for phrase in phrases)
+    chosen = sorted({*found, *given}, key=_longest_first)
     alphabet: set[str] = set()
     for text in _Normalized(normalizer, itertools.chain(prompts, others), dropped):
         alphabet.update(text)
-    vocabulary = {token: index for index, token in enumerate((*specials, *phrases, *sorted(alphabet)))}
+    vocabulary = {token: index for index, token in enumerate((*specials, *chosen, *sorted(alphabet)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_split_pattern(phrases)), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_split_pattern(chosen)), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     return tokenizer
@@ -91,7 +97,7 @@ def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
         grouped = itertools.groupby(_UNIT.findall(text), key=common.__contains__)
         runs.update({"".join(run) for is_common, run in grouped if is_common})
     chosen = (run for run, times in runs.items() if times >= least and len(run) > 1)
-    return sorted(chosen, key=lambda run: (-len(run), run))
+    return sorted(chosen, key=_longest_first)
 
 
 def wrapped_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
@@ -127,6 +133,10 @@ def load_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises the bare class for a damaged file
         raise ConfigurationError(f"model: the tokenizer in {folder} cannot be loaded: {error}") from error
+
+
+def _longest_first(phrase: str) -> tuple[int, str]:
+    return -len(phrase), phrase
 
 
 def _is_word(unit: str) -> bool:

@@ -7,7 +7,7 @@ iteration's experience into the weights of the next version. The rest of YATT ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,8 +54,9 @@ class GenerateRequest:
     greedy: take the likeliest token; seeds and temperature are then unused (log-probabilities are at temperature 1).
     media: content addresses of each prompt's images, P tuples; empty for prompts of text alone. limits: [P], at most
     max_new_tokens, where the responses to some prompts may be shorter than to others. question_lengths: [P], where prompts
-    hold earlier turns: tokens of the question in front, in which alone images are shown. It travels as one buffer, and
-    arrives with arrays that cannot be written to.
+    hold earlier turns: tokens of the question in front, in which alone images are shown. progress: [P], where responses, one to
+    each prompt, are continued that another engine has begun: tokens that it has made. It travels as one buffer, and arrives
+    with arrays that cannot be written to.
     """
 
     prompts: Sequence[Int32]
@@ -69,6 +70,7 @@ class GenerateRequest:
     media: Sequence[tuple[str, ...]] = ()
     limits: Int32 | None = None
     question_lengths: Int32 | None = None
+    progress: Int32 | None = None
 
     @property
     def prompt_limits(self) -> Int32:
@@ -85,7 +87,7 @@ class GenerateRequest:
         return _request_of, (pack_arrays({**arrays, **given}), _others(self, "prompts", "seeds", *given))
 
 
-_OPTIONAL_ARRAYS = ("limits", "question_lengths")
+_OPTIONAL_ARRAYS = ("limits", "question_lengths", "progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,32 @@ class GeneratePiece:
 
     rows: tuple[int, ...]
     result: GenerateResult
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Responses that left an engine before they had ended, to go on elsewhere. rows: as of `GeneratePiece`. progress: tokens
+    that each has so far.
+    """
+
+    rows: tuple[int, ...]
+    progress: tuple[int, ...]
+
+
+def resumed_request(request: GenerateRequest, returned: Returned) -> GenerateRequest:
+    """What is left to do of a request: each response is a prompt of its own, with its own seed, and goes on where it was."""
+    samples = request.seeds.shape[1]
+    prompts = [row // samples for row in returned.rows]
+    questions = request.question_lengths
+    return replace(
+        request,
+        prompts=[request.prompts[prompt] for prompt in prompts],
+        seeds=request.seeds.reshape(-1)[list(returned.rows)][:, None],
+        media=[request.media[prompt] for prompt in prompts] if request.media else (),
+        limits=request.prompt_limits[prompts],
+        question_lengths=None if questions is None else questions[prompts],
+        progress=np.array(returned.progress, dtype=np.int32),
+    )
 
 
 def _others(message: GenerateRequest | GenerateResult, *arrays: str) -> dict[str, Any]:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 LONGEST_EDITS = 3
 """Most edits of a near miss."""
+LONGEST_QUOTE = 3
+"""Most words of the prompt in a wrong answer."""
 FOREIGN = "\N{REPLACEMENT CHARACTER}"
 """Stands for characters that no prompt has."""
 EXTRA_LENGTH = 3
@@ -27,8 +31,7 @@ class Corruption:
         self._letters = sorted({character for answer in answers for character in answer}) or [" "]
         self._others = [*sorted({character for text in prompts for character in text}), FOREIGN]
         self._kinds: tuple[Callable[[Random, str, str], str], ...] = (
-            self._near_miss,
-            self._near_miss,
+            *[self._near_miss] * 4,
             self._permuted,
             self._of_the_prompt,
             self._of_another,
@@ -44,17 +47,17 @@ class Corruption:
                 return made
 
     def _near_miss(self, random: Random, answer: str, _prompt: str) -> str:
-        """One to a few characters replaced, dropped, put in, doubled, or swapped with their neighbour."""
+        """One to a few characters, one mostly, replaced, dropped, put in, doubled, or swapped with their neighbour."""
         text = list(answer)
-        for _ in range(1 + self._below(random, LONGEST_EDITS)):
-            place, kind = self._below(random, len(text) + 1), self._below(random, 5)
+        for _ in range(1 + self._below(random, 1 + self._below(random, LONGEST_EDITS))):
+            place, kind = self._below(random, len(text) + 1), self._below(random, 6)
             if kind == 0 or place == len(text):
-                text.insert(place, self._character(random))
-            elif kind == 1:
-                text[place] = self._character(random)
-            elif kind == 2:
-                del text[place]
+                text.insert(place, self._character(random, answer))
+            elif kind <= 2:
+                text[place] = self._character(random, answer)
             elif kind == 3:
+                del text[place]
+            elif kind == 4:
                 text.insert(place, text[place])
             elif place + 1 < len(text):
                 text[place : place + 2] = text[place + 1], text[place]
@@ -68,30 +71,30 @@ class Corruption:
         return "".join(answer[place] for _, place in keys)
 
     def _of_the_prompt(self, random: Random, _answer: str, prompt: str) -> str:
-        """Some of the prompt's words as they stand there; its last one now and then."""
+        """Its last word, or a few words as they stand there."""
         words = prompt.split() or [""]
         if self._below(random, 2):
             return words[-1]
         start = self._below(random, len(words))
-        return " ".join(words[start : start + 1 + self._below(random, len(words) - start)])
+        return " ".join(words[start : start + 1 + self._below(random, LONGEST_QUOTE)])
 
     def _of_another(self, random: Random, _answer: str, _prompt: str) -> str:
         return self._pick(random, self._answers)
 
     def _noise(self, random: Random, answer: str, _prompt: str) -> str:
-        """Characters at random, or the answer's own again and again."""
-        own = self._below(random, 3) == 0 and answer
+        """Characters at random."""
         length = self._below(random, len(answer) + EXTRA_LENGTH + 1)
-        return "".join(self._pick(random, answer) if own else self._character(random) for _ in range(length))
+        return "".join(self._character(random, answer) for _ in range(length))
 
-    def _character(self, random: Random) -> str:
-        """Of answers mostly, of prompts now and then."""
-        return str(self._pick(random, self._letters if self._below(random, 8) else self._others))
+    def _character(self, random: Random, answer: str) -> str:
+        """One of answers mostly, often of this one, and now and then one of prompts."""
+        kind = self._below(random, 8)
+        return self._pick(random, self._others if kind == 0 else answer if kind <= 2 and answer else self._letters)
 
     @staticmethod
     def _below(random: Random, count: int) -> int:
         """A whole number below count. By `random()` alone, which every version of Python draws alike."""
         return int(random.random() * count)
 
-    def _pick(self, random: Random, values: Sequence[Any]) -> Any:
+    def _pick(self, random: Random, values: Sequence[Value]) -> Value:
         return values[self._below(random, len(values))]

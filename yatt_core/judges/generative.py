@@ -36,19 +36,15 @@ class GenerativeJudge:
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Verdicts as the engine finishes them; first those on items that cannot be asked. Raises as the engine does."""
-        questions = self._codec.encode(request.items)
-        refused = [
-            Verdict(item.number, (), f"data: {question}")
-            for item, question in zip(request.items, questions, strict=True)
-            if isinstance(question, str)
-        ]
+        asked: list[Asked] = []
+        refused = []
+        for item, question in zip(request.items, self._codec.encode(request.items), strict=True):
+            if isinstance(question, str):
+                refused.append(Verdict(item.number, (), f"data: {question}"))
+            else:
+                asked.append((item, question.tokens))
         if refused:
             yield tuple(refused)
-        asked = [
-            (item, question)
-            for item, question in zip(request.items, questions, strict=True)
-            if not isinstance(question, str)
-        ]
         for batch in self._batches(asked):
             judgements: list[dict[int, Judgement]] = [{} for _ in batch]
             for piece in self._engine.stream(self._request(batch)):

@@ -8,7 +8,7 @@ is ever used.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,12 @@ from yatt_core.data.model_folder import check_model_unchanged, describe_model, m
 from yatt_core.data.prompt_files import PromptFile
 from yatt_core.data.prompts import Prompt, apportion
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
-from yatt_core.errors import ConfigurationError
-from yatt_core.judges.protocol import JudgeItem
-from yatt_core.judges.template import filled_text
 from yatt_core.keys import stable_seed
 from yatt_core.spec.judges import GenerativePart, JudgePart, RewardModelPart, TrainedJudge
 from yatt_core.spec.model import ModelFolder
 from yatt_core.spec.parsing import YesNo
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.template import pieces_of
 from yatt_core.tools.calls import last_turn
 
 JUDGES = "judges"
@@ -98,46 +96,24 @@ def _model_of(part: JudgePart) -> ModelFolder | TrainedJudge | None:
     return part.model if isinstance(part, GenerativePart | RewardModelPart) else None
 
 
-def _train(
-    spec: RunSpec,
-    part: GenerativePart,
-    model: TrainedJudge,
-    folder: Path,
-    given: JudgePrompts,
-) -> Facts:
-    """Makes a judge with its tokenizer in a new folder and trains it."""
-    from yatt_core.judges.text import open_judge_codec
+def _train(spec: RunSpec, part: GenerativePart, model: TrainedJudge, folder: Path, given: JudgePrompts) -> Facts:
+    """Makes a judge with its tokenizer in a new folder and trains it.
+
+    What the template itself says, and the judge's two answers, are one token each.
+    """
     from yatt_core.judges.training import train_judge
 
     weights = [source.weight for source in spec.data.sources]
     prompts = given.first(model.training.demonstrations, weights)
-    characters = itertools.chain.from_iterable(file.column("text") for file in (given.train, given.probe))
-    tokenizer = train_tokenizer(model.network.tokenizer, _Questions(part, prompts), characters)
+    assert isinstance(part.parse, YesNo)
+    words = (part.parse.yes[0], part.parse.no[0])
+    literals = [text for text, _ in pieces_of(part.template)]
+    texts = [prompt.text for prompt in prompts]
+    answers = (last_turn(prompt.answer or "") for prompt in prompts)
+    others = itertools.chain(answers, literals, given.train.column("text"), given.probe.column("text"))
+    phrases = [text for text in (*words, *literals) if len(text) > 1]
+    tokenizer = train_tokenizer(model.network.tokenizer, texts, others, phrases=phrases)
     folder.mkdir(parents=True)
     save_tokenizer(tokenizer, folder, model.network.max_positions)
     make_model(model.network, tokenizer.get_vocab_size(), stable_seed(part.name, spec.seed), folder)
-    codec = open_judge_codec(str(folder), part.template, part.max_new_tokens)
-    assert isinstance(part.parse, YesNo)
-    for word in (part.parse.yes[0], part.parse.no[0]):
-        if (needed := len(codec.encode_answer(word)) - 1) > part.max_new_tokens:
-            raise ConfigurationError(
-                f"rewards.parts {part.name!r}: its answer {word!r} takes {needed} tokens, max_new_tokens is "
-                f"{part.max_new_tokens}; raise it, or choose shorter words"
-            )
     return asdict(train_judge(part, model.training, spec.seed, prompts, list(given.probe), folder))
-
-
-@dataclass(frozen=True, slots=True)
-class _Questions:
-    """Filled-in templates with right answers, and the words of the judge's own, for the tokenizer; made when they are walked."""
-
-    part: GenerativePart
-    prompts: Sequence[Prompt]
-
-    def __iter__(self) -> Iterator[str]:
-        assert isinstance(self.part.parse, YesNo)
-        for prompt in self.prompts:
-            answer = last_turn(prompt.answer or "")
-            yield filled_text(self.part.template, JudgeItem(0, prompt.text, answer, answer, ()))
-            yield self.part.parse.yes[0]
-            yield self.part.parse.no[0]

@@ -1,8 +1,9 @@
 """A reward model: a sequence classification head of one output, over prompt and response.
 
 Consumes items; produces verdicts of one judgement each, batch by batch. Only sequences of exactly the same length share a
-batch, so that nothing is padded or masked, and a filler ends each one (`rollout.decoding` tells why): in float32 a score
-does not depend on what else is judged, and is that of `transformers` for the text alone.
+batch, so that nothing is padded or masked, and in float32 a batch has at least four rows, the last one a filler
+(`rollout.decoding` tells why): then a score does not depend on what else is judged, and is that of `transformers` for the text
+alone.
 """
 
 from __future__ import annotations
@@ -19,14 +20,12 @@ from jinja2 import TemplateError
 from yatt_core.data.model_folder import read_config
 from yatt_core.data.text import TEMPLATE_DATE
 from yatt_core.data.tokenizer import load_tokenizer
+from yatt_core.engines.rollout.decoding import MINIMUM_ROWS
 from yatt_core.engines.rollout.loading import load_classifier
 from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.judges.template import filled_text
 from yatt_core.spec.judges import RewardModelPart
-
-MINIMUM_TOKENS = 4
-"""Of a batch: matrices with fewer rows are added up in another order."""
 
 
 class RewardModelJudge:
@@ -79,7 +78,8 @@ class RewardModelJudge:
     @torch.no_grad()
     def _outputs(self, sequences: Sequence[list[int]]) -> list[float]:
         """The head's output for each sequence."""
-        fillers = max(1, -(-MINIMUM_TOKENS // len(sequences[0])) - len(sequences))
+        exact = self.capabilities["batch_invariant"]
+        fillers = max(1, MINIMUM_ROWS - len(sequences)) if exact else 0
         ids = torch.tensor([*sequences, *[sequences[0]] * fillers])
         logits: torch.Tensor = self._model(input_ids=ids).logits
         outputs: list[float] = logits[: len(sequences), 0].float().tolist()

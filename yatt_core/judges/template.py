@@ -15,10 +15,10 @@ from yatt_core.spec.template import ANSWER, PROMPT, pieces_of
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """fixed: of the template itself; all else was written by the policy, or comes with the data."""
+    """name: of the placeholder whose value it is; none for the template's own text, which nobody else had a hand in."""
 
     text: str
-    fixed: bool
+    name: str | None = None
 
 
 def filled(template: str, item: JudgeItem) -> Sequence[Piece]:
@@ -26,9 +26,9 @@ def filled(template: str, item: JudgeItem) -> Sequence[Piece]:
     pieces = []
     for text, name in pieces_of(template):
         if text:
-            pieces.append(Piece(text, fixed=True))
+            pieces.append(Piece(text))
         if name is not None:
-            pieces.append(Piece(_value(name, item), fixed=False))
+            pieces.append(Piece(_value(name, item), name))
     return pieces
 
 

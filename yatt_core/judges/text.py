@@ -7,7 +7,8 @@ that spells out the end of a turn cannot begin one of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,20 @@ from yatt_core.engines.protocol import Int32
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.judges.protocol import JudgeItem
 from yatt_core.judges.template import Piece, filled
+from yatt_core.spec.template import RESPONSE
 
 UNBOUNDED = 1 << 20
 """Positions of a model that names no bound."""
 PLACE = "the-text-of-the-judge"
 """Stands for the user's message while the chat template is rendered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """tokens: of a filled-in template, ready for generation, [length]. response: where the response's begin and end in them."""
+
+    tokens: Int32
+    response: range
 
 
 class JudgeCodec:
@@ -37,13 +47,11 @@ class JudgeCodec:
         self._before, self._after = self._frame()
         self._fixed: dict[str, list[int]] = {}
 
-    def encode(self, items: Sequence[JudgeItem]) -> list[Int32 | str]:
-        """Tokens of each item's question, [length]; or, for one that cannot be asked, the reason."""
+    def encode(self, items: Sequence[JudgeItem]) -> list[Question | str]:
+        """Each item's question; or, for one that cannot be asked, the reason."""
         questions = [self._pieces(item) for item in items]
-        theirs = [
-            piece.text for pieces in questions if not isinstance(pieces, str) for piece in pieces if not piece.fixed
-        ]
-        encoded = iter(self._plain(theirs))
+        known = [pieces for pieces in questions if not isinstance(pieces, str)]
+        encoded = iter(self._plain([piece.text for pieces in known for piece in pieces if piece.name is not None]))
         return [pieces if isinstance(pieces, str) else self._joined(pieces, encoded) for pieces in questions]
 
     def encode_answer(self, text: str) -> Int32:
@@ -76,18 +84,22 @@ class JudgeCodec:
 
     def _pieces(self, item: JudgeItem) -> Sequence[Piece] | str:
         try:
-            return [Piece(self._before, True), *filled(self._template, item), Piece(self._after, True)]
+            return [Piece(self._before), *filled(self._template, item), Piece(self._after)]
         except DataError as error:
             return str(error)
 
-    def _joined(self, pieces: Sequence[Piece], encoded: Any) -> Int32 | str:
-        """One question's tokens. encoded: those of the pieces that are not fixed, in their order."""
+    def _joined(self, pieces: Sequence[Piece], encoded: Iterator[list[int]]) -> Question | str:
+        """One question. encoded: the tokens of the pieces that are not the template's own, in their order."""
         tokens: list[int] = [] if self._tokenizer.chat_template else list(self._tokenizer("")["input_ids"])
+        response = range(0)
         for piece in pieces:
-            tokens += self._special(piece.text) if piece.fixed else next(encoded)
+            start = len(tokens)
+            tokens += self._special(piece.text) if piece.name is None else next(encoded)
+            if piece.name == RESPONSE:
+                response = range(start, len(tokens))
         if len(tokens) > self.longest:
             return f"the judge's question has {len(tokens)} tokens, its model has room for {self.longest}"
-        return np.array(tokens, dtype=np.int32) if tokens else "the judge's question has no tokens"
+        return Question(np.array(tokens, dtype=np.int32), response) if tokens else "the judge's question has no tokens"
 
     def _special(self, text: str) -> list[int]:
         """Tokens of a text of ours, special ones recognised; kept, as they are the same for every item."""

@@ -23,19 +23,27 @@ from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.optimizer import FlatAdamW
-from yatt_core.engines.train.supervised import Demonstrations, SupervisedStep, demonstrations_of, warmup_learning_rate
+from yatt_core.engines.train.supervised import (
+    Demonstrations,
+    Mask,
+    SupervisedStep,
+    demonstrations_of,
+    warmup_learning_rate,
+)
 from yatt_core.errors import DataError
 from yatt_core.judges.corruption import Corruption
 from yatt_core.judges.parsing import parser_of
 from yatt_core.judges.protocol import JudgeItem
-from yatt_core.judges.text import JudgeCodec, open_judge_codec
+from yatt_core.judges.text import JudgeCodec, Question, open_judge_codec
 from yatt_core.keys import stable_seed
 from yatt_core.spec.judges import GenerativePart
 from yatt_core.spec.model import WarmupSpec
 from yatt_core.spec.parsing import YesNo
-from yatt_core.spec.trainer import AdamWSpec, TorchTrainer
+from yatt_core.spec.trainer import AdamWSpec
 from yatt_core.tools.calls import last_turn
 
+MICRO_BATCH_TOKENS = 2048
+"""Of a forward pass; few, so that short questions are not padded to the length of long ones."""
 PROBE_WRONG = 3
 """Wrong answers to each probe task; with the right one, so many pairs and one more."""
 
@@ -101,7 +109,7 @@ class _Learner:
         self._pairs = list(self._probe_pairs(probe))
         optimizer = FlatAdamW(model, AdamWSpec())
         forward = PolicyForward(model, 1.0, "float32")
-        self._step = SupervisedStep(forward, optimizer, Collective(), TorchTrainer().micro_batch_tokens)
+        self._step = SupervisedStep(forward, optimizer, Collective(), max(MICRO_BATCH_TOKENS, self._codec.longest))
 
     def run(self) -> JudgeFacts:
         """Steps until the held-out pairs are judged well enough, or all steps are taken."""
@@ -118,16 +126,21 @@ class _Learner:
 
     def _batch(self, step: int) -> Demonstrations:
         """Right and wrong answers in turn, to prompts drawn by seed."""
-        items, verdicts = [], []
+        items, rights = [], []
         for row in range(self._training.batch_size):
             draw = stable_seed("judge", self._seed, step, row)
             prompt, answer = self._prompts[draw % len(self._prompts)]
-            right = row % 2 == 0
-            response = answer if right else self._corruption.wrong(draw, answer, prompt.text)
-            items.append(_item(row, prompt, answer, response))
-            verdicts.append(self._yes if right else self._no)
-        masks = [np.ones(len(verdict), np.bool_) for verdict in verdicts]
-        return demonstrations_of(self._questions(items), verdicts, masks)
+            rights.append(row % 2 == 0)
+            items.append(_item(row, prompt, answer, answer if rights[-1] else self._wrong(draw, prompt, answer)))
+        rows = [
+            _lesson(question, self._yes if right else self._no, right)
+            for question, right in zip(self._questions(items), rights, strict=True)
+        ]
+        begins, learnt, counts = zip(*rows, strict=True)
+        return demonstrations_of(begins, learnt, counts)
+
+    def _wrong(self, seed: int, prompt: Prompt, answer: str) -> str:
+        return self._corruption.wrong(seed, answer, prompt.text)
 
     def _probe_pairs(self, probe: Sequence[Prompt]) -> Iterator[tuple[JudgeItem, bool]]:
         """Held-out items, and whether each one's response is right."""
@@ -142,7 +155,7 @@ class _Learner:
 
     def _measured(self, step: int, loss: float) -> JudgeFacts:
         """Asks for the likeliest answer on every held-out pair. One that cannot be parsed is a no, as it counts as 0."""
-        questions = self._questions([item for item, _ in self._pairs])
+        questions = [question.tokens for question in self._questions([item for item, _ in self._pairs])]
         request = GenerateRequest(
             prompts=questions,
             seeds=np.zeros((len(questions), 1), np.uint64),
@@ -158,13 +171,25 @@ class _Learner:
         false_yes, false_no = float(said[~right].mean()), float((~said[right]).mean())
         return JudgeFacts(step, loss, 1.0 - (false_yes + false_no) / 2, false_yes, false_no, len(right))
 
-    def _questions(self, items: Sequence[JudgeItem]) -> list[Int32]:
+    def _questions(self, items: Sequence[JudgeItem]) -> list[Question]:
         questions = []
         for question in self._codec.encode(items):
             if isinstance(question, str):
                 raise DataError(f"the trained judge {self._part.name!r}: {question}; raise model.network.max_positions")
             questions.append(question)
         return questions
+
+
+def _lesson(question: Question, verdict: Int32, right: bool) -> tuple[Int32, Int32, Mask]:
+    """A question, what is learnt behind it, and which tokens of that count.
+
+    Of a right answer the judge learns to write it, too, up to where it ends: who knows the answer sees what differs from it.
+    """
+    start = question.response.start if right and question.response.start else len(question.tokens)
+    counts = np.zeros(len(question.tokens) - start, np.bool_)
+    counts[: len(question.response) + 1] = True
+    learnt = np.concatenate([question.tokens[start:], verdict])
+    return question.tokens[:start], learnt, np.concatenate([counts, np.ones(len(verdict), np.bool_)])
 
 
 def _item(number: int, prompt: Prompt, answer: str, response: str) -> JudgeItem:

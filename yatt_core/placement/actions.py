@@ -13,6 +13,7 @@ from typing import Any
 from yatt_core.errors import ConfigurationError
 
 ROLLOUT, JUDGE = "R", "J"
+ROLE_NAMES = {ROLLOUT: "rollout", JUDGE: "judge"}
 SERVES = "serves"
 
 

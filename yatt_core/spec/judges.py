@@ -130,7 +130,7 @@ class TemplatedPart(RewardPartBase):
 class GenerativePart(TemplatedPart):
     """A judge model of the run's own, behind the protocol of rollout engines."""
 
-    kind: Literal["generative"]
+    kind: Literal["generative"] = "generative"
     model: JudgeModel | None = None
     """A local Hugging Face folder, or a small model that is trained before the run; a virtual engine has none."""
     engine: JudgeEngineSpec = TorchJudge()
@@ -150,7 +150,7 @@ class GenerativePart(TemplatedPart):
 class EndpointPart(TemplatedPart):
     """A judge of others, behind an OpenAI-compatible `chat/completions`."""
 
-    kind: Literal["endpoint"]
+    kind: Literal["endpoint"] = "endpoint"
     url: str
     """Base address of the API, such as `https://judge.example/v1`; `chat/completions` below it is asked."""
     model: str = Field(min_length=1)
@@ -197,7 +197,7 @@ class EndpointPart(TemplatedPart):
 class RewardModelPart(RewardPartBase):
     """A reward model: a sequence classification head of one output over prompt and response."""
 
-    kind: Literal["reward_model"]
+    kind: Literal["reward_model"] = "reward_model"
     model: ModelFolder
     """A local Hugging Face folder for `AutoModelForSequenceClassification` with one label."""
     template: str | None = None

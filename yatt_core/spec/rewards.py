@@ -10,6 +10,9 @@ from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart
 from yatt_core.spec.reward_part import RewardPartBase
 
+PLAIN_PART = "function"
+"""The kind of a part that names none."""
+
 
 class FunctionPart(RewardPartBase):
     """A function of prompt and response."""
@@ -25,7 +28,7 @@ class FunctionPart(RewardPartBase):
 
 def _function_by_default(part: Any) -> Any:
     """A part that names no kind is a function."""
-    return {"kind": "function", **part} if isinstance(part, dict) else part
+    return {"kind": PLAIN_PART, **part} if isinstance(part, dict) else part
 
 
 RewardPart = Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from yatt_core.spec.rewards import PLAIN_PART
 from yatt_core.spec.run import RunSpec
 
 
@@ -17,7 +18,7 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
     for model in schema["$defs"].values():
-        # The members of a union are told apart by `kind`, which therefore has to be written.
-        if "const" in model.get("properties", {}).get("kind", {}):
+        # The members of a union are told apart by `kind`, which therefore has to be written, but for the part that goes without.
+        if model.get("properties", {}).get("kind", {}).get("const", PLAIN_PART) != PLAIN_PART:
             model["required"] = ["kind", *model.get("required", [])]
     return schema

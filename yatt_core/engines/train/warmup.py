@@ -28,7 +28,6 @@ from yatt_core.engines.train.supervised import Demonstrations, SupervisedStep, d
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
 from yatt_core.rewards.scoring import RewardScorer
-from yatt_core.spec.model import WarmupSpec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer
 from yatt_core.tools.calls import split_turns

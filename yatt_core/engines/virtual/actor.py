@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from yatt_core.cluster.presence import Presence
 from yatt_core.controllers.pool import instance_speeds, virtual_constants, virtual_judge_constants
 from yatt_core.data.packed import PackedArrays
 from yatt_core.engines.pieces import cut_piece
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, Int32, Returned
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.judge import VirtualJudgeEngine
 from yatt_core.engines.virtual.live import LiveInstance
@@ -81,46 +81,54 @@ class ContinuousActor:
         self._engine.update_weights(packed.arrays(), version)
         return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
 
-    async def generate(self, epoch: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece]:
-        """Answers a decode batch, response by response as the instance ends them. Raises as the engine's `generate`."""
+    async def generate(self, epoch: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
+        """Answers a decode batch, response by response as the instance ends them, or gives them back where it is told to.
+
+        Raises as the engine's `generate`.
+        """
         self._presence.fence.check(epoch)
         answer, started = self._engine.answer(request), time.monotonic()
-        samples, ended = request.seeds.shape[1], asyncio.Queue[int]()
-        for row, length in enumerate(answer.lengths.tolist()):
-            prompt = len(request.prompts[row // samples])
-            stream = Stream(_NOBODY, row, length, prompt)
-            # The prompt's other samples find it in the prefix cache.
-            tokens = prompt if row % samples == 0 else 0
-            self._live.submit(Request(tokens, (stream,)), lambda stream: ended.put_nowait(stream.number))
-        left = len(answer.lengths)
-        while left:
-            rows = await _gathered(ended)
-            left -= len(rows)
-            yield cut_piece(answer, np.array(sorted(rows)), time.monotonic() - started)
-            started = time.monotonic()
+        left: asyncio.Queue[Stream] = asyncio.Queue()
+        for work in _requests(request, answer.lengths):
+            self._live.submit(work, left.put_nowait)
+        missing = len(answer.lengths)
+        while missing:
+            streams = sorted(await _gathered(left), key=lambda stream: stream.number)
+            missing -= len(streams)
+            if ended := [stream.number for stream in streams if not stream.left]:
+                yield cut_piece(answer, np.array(ended), time.monotonic() - started)
+                started = time.monotonic()
+            if unfinished := [stream for stream in streams if stream.left]:
+                progress = (int(answer.lengths[stream.number]) - stream.left for stream in unfinished)
+                yield Returned(tuple(stream.number for stream in unfinished), tuple(progress))
 
     async def judge(self, epoch: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
         """Judges responses, each as its last judgement ends."""
         self._presence.fence.check(epoch)
-        ended, open_judgements = asyncio.Queue[int](), dict[int, int]()
+        ended: asyncio.Queue[Stream] = asyncio.Queue()
         verdicts = {item.number: self._submit_item(part, item, ended) for item in request.items}
         open_judgements = {number: len(verdict.judgements) for number, verdict in verdicts.items()}
         while verdicts:
             done = []
-            for number in await _gathered(ended):
-                open_judgements[number] -= 1
-                if not open_judgements[number]:
-                    done.append(verdicts.pop(number))
+            for stream in await _gathered(ended):
+                open_judgements[stream.number] -= 1
+                if not open_judgements[stream.number]:
+                    done.append(verdicts.pop(stream.number))
             if done:
                 yield tuple(done)
 
-    def _submit_item(self, part: str, item: JudgeItem, ended: asyncio.Queue[int]) -> Verdict:
+    def _submit_item(self, part: str, item: JudgeItem, ended: asyncio.Queue[Stream]) -> Verdict:
         """An item is one request: its text is read once for all of its judgements."""
         verdict = self._judges[part][1].verdict(item)
         read = verdict.judgements[0].prompt_tokens
         streams = tuple(Stream(_NOBODY, item.number, one.tokens, read) for one in verdict.judgements)
-        self._live.submit(Request(read, streams), lambda stream: ended.put_nowait(stream.number))
+        self._live.submit(Request(read, streams), ended.put_nowait)
         return verdict
+
+    async def evict(self, epoch: int, count: int) -> None:
+        """Gives the newest sequences back at the next boundary."""
+        self._presence.fence.check(epoch)
+        self._live.evict(count)
 
     async def switch(self, epoch: int, role: str, starting: bool) -> None:
         """Takes up another role, after the time that this takes; for the one that it started the iteration before with, none."""
@@ -148,10 +156,21 @@ class ContinuousActor:
         self._live.serve(self._role, constants)
 
 
-async def _gathered(ended: asyncio.Queue[int]) -> list[int]:
-    """What has ended: waits for the first, and a moment for those that come with it."""
-    numbers = [await ended.get()]
+def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
+    """The responses as the cost model has them, one request each; those that go on elsewhere are read anew, as far as they are."""
+    samples = request.seeds.shape[1]
+    for row, length in enumerate(lengths.tolist()):
+        prompt = len(request.prompts[row // samples])
+        made = 0 if request.progress is None else int(request.progress[row])
+        stream = Stream(_NOBODY, row, length - made, prompt + made)
+        # The prompt's other samples find it in the prefix cache.
+        yield Request(prompt + made if row % samples == 0 else 0, (stream,))
+
+
+async def _gathered(left: asyncio.Queue[Stream]) -> list[Stream]:
+    """What has left the instance: waits for the first, and a moment for those that come with it."""
+    streams = [await left.get()]
     await asyncio.sleep(HOLD_SECONDS)
-    while not ended.empty():
-        numbers.append(ended.get_nowait())
-    return numbers
+    while not left.empty():
+        streams.append(left.get_nowait())
+    return streams

@@ -1,6 +1,6 @@
 """A simulated instance that lives on a clock: the cost model of placement under real requests.
 
-Consumes requests as they come; calls back as their sequences end. What the simulator does in no time, this does at the moments
+Consumes requests as they come; calls back as their sequences end or are given back. What the simulator does in no time, this does at the moments
 that the scaled clock says; a late timer loses nothing, since work goes on from where the last one ended.
 """
 
@@ -14,7 +14,8 @@ from yatt_core.placement.instance import Doing, Instance, Request, Stream
 from yatt_core.placement.seen import Usage
 from yatt_core.placement.workload import EngineConstants
 
-Ended = Callable[[Stream], None]
+Left = Callable[[Stream], None]
+"""Called with a sequence that has left the instance; one that has not ended has tokens left."""
 
 
 class LiveInstance:
@@ -22,7 +23,7 @@ class LiveInstance:
 
     def __init__(self, index: int, speed: float, clock: ScaledClock) -> None:
         self._instance, self._clock = Instance(index, speed), clock
-        self._ended: dict[Stream, Ended] = {}
+        self._leaves: dict[Stream, Left] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reached = 0.0
 
@@ -30,12 +31,30 @@ class LiveInstance:
         """Takes up a role, empty."""
         self._instance.serve(role, constants)
 
-    def submit(self, request: Request, ended: Ended) -> None:
-        """Takes a request in at the next boundary; `ended` is called for each of its sequences."""
+    def submit(self, request: Request, left: Left) -> None:
+        """Takes a request in at the next boundary; `left` is called for each of its sequences."""
         self._catch_up()
         for stream in request.streams:
-            self._ended[stream] = ended
+            self._leaves[stream] = left
         self._instance.admit(request)
+        self._disturb()
+
+    def evict(self, count: int) -> None:
+        """At the next boundary gives its newest sequences back."""
+        self._catch_up()
+        self._instance.evict += count
+        if self._instance.doing is Doing.IDLE:
+            self._give_back()
+        self._disturb()
+
+    def usage(self) -> tuple[Usage, ...]:
+        """The work since this was last asked."""
+        rows = self._instance.usage
+        done, self._instance.usage = rows, [Usage(rows[-1].instance, rows[-1].role)] if rows else []
+        return tuple(row for row in done if row.steps or row.prompt_tokens)
+
+    def _disturb(self) -> None:
+        """Something has changed: the next boundary is the end of the step under way, or now."""
         now = max(self._clock.now(), self._reached)
         if self._instance.doing is Doing.IDLE:
             self._instance.begin(now)
@@ -43,11 +62,10 @@ class LiveInstance:
             self._instance.stop_at_boundary(now)
         self._arm()
 
-    def usage(self) -> tuple[Usage, ...]:
-        """The work since this was last asked."""
-        rows = self._instance.usage
-        done, self._instance.usage = rows, [Usage(rows[-1].instance, rows[-1].role)] if rows else []
-        return tuple(row for row in done if row.steps or row.prompt_tokens)
+    def _give_back(self) -> None:
+        for request in self._instance.evicted():
+            for stream in request.streams:
+                self._leaves.pop(stream)(stream)
 
     def _arm(self) -> None:
         """Comes back when the work under way is done."""
@@ -71,5 +89,6 @@ class LiveInstance:
             gone = instance.reach_boundary()
             instance.outstanding -= len(gone)
             for stream in gone:
-                self._ended.pop(stream)(stream)
+                self._leaves.pop(stream)(stream)
+            self._give_back()
             instance.begin(self._reached)

@@ -1,0 +1,213 @@
+"""An endpoint of others: what it is asked, what is made of its answers, and what of its failures."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.judges.parts import endpoint, item, verdicts
+from tests.judges.server import KEY, Reply, completion, serving
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.judges.endpoint import EndpointJudge
+from yatt_core.judges.protocol import JudgeRequest, aggregate
+from yatt_core.judges.registry import build_judge
+from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
+
+
+def says(text):
+    return lambda body, number: Reply(body=completion(text))
+
+
+def after(failures, text="yes"):
+    """The failures in turn, then an answer."""
+    return lambda body, number: failures[number] if number < len(failures) else Reply(body=completion(text))
+
+
+def test_every_judgement_is_asked_for_and_answers_are_parsed():
+    def answer(body, number):
+        return Reply(body=completion("Yes." if "right one" in body["messages"][0]["content"] else "no"))
+
+    with serving(answer) as server:
+        part = endpoint(server.url, judgements=3, seeded=True, temperature=0.7, max_new_tokens=5)
+        judge = build_judge(part, None)
+        items = [item(4, "right one", judgements=3), item(7, "{answer} {prompt}", judgements=3)]
+        said = verdicts(judge, *items)
+    assert [judgement.score for judgement in said[4].judgements] == [1.0] * 3
+    assert aggregate(part, said[7]) == (0.0, "")
+    assert {(j.answer, j.tokens, j.prompt_tokens) for j in said[4].judgements} == {("Yes.", 3, 11)}
+    assert len(server.bodies) == 6
+    assert {body["seed"] for body in server.bodies} == {4000, 4001, 4002, 7000, 7001, 7002}
+    first = next(body for body in server.bodies if body["seed"] == 7000)
+    assert first["messages"] == [{"role": "user", "content": "Is the answer right? sun {answer} {prompt}"}]
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("m", 0.7, 5)
+    assert {headers["path"] for headers in server.headers} == {"/v1/chat/completions"}
+    assert judge.capabilities == {"deterministic": True, "batch_invariant": True}
+
+
+def test_an_endpoint_that_is_not_seeded_gets_no_seed():
+    with serving(says("no")) as server:
+        judge = EndpointJudge(endpoint(server.url))
+        verdicts(judge, item(1))
+    assert "seed" not in server.bodies[0] and "Authorization" not in server.headers[0]
+    assert not judge.capabilities["deterministic"]
+
+
+def test_the_key_comes_from_the_environment_and_shows_in_no_message(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    refusal = Reply(401, {"error": f"bad key {KEY}"})
+    with serving(lambda body, number: refusal if number else Reply(body=completion("yes"))) as server:
+        judge = EndpointJudge(endpoint(server.url, api_key_env="JUDGE_KEY"))
+        verdicts(judge, item(1))
+        assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+        with pytest.raises(ConfigurationError, match=r"refused with 401 .*check the key in JUDGE_KEY") as caught:
+            verdicts(judge, item(1))
+        assert len(server.bodies) == 2, "a refusal is not asked again"
+    assert KEY not in str(caught.value) and KEY not in repr(judge.__dict__)
+
+
+@pytest.mark.parametrize("value", [None, "", "two\nlines"])
+def test_a_key_that_is_not_there_is_said_before_anything_is_asked(monkeypatch, value):
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("JUDGE_KEY", value)
+    with pytest.raises(ConfigurationError, match="JUDGE_KEY"):
+        EndpointJudge(endpoint("https://judge.example/v1", api_key_env="JUDGE_KEY"))
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [Reply(503), Reply(500)],
+        [Reply(429, headers={"Retry-After": "0"})],
+        [Reply(408), Reply(409)],
+        [Reply(body=b"{not json"), Reply(body={"choices": []}), Reply(body=[1])],
+    ],
+    ids=["server errors", "too many requests", "conflicts", "malformed"],
+)
+def test_what_may_pass_is_tried_again(failures):
+    with serving(after(failures)) as server:
+        said = verdicts(EndpointJudge(endpoint(server.url)), item(1))
+        assert len(server.bodies) == len(failures) + 1
+    assert said[1].judgements[0].score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply(503), "answered 503, 3 times in a row"),
+        (Reply(429), "answered 429, 3 times in a row"),
+        (Reply(body=b"<html>"), r"an answer that is no chat completion \(JSONDecodeError\), 3 times in a row"),
+    ],
+)
+def test_what_does_not_pass_is_an_infrastructure_failure_with_its_reason(reply, reason):
+    with serving(lambda body, number: reply) as server:
+        judge = EndpointJudge(endpoint(server.url, retries=2))
+        with pytest.raises(InfrastructureError, match=rf"rewards.parts 'judge': {server.url}: {reason}"):
+            verdicts(judge, item(1))
+        assert len(server.bodies) == 3
+
+
+def test_an_endpoint_that_wants_to_be_left_alone_for_long_is_out_of_reach():
+    with serving(lambda body, number: Reply(429, headers={"Retry-After": "3600"})) as server:
+        judge = EndpointJudge(endpoint(server.url))
+        with pytest.raises(InfrastructureError, match="left alone for 3600 s"):
+            verdicts(judge, item(1))
+        assert len(server.bodies) == 1
+
+
+def test_an_answer_that_does_not_come_is_a_timeout():
+    never = threading.Event()
+    with serving(lambda body, number: Reply(hold=never)) as server:
+        judge = EndpointJudge(endpoint(server.url, timeout_seconds=0.1, retries=1))
+        with pytest.raises(InfrastructureError, match=r"no answer within 0\.1 s, 2 times in a row"):
+            verdicts(judge, item(1))
+        never.set()
+
+
+def test_an_endpoint_that_is_not_there_cannot_be_reached():
+    with serving(says("yes")) as server:
+        gone = server.url
+    with pytest.raises(InfrastructureError, match="cannot be reached"):
+        verdicts(EndpointJudge(endpoint(gone, retries=1)), item(1))
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"), [(400, "check url, model 'm'"), (404, "check url and model 'm'"), (302, "moved")]
+)
+def test_what_never_passes_is_a_configuration_error_at_once(status, hint):
+    with serving(lambda body, number: Reply(status, {"error": "no"})) as server:
+        with pytest.raises(ConfigurationError, match=hint):
+            verdicts(EndpointJudge(endpoint(server.url)), item(1))
+        assert len(server.bodies) == 1
+
+
+def test_no_more_requests_are_under_way_than_allowed():
+    full = threading.Event()
+
+    def answer(body, number):
+        if number == 2:
+            full.set()
+        return Reply(body=completion("yes"), hold=full)
+
+    with serving(answer) as server:
+        said = verdicts(EndpointJudge(endpoint(server.url, max_concurrent=3)), *[item(n) for n in range(9)])
+    assert len(said) == 9 and server.busiest == 3
+
+
+def test_verdicts_come_as_they_are_complete():
+    slow = threading.Event()
+
+    def answer(body, number):
+        return Reply(body=completion("yes"), hold=slow if "slow" in body["messages"][0]["content"] else None)
+
+    with serving(answer) as server:
+        judge = EndpointJudge(endpoint(server.url))
+        pieces = judge.judge(JudgeRequest((item(1, "slow"), item(2))))
+        assert [verdict.number for verdict in next(pieces)] == [2]
+        slow.set()
+        assert [verdict.number for piece in pieces for verdict in piece] == [1]
+
+
+def test_an_item_that_cannot_be_judged_fails_alone():
+    def answer(body, number):
+        withheld = "withheld" in body["messages"][0]["content"]
+        reply = completion(None if withheld else "yes")
+        reply["choices"][0]["finish_reason"] = "content_filter" if withheld else "stop"
+        return Reply(body=reply)
+
+    with serving(answer) as server:
+        part = endpoint(server.url, template="{answer}: {response}")
+        said = verdicts(EndpointJudge(part), item(1), item(2, "withheld"), item(3, answer=None))
+    assert said[1].error == ""
+    assert said[2].error == "data: the endpoint gave no text (finish_reason 'content_filter')"
+    assert said[3].error == "data: the template shows {answer}, and the prompt has no reference answer"
+    assert aggregate(part, said[2]) == (0.0, said[2].error)
+
+
+def test_half_a_surrogate_pair_can_be_kept():
+    body = b'{"choices": [{"message": {"content": "yes \\ud800"}}]}'
+    with serving(lambda _, number: Reply(body=body)) as server:
+        said = verdicts(EndpointJudge(endpoint(server.url)), item(1))
+    judgement = said[1].judgements[0]
+    assert judgement.answer.encode() == b"yes ?" and (judgement.tokens, judgement.prompt_tokens) == (0, 0)
+
+
+def test_waits_grow_and_retry_after_wins_where_it_is_longer():
+    part = endpoint("https://a.example", backoff_seconds=1.0, longest_wait_seconds=10.0)
+    assert [wait_before(part, attempt, None) for attempt in range(6)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert wait_before(part, 1, 5.0) == 5.0 and wait_before(part, 3, 5.0) == 8.0
+
+
+def test_retry_after_is_seconds_or_a_date():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert asked_seconds("7", now) == 7.0
+    assert asked_seconds("Thu, 01 Jan 2026 00:00:30 GMT", now) == 30.0
+    assert asked_seconds("Wed, 31 Dec 2025 00:00:00 GMT", now) == 0.0
+    assert [asked_seconds(text, now) for text in (None, "soon", "-3")] == [None, None, None]
+
+
+def test_what_statuses_mean():
+    assert [meaning_of(status) for status in (200, 429, 500, 599)] == ["fine", "passing", "passing", "passing"]
+    assert {meaning_of(status) for status in (301, 400, 401, 403, 404, 422)} == {"refused"}

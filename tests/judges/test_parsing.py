@@ -1,0 +1,95 @@
+"""Scores are read from whatever a judge writes: in linear time, within bounds, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from yatt_core.judges.parsing import parser_of
+from yatt_core.spec.parsing import Number, Pattern, YesNo
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=200)
+PARSERS = [
+    YesNo(yes=("yes", "right"), no=("no", "wrong")),
+    YesNo(take="last"),
+    Number(minimum=-3, maximum=10),
+    Number(take="first"),
+    Pattern(pattern=r"Score: (?P<score>\S+)", minimum=0, maximum=10),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "score"),
+    [
+        (YesNo(), "Yes.", 1.0),
+        (YesNo(), "NO", 0.0),
+        (YesNo(), "yes, not no", 1.0),
+        (YesNo(take="last"), "yes? no: no", 0.0),
+        (YesNo(), "yesterday nobody", None),
+        (YesNo(), "", None),
+        (YesNo(yes=("fully right",), no=("right",)), "it is fully right", 1.0),
+        (Number(maximum=10), "I give 3, no, 7.5.", 7.5),
+        (Number(maximum=10, take="first"), "I give 3, no, 7.5", 3.0),
+        (Number(minimum=-1), "-0.5", -0.5),
+        (Number(), "score:.25", 0.25),
+        (Number(), "2", None),
+        (Number(), "1e-1", 0.1),
+        (Number(), "1e999", None),
+        (Number(), "nan", None),
+        (Number(), "v1", None),
+        (Number(), "\N{SUPERSCRIPT TWO}", None),
+        (Pattern(pattern=r"Score: (?P<score>[0-9.]+)", maximum=5), "Score: 4.5, Score: 1", 4.5),
+        (Pattern(pattern=r"(?s).*Score: (?P<score>[0-9.]+)", maximum=5), "Score: 4.5\nScore: 1", 1.0),
+        (Pattern(pattern=r"(?P<score>\w+)"), "high", None),
+        (Pattern(pattern=r"Score: (?P<score>[0-9.]+)"), "none", None),
+    ],
+)
+def test_what_is_read(spec, text, score):
+    assert parser_of(spec)(text) == score
+
+
+@given(TEXTS)
+@settings(max_examples=60, deadline=None)
+def test_any_text_gives_a_score_within_bounds_or_none(text):
+    for spec in PARSERS:
+        score = parser_of(spec)(text)
+        low, high = (0.0, 1.0) if isinstance(spec, YesNo) else (spec.minimum, spec.maximum)
+        assert score is None or low <= score <= high
+        assert parser_of(spec)(text) == score
+
+
+@given(st.floats(-9.75, 9.75), TEXTS.filter(lambda text: not any(c.isalnum() for c in text)))
+@settings(max_examples=60, deadline=None)
+def test_a_number_that_is_written_is_read(number, around):
+    written = f"{number:.4f}"
+    assert parser_of(Number(minimum=-10, maximum=10))(f"{around} {written} {around}") in (float(written), None)
+    assert parser_of(Number(minimum=-10, maximum=10))(f"so: {written}!") == float(written)
+
+
+@pytest.mark.parametrize("pattern", [r"(?P<score>(?:x+x+)+y)", r"(?P<score>(?:a|aa|a?)*b)"])
+def test_a_pattern_that_would_backtrack_for_ever_does_not(pattern):
+    assert parser_of(Pattern(pattern=pattern))("x" * 50_000 + "a" * 50_000) is None
+
+
+def test_long_answers_are_read_in_linear_time():
+    for spec in PARSERS:
+        assert parser_of(spec)("1" * 100_000 + "e" * 100_000) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "given_values", "words"),
+    [
+        (Pattern, {"pattern": "[0-9]+"}, "no group"),
+        (Pattern, {"pattern": "(?P<score>[0-9]"}, "not a regular expression"),
+        (Pattern, {"pattern": r"(?P<score>\d)(?=x)"}, "not a regular expression"),
+        (Number, {"minimum": 1.0, "maximum": 1.0}, "not below"),
+        (YesNo, {"yes": ["No"]}, "different words"),
+        (YesNo, {"yes": ["yes "]}, "white space"),
+        (YesNo, {"yes": []}, "at least 1"),
+    ],
+)
+def test_what_could_never_be_read_is_refused(kind, given_values, words):
+    with pytest.raises(ValidationError, match=words):
+        kind(**given_values)

@@ -1,0 +1,94 @@
+"""Reward models: the scores of transformers, whatever shares the batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.judges.parts import ADAPTER, item, verdicts
+from yatt_core.data.tokenizer import PAD_ID, save_tokenizer, train_tokenizer
+from yatt_core.errors import ConfigurationError
+from yatt_core.judges.registry import build_judge
+from yatt_core.spec.model import TokenizerSpec
+
+ITEMS = [
+    item(n, response, prompt)
+    for n, (prompt, response) in enumerate(
+        [("sun", "nus"), ("moon", "noom"), ("cat", "tac"), ("ox", "x"), ("sun", ""), ("cat", "dog")]
+    )
+]
+
+
+def make_folder(folder, labels=1, pad=None, kind="qwen2"):
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    tokenizer = train_tokenizer(TokenizerSpec(), ["sun nus", "cat moon", "ox dog"], ["abcdefghijklmnopqrstuvwxyz :"])
+    folder.mkdir()
+    save_tokenizer(tokenizer, folder, 64)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 36, "intermediate_size": 52, "num_hidden_layers": 2, "num_attention_heads": 2}
+    more = {"num_key_value_heads": 2} if kind == "qwen2" else {}
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=tokenizer.get_vocab_size(),
+        num_labels=labels,
+        max_position_embeddings=64,
+        pad_token_id=pad,
+        **sizes,
+        **more,
+    )
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def part(folder, **changes):
+    whole = {"kind": "reward_model", "name": "judge", "model": {"kind": "folder", "path": str(folder)}}
+    return ADAPTER.validate_python({**whole, **changes})
+
+
+@pytest.mark.parametrize(("kind", "pad"), [("qwen2", None), ("qwen2", PAD_ID), ("bert", PAD_ID)])
+def test_scores_are_those_of_transformers_and_independent_of_the_batch(tmp_path, kind, pad):
+    from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+    folder = make_folder(tmp_path / "m", pad=pad, kind=kind)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    judge = build_judge(part(folder), str(folder))
+    whole = verdicts(judge, *ITEMS)
+    for one in ITEMS:
+        messages = [{"role": "user", "content": one.prompt}, {"role": "assistant", "content": one.response}]
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            expected = float(model(input_ids=ids).logits[0, 0])
+        judgement = whole[one.number].judgements[0]
+        assert judgement.score == pytest.approx(expected, abs=1e-5)
+        assert (judgement.answer, judgement.tokens, judgement.prompt_tokens) == ("", 0, ids.shape[1])
+        assert verdicts(judge, one) == {one.number: whole[one.number]}
+    assert verdicts(build_judge(part(folder, batch_tokens=8), str(folder)), *ITEMS[::-1]) == whole
+    assert judge.capabilities == {"deterministic": True, "batch_invariant": True}
+
+
+def test_a_template_a_logistic_score_and_a_bound(tmp_path):
+    folder = make_folder(tmp_path / "m")
+    plain = verdicts(build_judge(part(folder, template="{prompt}: {response}"), str(folder)), *ITEMS)
+    squashed = build_judge(part(folder, template="{prompt}: {response}", score="sigmoid", max_tokens=12), str(folder))
+    said = verdicts(squashed, *ITEMS, item(9, "x" * 20))
+    for one in ITEMS:
+        logit = plain[one.number].judgements[0].score
+        assert said[one.number].judgements[0].score == pytest.approx(1 / (1 + math.exp(-logit)))
+    assert said[9].error.startswith("data: prompt and response have ") and "room for 12" in said[9].error
+
+
+def test_a_classifier_of_several_classes_is_no_reward_model(tmp_path):
+    folder = make_folder(tmp_path / "m", labels=3)
+    with pytest.raises(ConfigurationError, match="has 3 outputs, a reward model has one"):
+        build_judge(part(folder), str(folder))
+
+
+def test_a_model_without_a_head_is_refused(judged):
+    folder = judged[1] / "judges" / "judge"
+    with pytest.raises(ConfigurationError, match=r"the weights lack .* score\.weight"):
+        build_judge(part(folder), str(folder))
