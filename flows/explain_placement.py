@@ -1,4 +1,4 @@
-"""Why an iteration was placed as it was, and what came of it: everything that `yatt placement explain` says.
+"""Why an iteration was placed as it was, and what came of it: all that `yatt placement explain` and `gantt` show.
 
 Consumes a recorded placement; produces plain values. Times are seconds of collect on the engines' clock, sizes are tokens.
 """
@@ -12,8 +12,19 @@ from typing import Any
 import numpy as np
 
 from flows.placement_record import PastWork, RecordedPlacement
+from flows.placement_work import RecordedWork
+from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE, ROLLOUT
-from yatt_core.placement.occupancy import Change, RoleTime, changes_of, idle_share, role_times, spans_of
+from yatt_core.placement.occupancy import (
+    Change,
+    RoleTime,
+    Span,
+    busy_shares,
+    changes_of,
+    idle_share,
+    role_times,
+    spans_of,
+)
 from yatt_core.placement.seen import IterationTelemetry
 
 
@@ -82,6 +93,25 @@ class Explanation:
     idle_share: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """Which role each instance had when. busy: of an instance's time in a role, the share that was work, as `INSTANCE/ROLE`.
+
+    phases: seconds of the iteration's phases, on the driver's clock.
+    """
+
+    run: str
+    iteration: int
+    mode: str
+    instances: int
+    collect_s: float
+    idle_share: float
+    spans: tuple[Span, ...]
+    busy: Mapping[str, float]
+    roles: tuple[RoleUse, ...]
+    phases: Mapping[str, float]
+
+
 def explain(placement: RecordedPlacement) -> Explanation:
     """Everything about one iteration's placement."""
     row, outcome = placement.row, placement.row.outcome or {}
@@ -113,16 +143,46 @@ def explain(placement: RecordedPlacement) -> Explanation:
     )
 
 
+def gantt_of(placement: RecordedPlacement) -> Gantt:
+    """The spans of an iteration. Raises `ConfigurationError` where its work is not known, with the reason."""
+    work, row = placement.work, placement.row
+    if work is None:
+        why = placement.work_lost
+        if not why:
+            why = "no device judges in it" if placement.committed else "it is still under way"
+        raise ConfigurationError(
+            f"run {placement.run}: no work of iteration {placement.iteration} is recorded that could be drawn: {why}"
+        )
+    _, spans = _changes_and_spans(placement, work)
+    usage, times = work.telemetry.usage, role_times(spans, work.telemetry.usage)
+    return Gantt(
+        run=placement.run,
+        iteration=placement.iteration,
+        mode=row.decision["mode"],
+        instances=len(work.telemetry.roles),
+        collect_s=work.telemetry.collect_s,
+        idle_share=idle_share(times),
+        spans=tuple(spans),
+        busy={f"{index}/{role}": share for (index, role), share in busy_shares(spans, usage).items() if role},
+        roles=tuple(_use(time, work.telemetry.collect_s) for time in times),
+        phases=(row.outcome or {}).get("seconds", {}),
+    )
+
+
+def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tuple[list[Change], list[Span]]:
+    changes = changes_of(work.telemetry.roles, work.actions)
+    role_s = placement.row.inputs["setting"]["switch"]["role_s"]
+    return changes, spans_of(work.telemetry.roles, changes, role_s, work.telemetry.collect_s)
+
+
 def _within(placement: RecordedPlacement) -> tuple[tuple[Change, ...], dict[str, int], tuple[RoleTime, ...]]:
     """Changes of role, other actions by kind, and the roles' times; all empty where the work is not known."""
     work = placement.work
     if work is None:
         return (), {}, ()
-    changes = changes_of(work.telemetry.roles, work.actions)
+    changes, spans = _changes_and_spans(placement, work)
     kinds = [line["do"] for line in work.actions]
     moves = {kind: kinds.count(kind) for kind in ("take", "intake")}
-    role_s = placement.row.inputs["setting"]["switch"]["role_s"]
-    spans = spans_of(work.telemetry.roles, changes, role_s, work.telemetry.collect_s)
     return tuple(changes), moves, role_times(spans, work.telemetry.usage)
 
 

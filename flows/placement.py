@@ -122,9 +122,7 @@ def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[
 
 def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
     """What a recorded decision was made from. past: the work that it names."""
-    return Inputs(
-        setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"])
-    )
+    return Inputs(setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"]))
 
 
 def policy_of(row: DecisionRow) -> PlacementPolicy:
@@ -170,9 +168,7 @@ def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:
         groups: dict[int, int] = {}
         for row in rows:
             work = read_shard_work(segment.folder, row)
-            columns = zip(
-                work.ordinals, work.prompt_tokens, work.response_tokens, work.judged, work.read, strict=True
-            )
+            columns = zip(work.ordinals, work.prompt_tokens, work.response_tokens, work.judged, work.read, strict=True)
             for ordinal, prompt, response, judged, read in columns:
                 first = ordinal not in groups
                 group = groups.setdefault(ordinal, len(groups))

@@ -88,7 +88,9 @@ class PlacementRecord:
         if not decisions:
             known = f"1 to {self.last}" if self.last else "none yet"
             why = " (it is the policy before the first update)" if iteration == 0 else ""
-            raise ConfigurationError(f"run {self.run}: iteration {iteration} has no placement{why}; right would be {known}")
+            raise ConfigurationError(
+                f"run {self.run}: iteration {iteration} has no placement{why}; right would be {known}"
+            )
         row = decisions[-1]
         for part, keys in NEEDED.items():
             lacking = [key for key in keys if key not in getattr(row, part)]

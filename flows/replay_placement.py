@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +55,24 @@ class ComparedDecision:
     recorded_s: float | None
     other_s: float | None
     why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Another policy against those on record. Totals, in seconds, are over the iterations whose seconds are all known.
+
+    differing: iterations on record under this very policy that it decides otherwise now.
+    """
+
+    run: str
+    policy: str
+    rows: tuple[ComparedDecision, ...]
+    iterations: int
+    collect_s: float
+    recorded_s: float
+    other_s: float
+    ratio: float | None
+    differing: tuple[int, ...]
 
 
 def replay(placement: RecordedPlacement) -> ReplayedDecision:
@@ -183,3 +201,23 @@ def _simulated(placement: RecordedPlacement, plan: Plan, past: tuple[IterationTe
     if not inputs["policy"]["constants_known"]:
         setting = fitted(setting, [*past, work])
     return collect(setting, plan.roles, plan.conduct, work.waves, past[-1].roles if past else None).collect_s
+
+
+def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) -> Comparison:
+    """Leads a policy along placements in order. policy: as for `parse_policy`, whose errors it raises."""
+    rows, differing = [], []
+    other: OtherPolicy | None = None
+    for placement in placements:
+        if other is None:
+            other = OtherPolicy(parse_policy(policy, len(placement.row.decision["start"])))
+        rows.append(other.compare(placement))
+        if other.is_recorded(placement) and not rows[-1].same:
+            differing.append(placement.iteration)
+    known = [
+        (row.collect_s, row.recorded_s, row.other_s)
+        for row in rows
+        if row.collect_s is not None and row.recorded_s is not None and row.other_s is not None
+    ]
+    collect_s, recorded_s, other_s = (sum(column) for column in zip(*known, strict=True)) if known else (0.0, 0.0, 0.0)
+    ratio = other_s / recorded_s if recorded_s else None
+    return Comparison(run, policy, tuple(rows), len(known), collect_s, recorded_s, other_s, ratio, tuple(differing))
