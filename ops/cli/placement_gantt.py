@@ -141,9 +141,10 @@ def _write_png(found: Gantt, path: Path) -> None:
         middles = [row + (1 - GAP - share) / 2 for row, share in zip(rows, shares, strict=True)]
         axes.barh(middles, widths, left=lefts, height=shares, color=COLOURS[role], label=role_name(role))
     axes.invert_yaxis()
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_xlim(0, found.collect_s)
-    axes.set(xlabel="seconds of collect", ylabel="instance")
+    axes.set_xlabel(f"seconds of collect\n\n{summary_of(found)}", fontsize="small", parse_math=False)
+    axes.set_ylabel("instance")
     axes.set_title(title_of(found), parse_math=False, loc="left")
-    figure.text(0.01, 0.005, summary_of(found), fontsize="small", parse_math=False)
     figure.legend(loc="outside upper right", ncols=3, frameon=False, fontsize="small")
     figure.savefig(path, dpi=130)

@@ -61,7 +61,7 @@ def print_explanation(found: Explanation) -> None:
         write(f"joined at the start, the last after {last:.2f} s: instances {numbers}")
     if asked := [change for change in found.changes if change.how != "start"]:
         write_table(
-            ("hand-over at", "instance", "from", "to", "how", "serves from"), [_change_row(each) for each in asked]
+            ("hand-over at s", "instance", "from", "to", "how", "serves from s"), [_change_row(each) for each in asked]
         )
     if any(found.moves.values()):
         write(f"besides: {found.moves['take']} times stragglers moved, {found.moves['intake']} limits of intake")
@@ -80,7 +80,7 @@ def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
     if found.predicted_s is not None:
         yield "predicted", f"{found.predicted_s:.2f} s of collect"
     if found.collect_s is not None:
-        error = "" if found.error is None else f", the prediction was off by {found.error:+.1%}"
+        error = "" if found.error is None else f"; predicted were {abs(found.error):.1%} {'more' if found.error > 0 else 'less'}"
         yield "took", f"{found.collect_s:.2f} s, of which {found.judging_s:.2f} s behind the last rollout{error}"
     if found.seconds:
         yield "phases", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())
@@ -94,13 +94,12 @@ def _seen_row(seen: SeenWork) -> tuple[object, ...]:
 def _lengths(lengths: Lengths | None) -> tuple[object, ...]:
     if lengths is None:
         return (None,) * 4
-    return (f"{lengths.tokens:,}", lengths.p50, lengths.p95, lengths.longest)
+    return (lengths.tokens, lengths.p50, lengths.p95, lengths.longest)
 
 
 def _change_row(change: Change) -> tuple[object, ...]:
-    serves = "never" if change.serves_s is None else f"{change.serves_s:.2f} s"
     names = (role_name(change.before), role_name(change.after))
-    return (f"{change.asked_s:.2f} s", change.instance, *names, HOW[change.how], serves)
+    return (change.asked_s, change.instance, *names, HOW[change.how], change.serves_s)
 
 
 def write_roles(roles: Iterable[RoleUse]) -> None:
@@ -108,15 +107,12 @@ def write_roles(roles: Iterable[RoleUse]) -> None:
     rows = [
         (
             role_name(use.role),
-            f"{use.device_s:.1f}",
-            f"{use.busy_s:.1f}" if use.role else "",
-            f"{use.idle_share:.1%}" if use.role else "",
-            f"{use.tokens:,}" if use.role else "",
-            f"{use.tokens_per_s:,.0f}" if use.role else "",
+            round(use.device_s, 1),
+            *((round(use.busy_s, 1), 100 * use.idle_share, use.tokens, use.tokens_per_s) if use.role else (None,) * 4),
         )
         for use in roles
     ]
-    write_table(("role", "device seconds", "of these busy", "idle share", "tokens", "tokens/s"), rows)
+    write_table(("role", "device seconds", "of these busy", "idle %", "tokens", "tokens/s"), rows)
 
 
 def instance_list(numbers: Iterable[int]) -> str:
@@ -137,8 +133,8 @@ def print_replayed(rows: Sequence[ReplayedDecision]) -> None:
             row.mode,
             roles_text(row.recorded),
             "same" if row.same else "cannot be made again" if row.replayed is None else "differs",
-            _seconds(row.predicted_s),
-            _seconds(row.collect_s),
+            row.predicted_s,
+            row.collect_s,
         )
         for row in rows
     ]
@@ -184,10 +180,10 @@ def print_compared(comparison: Comparison) -> None:
 
 
 def _compared_row(row: ComparedDecision, longest: float) -> tuple[object, ...]:
-    ratio = f"{row.other_s / row.recorded_s:.3f}" if row.other_s is not None and row.recorded_s else ""
+    ratio = row.other_s / row.recorded_s if row.other_s is not None and row.recorded_s else None
     start = "" if row.start is None else "same" if row.same else roles_text(row.start)
     bar = "█" * round(20 * row.other_s / longest) if row.other_s is not None and longest else ""
-    seconds = (_seconds(value) for value in (row.collect_s, row.recorded_s, row.other_s))
+    seconds = (row.collect_s, row.recorded_s, row.other_s)
     return (row.iteration, roles_text(row.recorded), start, *seconds, ratio, bar)
 
 
@@ -195,10 +191,6 @@ def roles_text(roles: str) -> str:
     """How many roll out and judge: 6 R + 2 J."""
     counts = ((role, roles.count(role)) for role in (ROLLOUT, JUDGE))
     return " + ".join(f"{count} {role}" for role, count in counts if count)
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
 
 
 # -- gantt -----------------------------------------------------------------------------------------------------------

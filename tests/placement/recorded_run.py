@@ -5,7 +5,11 @@ No Ray and no flow: the ledger and the run's folder are filled through the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from db.engine import Fence
@@ -59,16 +63,24 @@ class _Segment:
         self.last_seconds: dict[str, float] = {}
 
 
-def record_run(home: Home, *overrides: str, iterations: int = 4, under_way: bool = False, **samples: Any) -> str:
-    """A run of `judged.yaml`. overrides: of its spec; samples: of the workload that its iterations are made of.
+def judged_spec(*overrides: str) -> RunSpec:
+    """Four virtual instances that roll out and judge."""
+    return load_spec(ROOT / "tests" / "specs" / "judged.yaml", overrides)
+
+
+def record_run(
+    home: Home, spec: RunSpec, iterations: int = 4, under_way: bool = False, slower: float = 1.0, **samples: Any
+) -> str:
+    """A run. samples: of the workload that its iterations are made of. slower: the engines, than the spec says.
 
     under_way: a decision more, which nothing came of yet.
     """
-    spec = load_spec(ROOT / "tests" / "specs" / "judged.yaml", overrides)
     home.folder.mkdir(parents=True, exist_ok=True)
     lengths = {"median": 60, "sigma": 0.6, "min": 4, "max": 400}
     workload = small(judgements=2, prompts=12, response=lengths, judge=lengths | {"median": 20}, **samples)
     waves = draw_iterations(workload.model_copy(update={"iterations": iterations}))
+    setting = pool_setting(spec)
+    real = replace(setting, speeds=tuple(speed / slower for speed in setting.speeds))
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
         home.run_folder(run).mkdir()
@@ -81,8 +93,11 @@ def record_run(home: Home, *overrides: str, iterations: int = 4, under_way: bool
             row, conduct = decide(segment, iteration, state)
             watched = Watched(conduct)
             roles_now = row.decision["start"]
-            telemetry = collect(pool_setting(spec), roles_now, watched, waves[iteration - 1], roles, watched.log)
-            finish(segment, row, RecordedWork(telemetry, watched.lines))
+            work = None
+            if setting.judgements:
+                telemetry = collect(real, roles_now, watched, waves[iteration - 1], roles, watched.log)
+                work = RecordedWork(telemetry, watched.lines)
+            finish(segment, row, work)
             ledger.commits.commit(fence, commit_of(iteration))
             state, roles = row.decision["state"], roles_now
         if under_way:
@@ -91,15 +106,25 @@ def record_run(home: Home, *overrides: str, iterations: int = 4, under_way: bool
     return run
 
 
-def finish(segment: Any, row: DecisionRow, work: RecordedWork) -> None:
-    """Records what came of a decision."""
-    sha256 = write_work(work_file(segment.home.run_folder(segment.run), 0, row.iteration), work)
-    outcome = {
-        "seconds": {"collect": work.telemetry.collect_s / 200, "learn": 0.5},
-        "work_sha256": sha256,
-        "collect_s": work.telemetry.collect_s,
-        "judging_s": work.telemetry.judging_s,
-        "actions": work.actions,
-        "actions_total": len(work.actions),
-    }
+def finish(segment: Any, row: DecisionRow, work: RecordedWork | None) -> None:
+    """Records what came of a decision. work: none where no device judges."""
+    outcome: dict[str, Any] = {"seconds": {"collect": 0.25, "learn": 0.5}}
+    if work is not None:
+        outcome |= {
+            "work_sha256": write_work(work_file(segment.home.run_folder(segment.run), 0, row.iteration), work),
+            "collect_s": work.telemetry.collect_s,
+            "judging_s": work.telemetry.judging_s,
+            "actions": work.actions,
+            "actions_total": len(work.actions),
+        }
     segment.ledger.records.decision_outcome(segment.fence, 0, row.iteration, row.seq, outcome)
+
+
+def rewrite(home: Home, run: str, iteration: int, part: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes a part of a recorded decision behind the ledger's back, as a defect or a hand would."""
+    with closing(sqlite3.connect(home.folder / "ledger.db")) as connection, connection:
+        where = "where run = ? and iteration = ?"
+        (text,) = connection.execute(f"select {part} from placement_decision {where}", (run, iteration)).fetchone()
+        value = json.loads(text)
+        change(value)
+        connection.execute(f"update placement_decision set {part} = ? {where}", (json.dumps(value), run, iteration))
