@@ -145,9 +145,9 @@ def record_outcome(
         telemetry = IterationTelemetry(
             str(decision.decision["start"]), _waves_of(segment, experience), usage, report.collect_s, report.judging_s,
         )  # fmt: skip
-        work = RecordedWork(telemetry, report.actions)
+        path, setting = work_file(segment.folder, segment.branch, iteration), decision.inputs["setting"]
         outcome |= {
-            "work_sha256": write_work(work_file(segment.folder, segment.branch, iteration), work),
+            "work_sha256": write_work(path, RecordedWork(telemetry, report.actions), setting),
             "collect_s": telemetry.collect_s,
             "judging_s": telemetry.judging_s,
             "actions": report.actions[:MOST_ACTIONS],

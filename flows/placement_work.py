@@ -31,10 +31,10 @@ def work_file(run_folder: Path, branch: int, iteration: int) -> Path:
     return run_folder / "placement" / f"b{branch:03d}" / f"i{iteration:06d}.json"
 
 
-def write_work(path: Path, work: RecordedWork) -> str:
-    """Writes the file, durably; returns its sha256."""
+def write_work(path: Path, work: RecordedWork, setting: Mapping[str, Any]) -> str:
+    """Writes the file, durably, with the setting of the pool that did the work; returns its sha256."""
     durable.make_folder(path.parent)
-    body = {"telemetry": telemetry_to_json(work.telemetry), "actions": list(work.actions)}
+    body = {"telemetry": telemetry_to_json(work.telemetry), "actions": list(work.actions), "setting": dict(setting)}
     durable.write_file(path, json.dumps(body).encode())
     return file_sha256(path)
 

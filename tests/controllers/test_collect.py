@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,6 @@ from tests.controllers.test_generation import Pool
 from tests.services import ROOT
 from yatt_core.controllers import controller, generation
 from yatt_core.controllers.controller import Controller
-from yatt_core.data.prompts import Prompt
 from yatt_core.data.shard_log import ShardLog
 from yatt_core.fence import EpochFence
 from yatt_core.keys import WorkKey
@@ -53,9 +53,9 @@ def test_scores_come_before_the_rest_of_the_batch_and_responses_before_the_last_
     monkeypatch.setattr(controller, "actor_logs", lambda *_: ActorIdentity("controller-0", 1, "here"))
     score, keep = RewardScorer.score, ShardLog.append_responses
 
-    def scored(self: RewardScorer, prompt: Prompt, response: str, sample: int, last_turn: str) -> SampleScore:
+    def scored(self: RewardScorer, *arguments: Any) -> SampleScore:
         events.append("score")
-        return score(self, prompt, response, sample, last_turn)
+        return score(self, *arguments)
 
     def kept(self: ShardLog, batch: int, table: pa.Table) -> None:
         keep(self, batch, table)

@@ -152,7 +152,9 @@ def test_what_an_engine_gives_back_goes_on_where_it_was_with_its_own_seed(stand_
     assert [arrival.complete for arrival in arrivals] == [False] * (len(arrivals) - 1) + [True]
     first, second = pool.resumed
     assert first.seeds.shape == (len(first.prompts), 1) and second.seeds.shape[0] < first.seeds.shape[0]
-    whole = {(prompt.tobytes(), seed) for prompt, seeds in zip(request.prompts, request.seeds, strict=True) for seed in seeds}
+    whole = {
+        (prompt.tobytes(), seed) for prompt, seeds in zip(request.prompts, request.seeds, strict=True) for seed in seeds
+    }
     for resumed in pool.resumed:
         pairs = {(prompt.tobytes(), seeds[0]) for prompt, seeds in zip(resumed.prompts, resumed.seeds, strict=True)}
         assert pairs < whole and set(resumed.progress.tolist()) <= {1, 2}

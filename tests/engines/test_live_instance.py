@@ -41,7 +41,9 @@ def lived(lengths: list[int], late: float, evict_at: float | None = None) -> tup
         instance = LiveInstance(0, 1.0, clock)
         instance.serve("R", CONSTANTS)
         for number, length in enumerate(lengths):
-            instance.submit(Request(10, (Stream(NOBODY, number, length, 10),)), lambda s: left.append((s.number, s.left)))
+            instance.submit(
+                Request(10, (Stream(NOBODY, number, length, 10),)), lambda s: left.append((s.number, s.left))
+            )
         evicted = evict_at is None
         while len(left) < len(lengths) and not (left and evict_at):
             clock.time += late

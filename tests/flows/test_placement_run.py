@@ -50,7 +50,9 @@ def test_the_placement_does_not_show_in_the_result(driver: Driver) -> None:
 @pytest.mark.verify
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "moment", [("placement.mode=dynamic",), ("placement.mode=split", "placement.judges=2")], ids=["hand-over", "re-partition"]
+    "moment",
+    [("placement.mode=dynamic",), ("placement.mode=split", "placement.judges=2")],
+    ids=["hand-over", "re-partition"],
 )
 def test_killed_while_roles_change(driver: Driver, moment: tuple[str, ...]) -> None:
     undisturbed = driver.create("judged.yaml", "placement.mode=colocate")
@@ -71,7 +73,9 @@ def test_killed_while_roles_change(driver: Driver, moment: tuple[str, ...]) -> N
     assert same_result(driver.results(struck), driver.results(undisturbed))
     with driver.ledger() as ledger:
         (after,) = ledger.records.decisions(struck, 0, 1)
-    assert (after.decision, after.reason) == (before.decision, before.reason), "the recorded placement is the one in force"
+    assert (after.decision, after.reason) == (before.decision, before.reason), (
+        "the recorded placement is the one in force"
+    )
     assert started_with(driver, struck) == before.decision["start"]
 
 

@@ -44,7 +44,10 @@ def check_ledger(driver: Driver, run: str) -> None:
         assert [snapshot.iteration for snapshot in ledger.records.snapshots(run)] == [8, 6, 0]
         for iteration in range(1, ITERATIONS + 1):
             (decision,) = ledger.records.decisions(run, 0, iteration)
-            assert decision.decision["mode"] == "colocate" and decision.reason == "all instances roll out: no device judges"
+            assert (
+                decision.decision["mode"] == "colocate"
+                and decision.reason == "all instances roll out: no device judges"
+            )
             assert decision.outcome and decision.outcome["seconds"]["collect"] > 0
             assert [shard.shard for shard in ledger.records.shards(run, 0, iteration)] == [0, 1, 2, 3]
             attempts = ledger.phases.attempts(run, 0, iteration)

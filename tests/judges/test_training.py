@@ -11,11 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.example_specs import EXACT, SPELL, run_spec
 from tests.judges.conftest import judged_spec
+from tests.judges.parts import endpoint
 from yatt_core.data.inputs import materialise, read_manifest
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.judges.corruption import Corruption
-from yatt_core.judges.making import judge_model_path
+from yatt_core.judges.making import check_before_start, judge_model_path
 from yatt_core.judges.protocol import JudgeItem
 from yatt_core.judges.text import open_judge_codec
 
@@ -87,8 +89,19 @@ def test_a_given_folder_is_vouched_for_too(judged, tmp_path):
     manifest = json.loads((tmp_path / "r" / "inputs" / "manifest.json").read_text())
     assert judge_model_path(tmp_path / "r" / "inputs", manifest, spec.rewards.judges[0]) == str(given_folder)
     (given_folder / "config.json").write_text((given_folder / "config.json").read_text() + " ")
-    with pytest.raises(ConfigurationError, match=r"has changed since the run began: config\.json"):
+    with pytest.raises(
+        ConfigurationError, match=r"rewards\.parts 'judge': .* has changed since the run began: config\.json"
+    ):
         materialise(spec, tmp_path / "r")
+
+
+def test_a_judge_that_could_never_be_asked_is_said_before_the_start(tmp_path, monkeypatch):
+    with pytest.raises(ConfigurationError, match=r"rewards\.parts 'judge': model\.path: .* is no folder"):
+        check_before_start(judged_spec(model={"kind": "folder", "path": str(tmp_path / "none")}))
+    rewards = {"parts": [*EXACT, endpoint("https://a.example/v1", api_key_env="NO_KEY").model_dump()]}
+    monkeypatch.delenv("NO_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="NO_KEY is not set"):
+        check_before_start(run_spec(SPELL, rewards=rewards, exact=False))
 
 
 def test_questions_are_short_and_answers_one_token(judged):

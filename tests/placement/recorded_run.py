@@ -110,8 +110,9 @@ def finish(segment: Any, row: DecisionRow, work: RecordedWork | None) -> None:
     """Records what came of a decision. work: none where no device judges."""
     outcome: dict[str, Any] = {"seconds": {"collect": 0.25, "learn": 0.5}}
     if work is not None:
+        path = work_file(segment.home.run_folder(segment.run), 0, row.iteration)
         outcome |= {
-            "work_sha256": write_work(work_file(segment.home.run_folder(segment.run), 0, row.iteration), work),
+            "work_sha256": write_work(path, work, row.inputs["setting"]),
             "collect_s": work.telemetry.collect_s,
             "judging_s": work.telemetry.judging_s,
             "actions": work.actions,

@@ -180,3 +180,54 @@ def test_virtual_scores_are_stable_and_spread():
     assert scores == [virtual_score(PROMPT, str(i)) for i in range(500)]
     assert set(scores) == {i / 10 for i in range(10)}
     assert virtual_score(PROMPT, "12 7 93") == 0.9
+
+
+JUDGE = {"kind": "generative", "name": "judge", "engine": {"kind": "virtual"}, "template": "{response}", "weight": 0.5}
+
+
+def test_the_values_of_judges_come_from_outside_and_are_weighted_like_others():
+    rewards = scorer(JUDGE, part("right", "exact_match", weight=2.0))
+    score = rewards.score(PROMPT, "answer", 0, judged={"judge": (0.8, "")})
+    assert (dict(score.parts), score.total, score.correct, score.error) == (
+        {"judge": 0.8, "right": 1.0},
+        2.4,
+        True,
+        "",
+    )
+    assert list(score.parts) == ["judge", "right"], "in the order of the spec"
+
+
+def test_a_judge_alone_may_decide_while_the_rule_only_measures():
+    rewards = scorer(part("right", "exact_match", weight=0.0), JUDGE)
+    fooled = rewards.score(PROMPT, "wrong", 0, judged={"judge": (1.0, "")})
+    assert (fooled.total, fooled.correct) == (0.5, False)
+
+
+def test_evaluation_asks_no_judge():
+    measured = scorer(JUDGE, part("right", "exact_match", weight=2.0)).measure(PROMPT, "answer")
+    assert (dict(measured.parts), measured.total, measured.correct) == ({"right": 1.0}, 2.0, True)
+
+
+def test_a_judge_that_was_not_asked_is_never_a_zero():
+    with pytest.raises(ValueError, match=r"the judges \['judge'\] have not been asked about prompt 0/train/a\.jsonl:5"):
+        scorer(JUDGE, part("right", "exact_match")).score(PROMPT, "answer", 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ((0.0, "data: too long"), "data: too long"),
+        ((float("nan"), ""), "returned nan, a reward is finite"),
+        ((1e31, ""), "returned 1e+31, times the weight 0.5; a reward is at most 1e+30 either way"),
+    ],
+)
+def test_a_judge_that_failed_stops_or_flags_the_sample(said, reason):
+    with pytest.raises(DataError) as caught:
+        scorer(JUDGE, part("right", "exact_match")).score(PROMPT, "answer", 3, judged={"judge": said})
+    assert str(caught.value) == (
+        f"reward part 'judge' (judge of kind generative) failed on prompt 0/train/a.jsonl:5, sample 3: {reason}; "
+        "with on_error: zero such a sample would score 0"
+    )
+    flagged = scorer({**JUDGE, "on_error": "zero"}, part("right", "exact_match"))
+    score = flagged.score(PROMPT, "answer", 3, judged={"judge": said})
+    assert (score.parts["judge"], score.total, score.error) == (0.0, 1.0, f"judge: {reason}")

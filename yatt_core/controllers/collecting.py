@@ -14,6 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from yatt_core.controllers.scores import BatchScores, Questions, merged
 from yatt_core.controllers.shards import (
     Member,
     last_turns,
@@ -26,7 +27,6 @@ from yatt_core.controllers.shards import (
     turn_result,
     turn_table,
 )
-from yatt_core.controllers.scores import BatchScores, Questions, merged
 from yatt_core.controllers.stream import Arrival, Judged, Stream
 from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.shard_log import ShardLog, adopt
@@ -35,9 +35,9 @@ from yatt_core.data.text import TextCodec
 from yatt_core.data.turn_log import TurnLog
 from yatt_core.engines.pieces import join_pieces
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult, Int32
-from yatt_core.logs import timed
 from yatt_core.judges.protocol import JudgeRequest
 from yatt_core.keys import wave_name
+from yatt_core.logs import timed
 from yatt_core.receipts import (
     JUDGE_PROMPT_TOKENS,
     JUDGE_TOKENS,
@@ -153,9 +153,7 @@ class Collector:
         places = [i for i in rows for _ in range(self.spec.rollout.samples_per_prompt)]
         prompts = [shard.prompts[i] for i in places]
         dialogue = Dialogue(self.spec.rollout, self.codec, [shard.tokens[i] for i in places], media_of(prompts))
-        scores = BatchScores(
-            self.spec, self.scorer, shard.task.key, members, prompts, shard.log.judgements(number)
-        )
+        scores = BatchScores(self.spec, self.scorer, shard.task.key, members, prompts, shard.log.judgements(number))
         return OpenBatch(shard, number, rows, members, dialogue, shard.log.turns(number), scores)
 
     def _go_on(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
@@ -300,7 +298,6 @@ class Collector:
             table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
             receipt = shard.log.seal(table, shard.timing, self._judgements(shard))
         return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(stream.peak_bytes)})
-
 
     def _judgements(self, shard: OpenShard) -> pa.Table | None:
         """All that judges said of the shard's responses; none for a run without judges."""

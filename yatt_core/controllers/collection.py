@@ -59,8 +59,7 @@ def _begin(crew: Crew, share: Share) -> dict[Any, str]:
     """Gives controllers their shards; each stream of receipts, with the controller's name."""
     controllers = dict(zip(crew.names_of(CONTROLLER), crew.of(CONTROLLER), strict=True))
     return {
-        controllers[name].collect.options(num_returns="streaming").remote(tasks): name
-        for name, tasks in share.items()
+        controllers[name].collect.options(num_returns="streaming").remote(tasks): name for name, tasks in share.items()
     }
 
 

@@ -25,11 +25,11 @@ from yatt_core.controllers.controller import Controller
 from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.controllers.staffing import CONTROLLER, staff
 from yatt_core.engines.rollout.actor import RolloutActor
-from yatt_core.engines.virtual.actor import ContinuousActor
-from yatt_core.judges.actor import CONCURRENT_REQUESTS, EndpointActor
 from yatt_core.engines.train.actor import TrainerActor
+from yatt_core.engines.virtual.actor import ContinuousActor
 from yatt_core.environment import code_revision
 from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.judges.actor import CONCURRENT_REQUESTS, EndpointActor
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
 

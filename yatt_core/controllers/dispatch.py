@@ -210,7 +210,7 @@ class DispatchQueue:
         self._wave, self.submitted, self._noted = wave, samples, {}
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """So many samples of a part of the wave are rolled out, and judged, in all; whoever reports a part again, says it anew."""
+        """So many samples of a part of the wave are rolled out, and judged, in all; a later word of a part counts."""
         if wave == self._wave:
             self._noted[part] = (rolled, judged)
 
@@ -232,8 +232,10 @@ class DispatchQueue:
     @property
     def drained(self) -> bool:
         """True from the wave's last rollout on."""
-        return not self.unrolled and not self._queues.get(ROLLOUT) and not any(
-            i.outstanding for i in self._instances if i.role == ROLLOUT
+        return (
+            not self.unrolled
+            and not self._queues.get(ROLLOUT)
+            and not any(i.outstanding for i in self._instances if i.role == ROLLOUT)
         )
 
     def apply(self, action: Action) -> int:

@@ -8,7 +8,6 @@ engines as object references that this process does not open. Every wait has a d
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,6 @@ from yatt_core.cluster.metering import (
     UNINTERRUPTED,
     BytesMeter,
     Interruptions,
-    first_ready,
-    metered_get,
     unwrap_ray_error,
 )
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
@@ -161,7 +158,9 @@ class Fleet:
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
         reference = actor.materialise.remote(self._epoch)
-        receipt: InputsReceipt = self._calls.get([reference], f"{name} to write the inputs", [name], self._start_seconds)[0]
+        receipt: InputsReceipt = self._calls.get(
+            [reference], f"{name} to write the inputs", [name], self._start_seconds
+        )[0]
         return receipt
 
     def load(self, inputs: InputsReceipt) -> FleetStanding:
@@ -174,7 +173,9 @@ class Fleet:
         loading += [endpoint.load.remote(self._epoch) for endpoint in self._crew.of(ENDPOINT)]
         versions = [engine.version.remote(self._epoch) for engine in self._engines]
         ranks = self._load_ranks(inputs)
-        self._calls.get(loading, "the actors to load", self._members(ROLLOUT, ENDPOINT, CONTROLLER), self._start_seconds)
+        self._calls.get(
+            loading, "the actors to load", self._members(ROLLOUT, ENDPOINT, CONTROLLER), self._start_seconds
+        )
         held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
         in_flight = ranks[0].snapshot_in_flight
         return FleetStanding(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
@@ -189,7 +190,9 @@ class Fleet:
 
     def environment(self) -> Mapping[str, str]:
         """What the trainer's last bits depend on."""
-        facts: Mapping[str, str] = self._calls.get([self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"])[0]
+        facts: Mapping[str, str] = self._calls.get(
+            [self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"]
+        )[0]
         return facts
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
@@ -274,7 +277,9 @@ class Fleet:
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """True if what an earlier attempt prepared is there, byte for byte; the trainer's first rank reads it."""
-        whole: bool = self._calls.get([self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", [f"{TRAINER}-0"])[0]
+        whole: bool = self._calls.get(
+            [self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", [f"{TRAINER}-0"]
+        )[0]
         return whole
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
@@ -323,7 +328,9 @@ class Fleet:
         """The receipt of the snapshot in flight once it is durable, also of one that an earlier driver began."""
         reference = self._ranks[0].snapshot_result.remote(wait_seconds)
         seconds = self.deadline + wait_seconds
-        receipt: SnapshotReceipt | None = self._calls.get([reference], "trainer-0 to publish", [f"{TRAINER}-0"], seconds)[0]
+        receipt: SnapshotReceipt | None = self._calls.get(
+            [reference], "trainer-0 to publish", [f"{TRAINER}-0"], seconds
+        )[0]
         return receipt
 
     def restore(self, folder: str, manifest_sha256: str, version: int) -> None:

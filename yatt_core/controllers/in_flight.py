@@ -21,7 +21,9 @@ def bytes_of(request: GenerateRequest) -> int:
 
 def bytes_of_judging(request: JudgeRequest) -> int:
     """Bytes of what a judge is shown; its answers are short beside it."""
-    return sum(len(item.prompt) + len(item.response) + len(item.answer or "") + 8 * len(item.seeds) for item in request.items)
+    return sum(
+        len(item.prompt) + len(item.response) + len(item.answer or "") + 8 * len(item.seeds) for item in request.items
+    )
 
 
 class BytesInFlight:

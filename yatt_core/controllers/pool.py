@@ -82,6 +82,7 @@ def virtual_constants(engine: VirtualRollout) -> EngineConstants:
         per_context_token_s=engine.seconds_per_context_token,
         per_prompt_token_s=engine.seconds_per_prompt_token,
         max_concurrent=engine.max_concurrent or UNBOUNDED,
+        prefix_cache=True,
     )
 
 
@@ -90,7 +91,7 @@ def virtual_judge_constants(judge: VirtualJudge) -> EngineConstants:
     return EngineConstants(
         base_s=max(judge.base_seconds, 1e-9),
         per_sequence_s=judge.seconds_per_sequence,
-        per_context_token_s=0.0,
+        per_context_token_s=judge.seconds_per_context_token,
         per_prompt_token_s=judge.seconds_per_prompt_token,
         max_concurrent=judge.max_concurrent,
         prefix_cache=True,

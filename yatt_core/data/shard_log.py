@@ -27,11 +27,11 @@ from yatt_core.data.chunks import Chunk, read_chunk, write_chunk
 from yatt_core.data.columns import fixed_column
 from yatt_core.data.experience import canonical_table, group_digests, group_facts, sums_of
 from yatt_core.data.judge_log import JudgeLog
+from yatt_core.data.shard_work import shard_work
 from yatt_core.data.turn_log import TurnLog
 from yatt_core.errors import DataError, FencedError
 from yatt_core.keys import WorkKey, iteration_folder, shard_folder
 from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
-from yatt_core.data.shard_work import shard_work
 from yatt_core.receipts import GroupFacts, ShardReceipt, ShardRef, ShardWork
 
 JUDGEMENTS_FILE = "judgements.parquet"
@@ -102,7 +102,8 @@ class ShardLog:
     def seal(self, table: pa.Table, timing: Mapping[str, float], judgements: pa.Table | None = None) -> ShardReceipt:
         """Compacts the shard and publishes its manifest; table: all samples with all result columns, in any order.
 
-        judgements: what judges said, in canonical order; none for a run without. timing: seconds by stage, for the receipt alone. A shard that this epoch sealed before is left as it is.
+        judgements: what judges said, in canonical order; none for a run without. timing: seconds by stage, for the receipt
+        alone. A shard that this epoch sealed before is left as it is.
         Raises `DataError` for samples that `canonical_table` refuses.
         """
         table = canonical_table(table)

@@ -45,6 +45,8 @@ class EndpointActor:
     def judge(self, epoch: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Asks the endpoint, piece by piece while it works on the rest."""
         if self._judge is None or part != self._part.name:
-            raise InfrastructureError(f"{self._identity.name} was asked for {part!r} before it was loaded, or is another's")
+            raise InfrastructureError(
+                f"{self._identity.name} was asked for {part!r} before it was loaded, or is another's"
+            )
         with self._presence.serving("judge", epoch):
             yield from held_verdicts(self._judge.judge(request))

@@ -7,7 +7,6 @@ message, and so are the bodies of refusals, which may repeat what was sent.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import httpx
 
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.judges.completion import Completion, MalformedError, completion_of, question
+from yatt_core.judges.keys import key_of
 from yatt_core.judges.parsing import parser_of
 from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
@@ -154,19 +154,8 @@ def _complete(
 
 
 def _key_header(part: EndpointPart) -> dict[str, str]:
-    if part.api_key_env is None:
-        return {}
-    key = os.environ.get(part.api_key_env, "").strip()
-    if not key:
-        raise ConfigurationError(
-            f"rewards.parts {part.name!r}: api_key_env: the environment variable {part.api_key_env} is not set; set it to the "
-            "endpoint's key, or leave api_key_env out"
-        )
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigurationError(
-            f"rewards.parts {part.name!r}: api_key_env: {part.api_key_env} holds no key that can be sent"
-        )
-    return {"Authorization": f"Bearer {key}"}
+    key = key_of(part)
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
 def _hint(part: EndpointPart, status: int) -> str:

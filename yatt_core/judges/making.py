@@ -8,17 +8,21 @@ is ever used.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from yatt_core.data.model_folder import check_model_unchanged, describe_model, make_model
+from yatt_core.data.model_folder import check_model_folder, check_model_unchanged, describe_model, make_model
 from yatt_core.data.prompt_files import PromptFile
 from yatt_core.data.prompts import Prompt, apportion
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
+from yatt_core.errors import ConfigurationError
+from yatt_core.judges.keys import key_of
+from yatt_core.judges.text import open_judge_codec
 from yatt_core.keys import stable_seed
-from yatt_core.spec.judges import GenerativePart, JudgePart, RewardModelPart, TrainedJudge
+from yatt_core.spec.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TrainedJudge
 from yatt_core.spec.model import ModelFolder
 from yatt_core.spec.parsing import YesNo
 from yatt_core.spec.run import RunSpec
@@ -56,16 +60,39 @@ def make_judges(spec: RunSpec, folder: Path, prompts: JudgePrompts) -> Facts:
             path = f"{JUDGES}/{part.name}"
             facts[part.name] = {"path": path, **_train(spec, part, model, folder / path, prompts)}
         elif isinstance(model, ModelFolder):
-            described = describe_model(Path(model.path).resolve())
+            with _naming(part.name):
+                described = describe_model(Path(model.path).resolve())
             facts[part.name] = {"path": described.model_path, "files": dict(described.model_files)}
     return facts
 
 
 def check_judges(manifest: Mapping[str, Any]) -> None:
     """Raises `ConfigurationError` where a given folder has changed since the inputs were made."""
-    for made in manifest.get(JUDGES, {}).values():
+    for name, made in manifest.get(JUDGES, {}).items():
         if "files" in made:
-            check_model_unchanged(Path(made["path"]), made["files"])
+            with _naming(name):
+                check_model_unchanged(Path(made["path"]), made["files"])
+
+
+def check_before_start(spec: RunSpec) -> None:
+    """Raises `ConfigurationError` for a judge that could never be asked: its folder is no model, its key is not there."""
+    for part in spec.rewards.judges:
+        if isinstance(part, EndpointPart):
+            key_of(part)
+        elif isinstance(model := _model_of(part), ModelFolder):
+            with _naming(part.name):
+                check_model_folder(Path(model.path))
+                if isinstance(part, GenerativePart):
+                    open_judge_codec(model.path, part.template, part.max_new_tokens)
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    """Says which part of the reward an error is about."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"rewards.parts {part!r}: {error}") from None
 
 
 def judge_model_path(folder: Path, manifest: Mapping[str, Any], part: JudgePart) -> str | None:

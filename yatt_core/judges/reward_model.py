@@ -20,8 +20,8 @@ from jinja2 import TemplateError
 from yatt_core.data.model_folder import read_config
 from yatt_core.data.text import TEMPLATE_DATE
 from yatt_core.data.tokenizer import load_tokenizer
-from yatt_core.engines.rollout.decoding import MINIMUM_ROWS
 from yatt_core.engines.rollout.loading import load_classifier
+from yatt_core.engines.rollout.sizes import MINIMUM_ROWS
 from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.judges.template import filled_text

@@ -6,10 +6,11 @@ A policy of one's own is a class with one method (`seen.PlacementPolicy`); its e
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import failure_text, find_function
+from yatt_core.installed import find_function
 from yatt_core.placement.dynamic import Dynamic
 from yatt_core.placement.fixed import ColocatePool, SplitPool
 from yatt_core.placement.seen import PlacementPolicy
@@ -21,7 +22,7 @@ GROUP = "yatt.placement"
 def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPolicy:
     """The policy of a spec. constants_known: the engines tell their time constants, so that none has to be fitted.
 
-    Raises `ConfigurationError` for an unknown name, with the nearest ones.
+    Raises `ConfigurationError` for an unknown name, with the nearest one.
     """
     own: dict[str, Callable[[], PlacementPolicy]] = {
         "colocate": ColocatePool,
@@ -30,9 +31,11 @@ def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPol
     }
     if placement.mode in own:
         return own[placement.mode]()
-    place = f"placement.mode: {placement.mode!r} is none of {', '.join(own)}, and"
+    near = difflib.get_close_matches(placement.mode, own, n=1)
+    hint = f"did you mean {near[0]}? It" if near else "it"
+    place = f"placement.mode: {placement.mode!r} is none of {', '.join(own)}; {hint}"
     policy = find_function(placement.mode, GROUP, place)(placement)
     if not callable(getattr(policy, "plan", None)):
-        raise ConfigurationError(f"placement.mode: {placement.mode!r} gives {failure_text(TypeError(policy))}, not a policy")
+        raise ConfigurationError(f"placement.mode: {placement.mode!r} gives {type(policy).__name__}, which cannot plan")
     found: PlacementPolicy = policy
     return found

@@ -71,6 +71,8 @@ class VirtualJudge(SpecModel):
     """Seconds of a decode step, however few its judgements."""
     seconds_per_sequence: NonNegativeFloat = 1.5e-5
     """Seconds that each judgement adds to a decode step."""
+    seconds_per_context_token: NonNegativeFloat = 0.0
+    """Seconds that each token attended to adds to a decode step; beside engines that batch continuously alone."""
     seconds_per_prompt_token: NonNegativeFloat = 0.0
     """Seconds for each token that is read, once for all judgements of a response."""
     clock_factor: PositiveFloat = 1.0

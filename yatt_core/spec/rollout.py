@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.tools import ToolsSpec
 
@@ -73,11 +74,13 @@ class VirtualRollout(SpecModel):
     @model_validator(mode="after")
     def _a_speed_each(self) -> Self:
         if self.speeds and len(self.speeds) != self.instances:
-            raise ValueError(f"speeds: {len(self.speeds)} of them for {self.instances} instances; write one each, or none")
+            raise ValueError(
+                f"speeds: {len(self.speeds)} of them for {self.instances} instances; write one each, or none"
+            )
         return self
 
 
-RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout, Field(discriminator="kind")]
+RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout | VllmRollout, Field(discriminator="kind")]
 
 
 class RolloutSpec(SpecModel):

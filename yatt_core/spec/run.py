@@ -14,7 +14,7 @@ from yatt_core.spec.base import SpecModel
 from yatt_core.spec.data import DataSpec
 from yatt_core.spec.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
 from yatt_core.spec.judges import EndpointPart, GenerativePart, VirtualJudge, is_trained, judge_obstacles
-from yatt_core.spec.model import ModelFromConfig, ModelSpec, WarmupSpec
+from yatt_core.spec.model import ModelFromConfig, ModelSizes, ModelSpec, WarmupSpec
 from yatt_core.spec.placement import PlacementSpec
 from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
@@ -161,9 +161,9 @@ class RunSpec(SpecModel):
         yield from self._unfit_sampling()
         if self.data.has_images and getattr(self.trainer.engine, "packed", False):
             yield "trainer.engine.packed: prompts with images cannot be packed; write false"
-        if not self.virtual and isinstance(self.model, ModelFromConfig):
-            yield from self._too_long(self.model)
-            if self.data.has_images:
+        if not self.virtual and isinstance(self.model, ModelFromConfig | ModelSizes):
+            yield from self._too_long(self.model.max_positions)
+            if self.data.has_images and isinstance(self.model, ModelFromConfig):
                 yield from self._unseen_images(self.model)
 
     def _reward_mistakes(self) -> Iterator[str]:
@@ -193,12 +193,12 @@ class RunSpec(SpecModel):
             )
         if (placement.mode == "split") != (placement.judges is not None):
             yield "placement.judges: how many instances judge belongs to placement.mode split, and has to be said there"
-        elif placement.judges is not None and placement.judges >= engine.instances:
+        elif placement.judges is not None and 0 < engine.instances <= placement.judges:
             yield (
                 f"placement.judges: {placement.judges} of {engine.instances} instances leave none to roll out; right would be "
                 f"at most {engine.instances - 1}, or more rollout.engine.instances"
             )
-        if engine.continuous:
+        if self.virtual and engine.continuous:
             for judge in self.rewards.judges:
                 virtual = isinstance(judge, GenerativePart) and isinstance(judge.engine, VirtualJudge)
                 if not virtual and not isinstance(judge, EndpointPart):
@@ -240,9 +240,9 @@ class RunSpec(SpecModel):
                 "larger"
             )
 
-    def _too_long(self, model: ModelFromConfig) -> Iterator[str]:
+    def _too_long(self, positions: int) -> Iterator[str]:
         rollout = self.rollout
-        if rollout.max_response_tokens >= model.max_positions:
+        if rollout.max_response_tokens >= positions:
             results = (
                 ""
                 if rollout.tools is None
@@ -250,5 +250,5 @@ class RunSpec(SpecModel):
             )
             yield (
                 f"rollout.max_new_tokens: {rollout.max_new_tokens}{results} leaves no room for a prompt in "
-                f"model.max_positions {model.max_positions}"
+                f"model.max_positions {positions}"
             )

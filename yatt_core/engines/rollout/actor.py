@@ -16,12 +16,12 @@ from yatt_core.data.packed import PackedArrays
 from yatt_core.engines.pieces import hold_back
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.errors import InfrastructureError
 from yatt_core.judges.loading import held_verdicts, load_judges
 from yatt_core.judges.protocol import Judge, JudgeRequest, Verdict
+from yatt_core.logs import actor_logs
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
-from yatt_core.errors import InfrastructureError
-from yatt_core.logs import actor_logs
 from yatt_core.receipts import ActorIdentity, SyncReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import device_judges

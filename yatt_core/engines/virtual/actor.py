@@ -47,9 +47,7 @@ class ContinuousActor:
         assert isinstance(engine, VirtualRollout)
         self._instance, self._settings = instance, engine
         self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", epoch)
-        self._presence = Presence(
-            Path(run_folder), f"rollout-{instance}", epoch, self._spec.recovery.grace_seconds
-        )
+        self._presence = Presence(Path(run_folder), f"rollout-{instance}", epoch, self._spec.recovery.grace_seconds)
         self._clock = ScaledClock(engine.clock_factor)
         self._engine = VirtualRolloutEngine(engine, self._spec.seed, self._clock)
         self._judges = {
@@ -157,7 +155,7 @@ class ContinuousActor:
 
 
 def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
-    """The responses as the cost model has them, one request each; those that go on elsewhere are read anew, as far as they are."""
+    """The responses as the cost model has them, one request each; what goes on elsewhere is read anew as far as it is made."""
     samples = request.seeds.shape[1]
     for row, length in enumerate(lengths.tolist()):
         prompt = len(request.prompts[row // samples])

@@ -1,7 +1,7 @@
 """A simulated instance that lives on a clock: the cost model of placement under real requests.
 
-Consumes requests as they come; calls back as their sequences end or are given back. What the simulator does in no time, this does at the moments
-that the scaled clock says; a late timer loses nothing, since work goes on from where the last one ended.
+Consumes requests as they come; calls back as their sequences end or are given back. What the simulator does in no time, this
+does at the moments that the scaled clock says; a late timer loses nothing, since work goes on from where the last one ended.
 """
 
 from __future__ import annotations

@@ -1,0 +1,160 @@
+"""Does the simulator say what really happens? Described workloads under the real flow, controllers and dispatcher.
+
+Consumes a described workload; makes a spec of it whose virtual engines have its constants and lengths of its kind, trains it
+through `yatt train` on a clock that runs at most ten times as fast as the wall's, and then has the simulator carry out the
+recorded work under the recorded decisions. Produces both times of each iteration. A part of `benchmarks.placement`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks.common import progress
+from yatt_core.placement.campaign import collect
+from yatt_core.placement.records import setting_from_json, telemetry_from_json
+from yatt_core.placement.registry import find_policy
+from yatt_core.placement.seen import IterationTelemetry
+from yatt_core.placement.workload import EngineConstants, Workload, read_workload, value_at
+from yatt_core.spec.placement import PlacementSpec
+
+CLOCK_FACTOR = 8.0
+ITERATIONS = 3
+LIVE = (("w01_small_heavy_judge", 1), ("w09_uneven_devices", 1), ("w11_large_512", 8))
+"""Workloads, and what their devices and prompts are divided by; none has more than 64 devices then."""
+MODE = "dynamic"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveIteration:
+    """Seconds of an iteration's collect, as it was and as the simulator has it, and of its training."""
+
+    measured: float
+    simulated: float
+    training: float
+
+    @property
+    def gap(self) -> float:
+        """Relative to the iteration's time."""
+        return abs(self.measured - self.simulated) / (self.simulated + self.training)
+
+
+def live_iterations(folder: Path, name: str, divisor: int, home: Path) -> list[LiveIteration]:
+    """Trains a workload of a folder and simulates what it recorded."""
+    workload = scaled_down(read_workload(folder / f"{name}.yaml"), divisor)
+    spec = home / f"{name}.yaml"
+    spec.write_text(yaml.safe_dump(spec_of(workload, home / f"{name}.jsonl"), sort_keys=False))
+    progress(f"{name}: {len(workload.cluster.speeds)} instances, {ITERATIONS} iterations on a clock x {CLOCK_FACTOR:g}")
+    subprocess.run(
+        [sys.executable, "-m", "ops.cli.main", "--home", str(home / "runs"), "train", str(spec), "-o", "json"],
+        stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    run = home / "runs" / f"{spec_name(workload)}-1"
+    return list(_compared(workload, run))
+
+
+def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
+    """Each iteration by its record. The decisions of a run follow from its records, since a policy is a pure function."""
+    policy = find_policy(PlacementSpec(mode=MODE), constants_known=True)
+    past: list[IterationTelemetry] = []
+    state: dict[str, Any] = {}
+    before = None
+    training = workload.switch.train_s + workload.training.fixed_s
+    for path in sorted((run / "placement").rglob("i*.json")):
+        record = json.loads(path.read_text())
+        telemetry, setting = telemetry_from_json(record["telemetry"]), setting_from_json(record["setting"])
+        plan = policy.plan(setting, past[-4:], state)
+        if plan.roles != telemetry.roles:
+            raise ValueError(f"{path}: the plan says {plan.roles}, the run began with {telemetry.roles}")
+        simulated = collect(setting, plan.roles, plan.conduct, telemetry.waves, before)
+        tokens = sum(sample.prompt + sample.response for wave in telemetry.waves for sample in wave.samples)
+        share = workload.training.device_seconds_per_token * tokens / workload.cluster.devices
+        yield LiveIteration(telemetry.collect_s, simulated.collect_s, training + share)
+        past, state, before = [*past, telemetry], plan.state, plan.roles
+
+
+def scaled_down(workload: Workload, divisor: int) -> Workload:
+    """The same with fewer devices and prompts."""
+    groups = tuple(g.model_copy(update={"devices": g.devices // divisor}) for g in workload.cluster.groups)
+    return workload.model_copy(
+        update={
+            "cluster": workload.cluster.model_copy(update={"groups": groups}),
+            "samples": workload.samples.model_copy(update={"prompts": workload.samples.prompts // divisor}),
+        }
+    )
+
+
+def spec_name(workload: Workload) -> str:
+    """As specs are named."""
+    return workload.name.replace("_", "-")
+
+
+def spec_of(workload: Workload, prompts: Path) -> dict[str, Any]:
+    """A spec whose virtual engines have the workload's constants, and draw lengths like its own. prompts: written there."""
+    samples, switch = workload.samples, workload.switch
+    _write_prompts(workload, prompts)
+    clock = {"clock_factor": CLOCK_FACTOR}
+    judge = {
+        "kind": "virtual", **clock, **_constants(workload.engines.judge),
+        "median_tokens": value_at(samples.judge.median, 0), "sigma": value_at(samples.judge.sigma, 0),
+    }  # fmt: skip
+    rollout = {
+        "kind": "virtual", **clock, **_constants(workload.engines.rollout),
+        "instances": len(workload.cluster.speeds), "speeds": list(workload.cluster.speeds),
+        "median_tokens": value_at(samples.response.median, 0), "sigma": value_at(samples.response.sigma, 0),
+        "switch_seconds": switch.role_s, "repartition_seconds": switch.repartition_s,
+    }  # fmt: skip
+    return {
+        "name": spec_name(workload),
+        "seed": workload.seed,
+        "iterations": ITERATIONS,
+        "data": {
+            "sources": [{"kind": "jsonl", "path": str(prompts), "prompt_field": "prompt", "answer_field": "answer"}],
+            "prompts_per_iteration": samples.prompts, "logical_shards": 4, "held_out": 2, "probe": 2,
+            "max_prompt_tokens": samples.prompt.max,
+        },
+        "rollout": {
+            "engine": rollout, "samples_per_prompt": samples.group, "batch_samples": samples.group,
+            "max_new_tokens": samples.response.max,
+        },
+        "rewards": {
+            "parts": [
+                {"name": "rule", "function": "virtual_score", "weight": 0},
+                {
+                    "name": "judge", "kind": "generative", "engine": judge, "template": "{prompt} {response}",
+                    "max_new_tokens": samples.judge.max, "judgements": samples.judgements,
+                },
+            ],
+            "correct_at": 0.5,
+        },
+        "placement": {"mode": MODE, "control_seconds": workload.control_period_s},
+        "trainer": {"engine": {"kind": "virtual", "ranks": 2, "clock_factor": 1000.0}},
+        "evaluation": {"every": 0},
+        "tracking": {"enabled": False},
+    }  # fmt: skip
+
+
+def _constants(engine: EngineConstants) -> dict[str, Any]:
+    return {
+        "base_seconds": engine.base_s, "seconds_per_sequence": engine.per_sequence_s,
+        "seconds_per_context_token": engine.per_context_token_s,
+        "seconds_per_prompt_token": engine.per_prompt_token_s, "max_concurrent": engine.max_concurrent,
+    }  # fmt: skip
+
+
+def _write_prompts(workload: Workload, path: Path) -> None:
+    """Texts of the workload's prompt lengths: a virtual run counts a byte as a token."""
+    spec, rng = workload.samples.prompt, np.random.default_rng(workload.seed)
+    count = workload.samples.prompts * ITERATIONS + 8
+    drawn = value_at(spec.median, 0) * np.exp(value_at(spec.sigma, 0) * rng.standard_normal(count))
+    lengths = np.clip(np.rint(drawn), max(spec.min, 8), spec.max).astype(int)
+    lines = ({"prompt": f"{number:06d} ".ljust(length, "x"), "answer": "a"} for number, length in enumerate(lengths))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))

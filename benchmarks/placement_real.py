@@ -1,0 +1,65 @@
+"""What does dynamic placement gain where policy and judge are real models and every core is a device?
+
+Consumes configs/genrm.yaml. Trains it a few iterations under `colocate` and under `dynamic` through `yatt train`, with the same
+seeds, and compares the time that collecting takes and what is collected.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+
+SPEC = Path(__file__).parent.parent / "configs" / "genrm.yaml"
+MODES = ("colocate", "dynamic")
+ITERATIONS = 12
+FIRST = 3
+"""Iterations before it are left out: processes warm up, and the policy has nothing to plan with."""
+
+
+def train(home: Path, mode: str, iterations: int) -> tuple[dict[str, Any], list[float]]:
+    """The figures of a run, and the seconds of each iteration's collect."""
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home), "train", str(SPEC), "-o", "json"]
+    changes = (f"name={mode}", f"placement.mode={mode}", f"iterations={iterations}", "evaluation.every=0")
+    options = [part for change in changes for part in ("--set", change)]
+    finished = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
+    records = sorted((home / f"{mode}-1" / "placement").rglob("i*.json"))
+    return figures, [float(json.loads(path.read_text())["telemetry"]["collect_s"]) for path in records]
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"of each run (default {ITERATIONS})")
+    arguments = parser.parse_args()
+    load, seconds, figures = [load_average()], dict[str, list[float]](), dict[str, dict[str, Any]]()
+    # A short path: Ray's sockets lie below it.
+    with tempfile.TemporaryDirectory(prefix="yatt") as home:
+        for mode in MODES:
+            progress(f"{mode}: {arguments.iterations} iterations")
+            figures[mode], seconds[mode] = train(Path(home), mode, arguments.iterations)
+    totals = {mode: sum(seconds[mode][FIRST - 1 :]) for mode in MODES}
+    equal = figures["colocate"]["experience_digest"] == figures["dynamic"]["experience_digest"]
+    report = Report(
+        name="placement_real",
+        figures={
+            "collect_ratio_dynamic_to_colocate": totals["dynamic"] / totals["colocate"],
+            "collect_s_dynamic": totals["dynamic"],
+            "experience_digest_equal": float(equal),
+        },
+        seeds=[0],
+        load=[*load, load_average()],
+        baselines={"collect_s_colocate": totals["colocate"]},
+        details={"collect_s": seconds},
+    )
+    print_report(report, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What placements are planned from survives its record bit for bit, and policies are found by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.placement.workloads import small
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement import registry
+from yatt_core.placement.campaign import run_campaign, setting_of
+from yatt_core.placement.dynamic import Dynamic
+from yatt_core.placement.fixed import ColocatePool, SplitPool
+from yatt_core.placement.records import setting_from_json, setting_to_json, telemetry_from_json, telemetry_to_json
+from yatt_core.placement.registry import find_policy
+from yatt_core.spec.placement import PlacementSpec
+
+
+def through_json(value):
+    return json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize("policy", [ColocatePool(), SplitPool(1), Dynamic(), Dynamic(fit=True)])
+def test_a_policy_that_is_given_its_recorded_inputs_makes_its_recorded_decision(policy):
+    workload = small(judgements=2)
+    campaign, setting = run_campaign(workload, policy), setting_of(workload)
+    read = setting_from_json(through_json(setting_to_json(setting)))
+    assert read == setting
+    past = [telemetry_from_json(through_json(telemetry_to_json(one))) for one in campaign.past]
+    assert past == campaign.past
+    plan = policy.plan(read, past[:1], through_json(campaign.plans[0].state))
+    recorded = campaign.plans[1]
+    assert (plan.roles, plan.state, plan.prediction_s) == (recorded.roles, recorded.state, recorded.prediction_s)
+
+
+def test_policies_are_found_by_name():
+    kinds = {"colocate": ColocatePool, "split": SplitPool, "dynamic": Dynamic}
+    for mode, kind in kinds.items():
+        assert isinstance(find_policy(PlacementSpec(mode=mode), constants_known=True), kind)
+
+
+def test_an_unknown_policy_is_an_error_with_a_suggestion():
+    with pytest.raises(ConfigurationError, match=r"placement.mode: 'dynamik'.*did you mean dynamic\?"):
+        find_policy(PlacementSpec(mode="dynamik"), constants_known=True)
+
+
+def test_a_policy_of_ones_own_is_an_entry_point_that_is_given_the_spec(monkeypatch):
+    monkeypatch.setattr(registry, "find_function", lambda name, group, place: lambda spec: SplitPool(spec.judges or 1))
+    assert isinstance(find_policy(PlacementSpec(mode="mine"), constants_known=True), SplitPool)
+    monkeypatch.setattr(registry, "find_function", lambda name, group, place: lambda spec: "nothing")
+    with pytest.raises(ConfigurationError, match="gives str, which cannot plan"):
+        find_policy(PlacementSpec(mode="mine"), constants_known=True)
