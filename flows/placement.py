@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from db.records import DecisionRow, ShardRow
-from flows.placement_inputs import REMEMBERED, Inputs, recorded_work, work_file
-from yatt_core import durable
-from yatt_core.controllers.pool import pool_setting
+from flows.placement_inputs import REMEMBERED, Inputs, recorded_work
+from flows.placement_work import RecordedWork, work_file, write_work
+from yatt_core.controllers.pool import constants_known, pool_setting
 from yatt_core.data.shard_log import read_shard_work
-from yatt_core.digests import file_sha256
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.fixed import Hold
-from yatt_core.placement.records import telemetry_to_json
 from yatt_core.placement.seen import Conduct, IterationTelemetry, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.spec.roles import device_judges
@@ -39,8 +37,7 @@ MOST_ACTIONS = 200
 class Work:
     """What an iteration's collecting took. sha256: of its file."""
 
-    telemetry: IterationTelemetry
-    actions: list[dict[str, Any]]
+    recorded: RecordedWork
     sha256: str
 
 
@@ -55,7 +52,12 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
         branch=segment.branch,
         iteration=iteration,
         seq=0,
-        inputs=inputs.to_json() | {"devices": segment.start.devices, "seconds": dict(segment.last_seconds)},
+        inputs=inputs.to_json()
+        | {
+            "policy": {"placement": spec.placement.model_dump(mode="json"), "constants_known": constants_known(spec)},
+            "devices": segment.start.devices,
+            "seconds": dict(segment.last_seconds),
+        },
         decision={
             "mode": spec.placement.mode,
             "start": plan.roles,
@@ -95,15 +97,9 @@ def note_work(segment: Segment, iteration: int, decision: DecisionRow, experienc
         str(decision.decision["start"]), _waves_of(segment, experience), segment.fleet.usage(), report.collect_s,
         report.judging_s,
     )  # fmt: skip
+    work = RecordedWork(telemetry, report.actions)
     path = work_file(segment.folder, segment.branch, iteration)
-    durable.make_folder(path.parent)
-    body = {
-        "telemetry": telemetry_to_json(telemetry),
-        "actions": report.actions,
-        "setting": decision.inputs["setting"],
-    }
-    durable.write_file(path, json.dumps(body).encode())
-    segment.work = Work(telemetry, report.actions, file_sha256(path))
+    segment.work = Work(work, write_work(path, work, decision.inputs["setting"]))
     if segment.placed is not None:
         name = _name(segment.run, segment.branch, iteration, segment.work.sha256)
         segment.foresight.begin(segment.placed.after(telemetry, name, decision.decision["state"]))
@@ -117,14 +113,14 @@ def record_outcome(segment: Segment, iteration: int, seconds: Mapping[str, float
     if work is not None:
         outcome |= {
             "work_sha256": work.sha256,
-            "collect_s": work.telemetry.collect_s,
-            "judging_s": work.telemetry.judging_s,
-            "actions": work.actions[:MOST_ACTIONS],
-            "actions_total": len(work.actions),
+            "collect_s": work.recorded.telemetry.collect_s,
+            "judging_s": work.recorded.telemetry.judging_s,
+            "actions": list(work.recorded.actions[:MOST_ACTIONS]),
+            "actions_total": len(work.recorded.actions),
         }
     if decision.outcome is None:
         segment.ledger.records.decision_outcome(segment.fence, segment.branch, iteration, decision.seq, outcome)
-    return () if work is None else work.telemetry.usage
+    return () if work is None else work.recorded.telemetry.usage
 
 
 def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:

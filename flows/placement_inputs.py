@@ -5,7 +5,7 @@ Consumes the ledger and the files of a run; produces inputs that a policy plans 
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,14 @@ from typing import Any
 from db.commit import CommitRow
 from db.ledger import Ledger
 from db.records import DecisionRow
-from yatt_core.digests import file_sha256
-from yatt_core.placement.records import setting_from_json, setting_to_json, telemetry_from_json
+from flows.placement_work import load_work, work_file
+from yatt_core.errors import DataError
+from yatt_core.placement.records import setting_from_json, setting_to_json
+from yatt_core.placement.registry import find_policy
 from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan, Setting
+from yatt_core.spec.placement import PlacementSpec
+
+log = logging.getLogger("yatt_core.flow")
 
 REMEMBERED = 4
 """Iterations whose work a policy is shown."""
@@ -50,17 +55,22 @@ def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[
     decisions = ledger.records.decisions(commit.run, commit.branch, commit.iteration)
     outcome = decisions[-1].outcome if decisions else None
     sha256 = None if outcome is None else outcome.get("work_sha256")
-    path = work_file(run_folder, commit.branch, commit.iteration)
-    if sha256 is None or not path.is_file() or file_sha256(path) != sha256:
+    if sha256 is None:
         return None
-    return telemetry_from_json(json.loads(path.read_text())["telemetry"]), str(sha256)
-
-
-def work_file(run_folder: Path, branch: int, iteration: int) -> Path:
-    """Where an iteration's work is kept."""
-    return run_folder / "placement" / f"b{branch:03d}" / f"i{iteration:06d}.json"
+    try:
+        work = load_work(work_file(run_folder, commit.branch, commit.iteration), sha256)
+    except DataError as error:
+        log.warning("iteration %d: the placement is planned without its work: %s", commit.iteration, error)
+        return None
+    return work.telemetry, str(sha256)
 
 
 def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
     """What a recorded decision was made from. past: the work that it names."""
     return Inputs(setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"]))
+
+
+def policy_of(row: DecisionRow) -> PlacementPolicy:
+    """The policy that made a recorded decision. Raises `ConfigurationError` where it is not installed any more."""
+    policy = row.inputs["policy"]
+    return find_policy(PlacementSpec.model_validate(policy["placement"]), bool(policy["constants_known"]))

@@ -15,7 +15,9 @@ from ops.cli.main import main
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 
-COMMANDS = ("train", "resume", "stop", "runs", "show", "logs", "rollouts", "evaluate", "schema", "doctor")
+COMMANDS = (
+    "train", "resume", "stop", "runs", "show", "logs", "rollouts", "placement", "evaluate", "schema", "doctor",
+)  # fmt: skip
 HEAVY = (
     "torch",
     "pandas",

@@ -110,9 +110,7 @@ def test_a_judge_is_added_when_its_batch_waits() -> None:
     """The more a hand-over has to find, the later the first one."""
     tight = small(devices=4)
     judge = tight.engines.judge.model_validate({**ENGINE, "max_concurrent": 32, "template_tokens": 100})
-    workload = tight.model_copy(
-        update={"iterations": 1, "engines": tight.engines.model_copy(update={"judge": judge})}
-    )
+    workload = tight.model_copy(update={"iterations": 1, "engines": tight.engines.model_copy(update={"judge": judge})})
     first: list[float] = []
     for backlog in (0.0, 1.0, 2.0):
         lines: list[dict[str, Any]] = []

@@ -22,7 +22,7 @@ from yatt_core.controllers.pool import dispatch_limits, instance_roles, instance
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, action_line
+from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, action_line, serves_line
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
     """What came of an iteration's placement. collect_s: from its start to the last judgement; judging_s: behind the last
-    rollouts of its waves; both on the engines' clock. actions: of the conduct, as log lines.
+    rollouts of its waves; both on the engines' clock. actions: of the conduct, as log lines, and from when on roles were served.
     """
 
     collect_s: float
@@ -222,6 +222,8 @@ class Dispatcher:
         else:
             log.info("rollout-%d has gone over to %s", index, ROLE_NAMES[role])
             self._queue.switched(index)
+            now = self._clock.now() - self._started
+            self._actions.append({"t": round(now, 3), **serves_line(index, role)})
         self._act(Moment.SWITCHED)
 
     def _spawn(self, work: Any) -> None:

@@ -1,6 +1,7 @@
 """What a policy may do, and the log of it: JSON lines from which another simulator gets the same times.
 
 Instances are named by their number. Roles are `R` (rollout) and `J` (judge). Times are seconds from the iteration's start.
+The record of a real run has one more kind of line, which is no action: from when on an instance served a role.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from yatt_core.errors import ConfigurationError
 
 ROLLOUT, JUDGE = "R", "J"
 ROLE_NAMES = {ROLLOUT: "rollout", JUDGE: "judge"}
+SERVES = "serves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ _KINDS = {name: kind for kind, name in _NAMES.items()}
 def action_line(action: Action) -> dict[str, Any]:
     """The action's own part of a log line."""
     return {"do": _NAMES[type(action)], **asdict(action)}
+
+
+def serves_line(instance: int, role: str) -> dict[str, Any]:
+    """The own part of a line that says from when on an instance has a role."""
+    return {"do": SERVES, "instance": instance, "role": role}
 
 
 def parse_action(line: Mapping[str, Any], origin: str) -> Action:

@@ -1,0 +1,90 @@
+"""Self-contained HTML pages around inline SVG: no network, light and dark, walked through with the arrow keys.
+
+Consumes markup whose texts are escaped already, by `text`; produces a page. Elements of class `item` are what the keys go
+through: their `aria-label` is shown below the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --faint: #6b7280; --line: #d5d9e0;
+  --first: #2b6cb0; --second: #c05621; --third: #6b7280; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --paper: #14171b; --faint: #9aa3af; --line: #343a42;
+  --first: #63a4e8; --second: #eda05f; --third: #9aa3af; } }
+body { margin: 1.5rem auto; max-width: 70rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
+  font: 15px/1.45 system-ui, sans-serif; }
+h1 { font-size: 1.25rem; margin: 0 0 .25rem; } p { margin: .25rem 0 .75rem; }
+svg { width: 100%; height: auto; display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(--faint); }
+.first { fill: var(--first); } .second { fill: var(--second); } .third { fill: var(--third); } .band { opacity: .32; }
+.grid { stroke: var(--line); stroke-width: 1; } .item { outline: none; } .halo { fill: none; stroke: none; }
+.item:focus .halo { stroke: var(--ink); stroke-width: 1.5; }
+output { display: block; min-height: 1.5em; margin: .5rem 0; } .key { white-space: nowrap; margin-right: 1.25em; }
+.key svg { display: inline; width: 1em; height: .8em; margin-right: .4em; }
+table { border-collapse: collapse; margin: .75rem 0; } caption { text-align: left; color: var(--faint); }
+th, td { padding: .15rem .9rem .15rem 0; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; } summary { cursor: pointer; }
+"""
+_SCRIPT = """
+const items = [...document.querySelectorAll(".item")], told = document.querySelector("output");
+const steps = {ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1, Home: -items.length, End: items.length};
+items.forEach((item, at) => {
+  item.setAttribute("tabindex", at ? "-1" : "0");
+  const tell = () => { told.textContent = item.getAttribute("aria-label"); };
+  item.addEventListener("mouseenter", tell);
+  item.addEventListener("focus", tell);
+  item.addEventListener("keydown", event => {
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const next = items[Math.min(items.length - 1, Math.max(0, at + steps[event.key]))];
+    item.setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    next.focus();
+  });
+});
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def text(value: object) -> str:
+    """A value as it may stand in markup and in attributes."""
+    return escape(str(value), quote=True)
+
+
+def page(title: str, summary: str, keys: Sequence[tuple[str, str]], picture: str, below: str) -> str:
+    """A page. keys: class and meaning of each colour. picture, below: markup."""
+    legend = "".join(
+        f'<span class="key"><svg viewBox="0 0 10 8" aria-hidden="true"><rect class="{text(kind)}" width="10" height="8"/>'
+        f"</svg>{text(meaning)}</span>"
+        for kind, meaning in keys
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{text(_POLICY)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{text(title)}</title><style>{_STYLE}</style></head>\n<body><main>"
+        f"<h1>{text(title)}</h1><p>{text(summary)}</p><p>{legend}</p>\n{picture}\n"
+        '<output aria-live="polite">Arrow keys go through the picture.</output>\n'
+        f"{below}</main><script>{_SCRIPT}</script></body></html>\n"
+    )
+
+
+def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table with a caption."""
+    head = "".join(f'<th scope="col">{text(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{text(value)}</td>' for value in row)}</tr>" for row in rows)
+    return f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def ticks(longest: float, most: int = 8) -> list[float]:
+    """Round numbers from 0 to at most `longest`, for an axis."""
+    if longest <= 0:
+        return [0.0]
+    step = 10.0 ** (len(f"{int(longest)}") - 1) if longest >= 1 else 10.0**-3
+    while longest / step > most:
+        step *= 2
+    while longest / step < most / 2.5:
+        step /= 2
+    return [step * number for number in range(int(longest / step) + 1)]

@@ -1,0 +1,152 @@
+"""Recorded decisions come out the same when they are made again; what was tampered with is named; others' costs are true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from db.ledger import Ledger
+from flows.home import Home
+from flows.placement_record import PlacementRecord
+from flows.placement_work import work_file
+from flows.replay_placement import Comparison, ReplayedDecision, compare_all, parse_policy, replay
+from tests.placement.recorded_run import judged_spec, record_run, rewrite
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.placement import PlacementSpec
+
+MODES = {
+    "colocate": ("placement.mode=colocate",),
+    "split": ("placement.mode=split", "placement.judges=1"),
+    "dynamic": ("placement.mode=dynamic",),
+    "dynamic, fitted": ("placement.mode=dynamic", "rollout.engine.max_concurrent=null"),
+}
+DYNAMIC = judged_spec(*MODES["dynamic"])
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "runs")
+
+
+@contextmanager
+def recorded(home: Home, run: str) -> Iterator[PlacementRecord]:
+    with Ledger.open(home.ledger, migrate=False) as ledger:
+        yield PlacementRecord(ledger, home, run)
+
+
+def replayed(home: Home, run: str) -> list[ReplayedDecision]:
+    with recorded(home, run) as record:
+        return [replay(placement) for placement in record.between(1, record.last)]
+
+
+def compared(home: Home, run: str, policy: str, first: int = 1) -> Comparison:
+    with recorded(home, run) as record:
+        return compare_all(run, policy, record.between(first, record.last))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("samples", [{}, {"dynamic_sampling": True, "validity": 0.5}], ids=["one wave", "waves"])
+def test_the_same_policy_makes_the_recorded_decisions(home: Home, mode: str, samples: dict[str, object]) -> None:
+    run = record_run(home, judged_spec(*MODES[mode]), under_way=True, **samples)
+    rows = replayed(home, run)
+    assert [(row.iteration, row.same, row.why) for row in rows] == [(number, True, ()) for number in range(1, 6)]
+    assert all(row.replayed == row.recorded and len(row.recorded) == 4 for row in rows)
+    assert [row.collect_s is None for row in rows] == [False] * 4 + [True]
+
+
+def test_a_changed_state_is_noticed_where_it_matters(home: Home) -> None:
+    run = record_run(home, DYNAMIC)
+    rewrite(home, run, 2, "decision", lambda decision: decision["state"]["knobs"].update(power=9.0))
+    rewrite(home, run, 3, "decision", lambda decision: decision.update(start="JJJR"))
+    rows = {row.iteration: row for row in replayed(home, run)}
+    assert [number for number, row in rows.items() if not row.same] == [2, 3]
+    assert '"power": 9.0' in rows[2].why[0] and rows[2].why[0].startswith("state: recorded")
+    assert rows[3].why[0].startswith("roles: recorded JJJR, now ")
+
+
+def test_a_changed_or_lost_file_is_named_wherever_it_was_planned_with(home: Home) -> None:
+    run = record_run(home, DYNAMIC, iterations=6)
+    changed, gone = (work_file(home.run_folder(run), 0, number) for number in (1, 2))
+    changed.write_text(changed.read_text().replace("[1", "[2", 1))
+    gone.unlink()
+    rows = replayed(home, run)
+    # Iteration 6 remembers 2 to 5, iteration 1 nothing.
+    assert [row.same for row in rows] == [True, False, False, False, False, False]
+    assert [row.replayed for row in rows[1:]] == [None] * 5
+    assert len(rows[1].why) == 1 and f"{changed} is not what was recorded: its sha256 is " in rows[1].why[0]
+    assert f"{gone} is gone" in rows[2].why and len(rows[2].why) == 2
+    assert rows[5].why == (f"{gone} is gone",)
+
+
+def test_what_another_policy_costs_is_what_it_costs_in_force(home: Home) -> None:
+    """The work does not depend on the policy: runs under each have to agree with what the others' records say of it."""
+    names = {"colocate": "colocate", "split:1": "split", "dynamic": "dynamic"}
+    runs = {policy: record_run(home, judged_spec(*MODES[mode])) for policy, mode in names.items()}
+    own = {policy: replayed(home, run) for policy, run in runs.items()}
+    for policy in runs:
+        for other, run in runs.items():
+            found = compared(home, run, policy)
+            assert [row.start for row in found.rows] == [row.recorded for row in own[policy]]
+            assert [row.other_s for row in found.rows] == [row.collect_s for row in own[policy]]
+            assert [row.recorded_s for row in found.rows] == [row.collect_s for row in own[other]]
+            assert found.ratio == found.other_s / found.recorded_s and (policy != other or found.ratio == 1.0)
+            assert all(row.same for row in found.rows) or policy != other
+            assert found.differing == () and found.iterations == 4
+
+
+def test_the_policy_on_record_goes_on_with_its_state(home: Home) -> None:
+    run = record_run(home, DYNAMIC)
+    found = compared(home, run, "dynamic", first=3)
+    assert [row.same for row in found.rows] == [True, True]
+    rewrite(home, run, 4, "decision", lambda decision: decision.update(start="RRRR"))
+    found = compared(home, run, "dynamic", first=3)
+    assert found.differing == (4,) and found.rows[1].recorded_s is None and found.rows[1].why
+    assert found.iterations == 1, "totals are over what is known on both sides"
+
+
+def test_lost_inputs_and_lost_work_are_said_and_left_out(home: Home) -> None:
+    run = record_run(home, DYNAMIC, under_way=True)
+    work_file(home.run_folder(run), 0, 4).unlink()
+    found = compared(home, run, "colocate")
+    assert [(row.other_s is None, bool(row.why)) for row in found.rows] == [(False, False)] * 3 + [(True, True)] * 2
+    assert found.rows[3].start == "RRRR" and found.rows[4].start is None
+    assert found.iterations == 3
+
+
+def test_constants_that_engines_do_not_tell_come_from_the_telemetry(home: Home) -> None:
+    """The engines are three times slower than the record's setting has it."""
+    run = record_run(home, judged_spec(*MODES["dynamic, fitted"]), slower=3.0)
+    for row in compared(home, run, "split:1").rows:
+        assert row.recorded_s == pytest.approx(row.collect_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("split", "how many of 4 instances judge? Right would be split:N, N from 1 to 3"),
+        ("split:4", "split:N, N from 1 to 3"),
+        ("split:0", "split:N, N from 1 to 3"),
+        ("split:-1", "split:N, N from 1 to 3"),
+        ("dynamic:2", "right would be colocate, split:N, dynamic"),
+        ("", "right would be colocate, split:N, dynamic"),
+        ("Dynamic", "right would be colocate, split:N, dynamic"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant(text: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match="--policy") as error:
+        parse_policy(text, 4)
+    assert says in str(error.value)
+
+
+def test_policies_are_named_as_in_a_spec() -> None:
+    assert parse_policy("split:3", 4) == PlacementSpec(mode="split", judges=3)
+    assert parse_policy("my-own", 4) == PlacementSpec(mode="my-own")
+
+
+def test_an_unknown_policy_is_refused(home: Home) -> None:
+    run = record_run(home, judged_spec(*MODES["colocate"]), iterations=1)
+    with pytest.raises(ConfigurationError, match="'dynamc' is none of colocate, split, dynamic"):
+        compared(home, run, "dynamc")

@@ -1,0 +1,133 @@
+"""A run whose placements are on record as a driver leaves them: real decisions, and work and times that the simulator made.
+
+No Ray and no flow: the ledger and the run's folder are filled through the same doors.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from db.engine import Fence
+from db.holder import this_process
+from db.ledger import Ledger
+from db.records import DecisionRow
+from flows.foresight import Foresight
+from flows.home import Home
+from flows.placement import decide
+from flows.placement_work import RecordedWork, work_file, write_work
+from tests.ops.seeding import commit_of
+from tests.placement.workloads import small
+from tests.services import ROOT
+from yatt_core.controllers.pool import constants_known, pool_setting
+from yatt_core.placement.actions import Action, serves_line
+from yatt_core.placement.campaign import collect, draw_iterations
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.registry import find_policy
+from yatt_core.placement.seen import Conduct, PoolSeen
+from yatt_core.spec import RunSpec, load_spec
+
+
+class Watched:
+    """A conduct that is logged as a dispatcher logs it: its actions, and from when on instances serve a role."""
+
+    def __init__(self, conduct: Conduct) -> None:
+        self._conduct = conduct
+        self._serving: dict[int, str] = {}
+        self.lines: list[dict[str, Any]] = []
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        for instance in pool.instances:
+            role = instance.role if instance.ready else ""
+            if moment is Moment.SWITCHED and role and self._serving.get(instance.index) != role:
+                self.lines.append({"t": round(pool.now, 3), **serves_line(instance.index, role)})
+            if role:
+                self._serving[instance.index] = role
+        return self._conduct.act(moment, pool)
+
+    def log(self, line: dict[str, Any]) -> None:
+        self.lines.append(line | {"t": round(line["t"], 3)})
+
+
+class _Segment:
+    """What `decide` needs of a segment."""
+
+    def __init__(self, home: Home, ledger: Ledger, fence: Fence, spec: RunSpec) -> None:
+        self.home, self.ledger, self.fence, self.spec, self.run, self.branch = home, ledger, fence, spec, fence.run, 0
+        self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
+        self.placed = self.work = None
+        self.start = self
+        self.devices = spec.rollout.engine.instances
+        self.last_seconds: dict[str, float] = {}
+
+
+def judged_spec(*overrides: str) -> RunSpec:
+    """Four virtual instances that roll out and judge."""
+    return load_spec(ROOT / "tests" / "specs" / "judged.yaml", overrides)
+
+
+def record_run(
+    home: Home, spec: RunSpec, iterations: int = 4, under_way: bool = False, slower: float = 1.0, **samples: Any
+) -> str:
+    """A run. samples: of the workload that its iterations are made of. slower: the engines, than the spec says.
+
+    under_way: a decision more, which nothing came of yet.
+    """
+    home.folder.mkdir(parents=True, exist_ok=True)
+    lengths = {"median": 60, "sigma": 0.6, "min": 4, "max": 400}
+    workload = small(judgements=2, prompts=12, response=lengths, judge=lengths | {"median": 20}, **samples)
+    waves = draw_iterations(workload.model_copy(update={"iterations": iterations}))
+    setting = pool_setting(spec)
+    real = replace(setting, speeds=tuple(speed / slower for speed in setting.speeds))
+    with Ledger.open(home.ledger) as ledger:
+        run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
+        home.run_folder(run).mkdir()
+        fence = ledger.leases.acquire(run, this_process("a test"), 600)
+        segment: Any = _Segment(home, ledger, fence, spec)
+        ledger.commits.commit(fence, commit_of(0))
+        state: dict[str, Any] = {}
+        roles: str | None = None
+        for iteration in range(1, iterations + 1):
+            row, conduct = decide(segment, iteration, state)
+            watched = Watched(conduct)
+            roles_now = row.decision["start"]
+            work = None
+            if setting.judgements:
+                telemetry = collect(real, roles_now, watched, waves[iteration - 1], roles, watched.log)
+                work = RecordedWork(telemetry, watched.lines)
+            finish(segment, row, work)
+            ledger.commits.commit(fence, commit_of(iteration))
+            state, roles = row.decision["state"], roles_now
+        if under_way:
+            decide(segment, iterations + 1, state)
+        ledger.leases.release(fence)
+    return run
+
+
+def finish(segment: Any, row: DecisionRow, work: RecordedWork | None) -> None:
+    """Records what came of a decision. work: none where no device judges."""
+    outcome: dict[str, Any] = {"seconds": {"collect": 0.25, "learn": 0.5}}
+    if work is not None:
+        path = work_file(segment.home.run_folder(segment.run), 0, row.iteration)
+        outcome |= {
+            "work_sha256": write_work(path, work, row.inputs["setting"]),
+            "collect_s": work.telemetry.collect_s,
+            "judging_s": work.telemetry.judging_s,
+            "actions": work.actions,
+            "actions_total": len(work.actions),
+        }
+    segment.ledger.records.decision_outcome(segment.fence, 0, row.iteration, row.seq, outcome)
+
+
+def rewrite(home: Home, run: str, iteration: int, part: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes a part of a recorded decision behind the ledger's back, as a defect or a hand would."""
+    with closing(sqlite3.connect(home.folder / "ledger.db")) as connection, connection:
+        where = "where run = ? and iteration = ?"
+        (text,) = connection.execute(f"select {part} from placement_decision {where}", (run, iteration)).fetchone()
+        value = json.loads(text)
+        change(value)
+        connection.execute(f"update placement_decision set {part} = ? {where}", (json.dumps(value), run, iteration))

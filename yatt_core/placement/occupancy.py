@@ -1,0 +1,145 @@
+"""Who had which role when, within an iteration, and how much of that was work.
+
+Consumes the roles at the start, the log of the actions with the moments from which roles were served (`actions.serves_line`),
+and the engines' usage; produces hand-overs, spans by instance, and device seconds by role. Times are seconds from the
+iteration's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from yatt_core.placement.actions import JUDGE, ROLLOUT, SERVES
+from yatt_core.placement.seen import Usage
+
+GOING_OVER = ""
+"""In place of a role: on the way to another one, out of service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of an instance's time in one role, or going over."""
+
+    instance: int
+    role: str
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An instance's way to another role. asked_s: when it was told; serves_s: when it had it, if the log knows.
+
+    how: `start` (it joins the iteration late), `empty`, `migrate` (its sequences moved) or `drain` (it worked them off first).
+    """
+
+    instance: int
+    before: str
+    after: str
+    how: str
+    asked_s: float
+    serves_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTime:
+    """All instances' time in one role. tokens: that they decoded in it."""
+
+    role: str
+    device_s: float
+    busy_s: float
+    tokens: int
+
+    @property
+    def idle_share(self) -> float:
+        """Of the time in the role, what was no work; times in the log are rounded, so that it never falls below none."""
+        return max(0.0, 1.0 - self.busy_s / self.device_s) if self.device_s else 0.0
+
+
+def changes_of(start: str, lines: Iterable[Mapping[str, Any]]) -> list[Change]:
+    """The changes of role in the order in which they were asked for. start: the role of each instance; lines: in time order."""
+    roles = list(start)
+    changes: list[Change] = []
+    open_changes: dict[int, int] = {}
+    for line in lines:
+        kind, index = line["do"], int(line.get("instance", -1))
+        if kind in ("switch", "handover"):
+            how = "empty" if kind == "switch" else "migrate" if line["migrate"] else "drain"
+            open_changes[index] = len(changes)
+            changes.append(Change(index, roles[index], line["role"], how, line["t"], None))
+        elif kind == SERVES and index in open_changes:
+            asked = changes[open_changes[index]]
+            changes[open_changes.pop(index)] = Change(
+                index, asked.before, line["role"], asked.how, asked.asked_s, line["t"]
+            )
+            roles[index] = line["role"]
+        elif kind == SERVES:
+            changes.append(Change(index, GOING_OVER, line["role"], "start", 0.0, line["t"]))
+    return changes
+
+
+def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[Span]:
+    """Every instance's time until `end_s`, by instance and time. role_s: what a switch takes once an instance is empty."""
+    by_instance: dict[int, list[Change]] = {index: [] for index in range(len(start))}
+    for change in changes:
+        by_instance[change.instance].append(change)
+    return [
+        span
+        for index, role in enumerate(start)
+        for span in _spans_of_one(index, role, by_instance[index], role_s, end_s)
+        if span.seconds > 0
+    ]
+
+
+def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[Span]:
+    spans, since = [], 0.0
+    nexts = [*(change.asked_s for change in changes[1:]), end_s]
+    for change, following in zip(changes, nexts, strict=False):
+        if change.serves_s is None:
+            # It never served: an empty one left at once; of a busy one nobody knows when it was empty.
+            left, served = (change.asked_s if change.how == "empty" else following), following
+        else:
+            left = change.asked_s if change.how == "start" else max(change.asked_s, change.serves_s - role_s)
+            served = change.serves_s
+        left, served = min(max(left, since), end_s), min(served, end_s)
+        spans += [Span(index, role, since, left), Span(index, GOING_OVER, left, served)]
+        role, since = change.after, served
+    return [*spans, Span(index, role, since, end_s)]
+
+
+def role_times(spans: Iterable[Span], usage: Iterable[Usage]) -> tuple[RoleTime, ...]:
+    """Of rollout, judge, and of going over, which is never work."""
+    device_s = dict.fromkeys((ROLLOUT, JUDGE, GOING_OVER), 0.0)
+    busy_s, tokens = dict.fromkeys(device_s, 0.0), dict.fromkeys(device_s, 0)
+    for span in spans:
+        device_s[span.role] += span.seconds
+    for row in usage:
+        busy_s[row.role] += row.decode_s + row.prefill_s
+        tokens[row.role] += row.sequence_steps
+    return tuple(RoleTime(role, device_s[role], busy_s[role], tokens[role]) for role in device_s)
+
+
+def idle_share(times: Iterable[RoleTime]) -> float:
+    """Of all instances' time, what was no work: waiting, and going over."""
+    listed = tuple(times)
+    whole = sum(each.device_s for each in listed)
+    return max(0.0, 1.0 - sum(each.busy_s for each in listed) / whole) if whole else 0.0
+
+
+def busy_shares(spans: Iterable[Span], usage: Iterable[Usage]) -> dict[tuple[int, str], float]:
+    """By instance and role: of its time in the role, what was work; at most 1, as the log's times are rounded."""
+    device_s: dict[tuple[int, str], float] = {}
+    busy_s: dict[tuple[int, str], float] = {}
+    for span in spans:
+        key = (span.instance, span.role)
+        device_s[key] = device_s.get(key, 0.0) + span.seconds
+    for row in usage:
+        busy_s[row.instance, row.role] = busy_s.get((row.instance, row.role), 0.0) + row.decode_s + row.prefill_s
+    return {key: min(1.0, busy_s.get(key, 0.0) / seconds) for key, seconds in device_s.items()}
