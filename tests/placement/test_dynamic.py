@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,3 +129,13 @@ class _Always:
     def plan(self, setting, past, state):
         roles = roles_of(setting.speeds, self._knobs.judges)
         return Plan(roles, Curve(self._knobs, roles, setting), None, "always")
+
+
+def test_where_sequences_cannot_move_an_instance_drains_and_nobody_gives_anything_away():
+    workload = small(judgements=2)
+    setting = replace(setting_of(workload), migrates=False)
+    actions: list[dict[str, Any]] = []
+    run_campaign(workload, Dynamic(), seen=setting, log=actions.append)
+    kinds = {action["do"] for action in actions}
+    assert "take" not in kinds and not any(action.get("migrate") for action in actions)
+    assert any(action["do"] in ("handover", "switch") for action in actions)

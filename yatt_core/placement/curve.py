@@ -42,7 +42,8 @@ class Curve:
         self._knobs, self._roles = knobs, roles
         self._rolling = sum(v for v, role in zip(setting.speeds, roles, strict=True) if role == ROLLOUT)
         self._rollouts, self._judgements = setting.rollout.max_concurrent, setting.judge.max_concurrent
-        self._unit, self._levels = setting.judgements, knobs.level and not setting.tool_tokens
+        self._unit, self._migrates = setting.judgements, setting.migrates
+        self._levels = knobs.level and setting.migrates and not setting.tool_tokens
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
         """What to do now."""
@@ -84,7 +85,7 @@ class Curve:
             if len(actions) >= wanted:
                 break
             staying, capacity = staying - 1, capacity - i.speed
-            actions.append(HandOver(i.index, JUDGE, True) if i.outstanding else Switch(i.index, JUDGE))
+            actions.append(HandOver(i.index, JUDGE, self._migrates) if i.outstanding else Switch(i.index, JUDGE))
         return actions
 
     def _target(self, pool: PoolSeen) -> float:
