@@ -65,7 +65,9 @@ def test_groups_are_drawn_whole() -> None:
 def test_what_is_cut_off_stays_so() -> None:
     """Several samples with the greatest length have met a limit."""
     assert limit_of([5, 9, 9]) == 9 and limit_of([5, 9, 8]) == float("inf")
-    samples = tuple(SampleWork(group, True, 10, turns, (), (4, 8)) for group, turns in enumerate([(100,), (60, 40), (30,)]))
+    samples = tuple(
+        SampleWork(group, True, 10, turns, (), (4, 8)) for group, turns in enumerate([(100,), (60, 40), (30,)])
+    )
     (grown,) = scaled([WaveWork(samples, (True,) * 3)], 2.0, 1.5)
     assert [s.turns for s in grown.samples] == [(100,), (60, 40), (60,)]
     assert grown.samples[0].judge == (6, 8)
