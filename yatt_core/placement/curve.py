@@ -21,10 +21,10 @@ RELATIVE_SURPLUS = 0.25
 @dataclass(frozen=True, slots=True)
 class Knobs:
     """judges: instances that judge from the start. onset: share of samples still rolled out below which rollout gives capacity
-    up. power: rollout's share of the capacity falls as this power of the share alive over the onset. backlog: full judges'
-    worth of open judgements, per judge, that a hand-over needs: late judges then start with full batches; 0: any will do.
-    level: whether stragglers move to emptier instances. back: whether behind the last rollout all judge, and return to
-    rollout for a further wave, or those that are left stay.
+    up. power: rollout's share of the capacity falls as this power of the share alive over the onset; 0: it keeps all.
+    backlog: batches of open judgements for each judge, or no more join: late judges then start with full batches; 0: they join
+    regardless. level: whether stragglers move to emptier instances. back: whether behind the last rollout all judge, and
+    return to rollout for a further wave, or those that are left stay.
     """
 
     judges: int

@@ -28,7 +28,7 @@ class Dynamic:
         self._fit = fit
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
-        """The best of the candidates on worlds like the last iterations. state: the knobs in force, whether telemetry chose them."""
+        """The best candidate on worlds like the last iterations. state: the knobs in force, and whether telemetry chose them."""
         recent = past[-LOOKS_BACK:]
         if self._fit:
             setting = fitted(setting, recent)
@@ -54,9 +54,9 @@ def chosen(outcomes: Sequence[Outcome], judges: int | None) -> Outcome:
 
 def _reason(best: Outcome, instances: int, worlds: int, replays: int, informed: bool) -> str:
     knobs = best.knobs
-    needed = f" and {knobs.backlog:g} batches wait for each judge" if knobs.backlog else ""
+    batches = f", as many as {knobs.backlog:g} batches of open judgements each can fill" if knobs.backlog else ""
     return (
-        f"{knobs.judges} of {instances} instances judge from the start; others follow once {knobs.onset:g} of the samples are "
-        f"still rolled out{needed}, rollout's share falling with power {knobs.power:g}: {best.seconds:.1f} s over {worlds} "
-        f"worlds {'like the last iterations' if informed else 'that were assumed'}, the best in {replays} replays"
+        f"{knobs.judges} of {instances} instances judge from the start; others follow from {knobs.onset:g} of the samples alive "
+        f"on{batches}, rollout's share falling with power {knobs.power:g}: {best.seconds:.1f} s over {worlds} worlds "
+        f"{'like the last iterations' if informed else 'that were assumed'}, the best in {replays} replays"
     )

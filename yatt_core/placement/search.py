@@ -18,10 +18,10 @@ from yatt_core.placement.seen import IterationTelemetry, Setting
 
 JUDGE_SHARES = (0.0, 0.06, 0.12, 0.25, 0.4, 0.5)
 ONSETS = (1.0, 0.7, 0.45, 0.3, 0.2)
-POWERS = (0.3, 0.5, 0.75, 1.0, 1.5)
+POWERS = (0.0, 0.3, 0.5, 0.75, 1.0, 1.5)
 BACKLOGS = (0.0, 0.5, 1.0, 1.5, 2.0)
-SHAPES = ((0.7, 0.75, 1.5), (0.7, 0.5, 0.5), (0.3, 0.5, 1.0))
-"""Onset, power and backlog to begin with; the first is what suits most loads."""
+SHAPES = ((0.7, 0.75, 1.5), (0.7, 0.5, 0.5), (0.7, 0.0, 1.5))
+"""Onset, power and backlog to begin with. The first suits most loads; with the last one nobody goes over before all can."""
 STEP_LOSS = 0.005
 """A step away from it has to gain this share of the seconds."""
 ROUNDS, LEADERS = 2, 2
