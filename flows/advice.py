@@ -1,30 +1,18 @@
-"""How often a run should take a snapshot: Young's interval, from what its snapshots cost and how often its tensors were lost.
+"""How often a run should take a snapshot: from what its snapshots cost and how often its tensors were lost.
 
-Consumes a run's history and accounts; produces `Advice`. Young (A first order approximation to the optimum checkpoint interval,
-CACM 17(9), 1974) weighs the cost C of a checkpoint against the work lost at a failure, on average half an interval tau:
-
-    C / tau + (tau / 2) / M   is least at   tau = sqrt(2 C M)            M: seconds between failures
-
-Here a failure loses less. The experience of every iteration is durable, so replay repeats only the updates since the snapshot,
-r seconds of the T seconds of an iteration, and nothing of the iteration that follows a snapshot at once. With a snapshot every n
-iterations, a second of training costs
-
-    C / (n T) + r (n - 1) / (2 M)     seconds more, which is least at     n = sqrt(2 C M / (r T))
-
-that is Young's interval times sqrt(T / r). Only failures that lose the trainer's tensors count: a driver that attaches to a
-living trainer replays nothing.
+Consumes a run's history and accounts; produces `Advice`. The formula is in `yatt_core.checkpoints.interval`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from statistics import median
 
 from db.history import AttemptTimes, RunHistory
 from flows.accounting import Accounts
 from flows.stretches import Stretch, stretches_of
+from yatt_core.checkpoints.interval import overhead, snapshot_interval
 
 ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0
 """While none was seen; a run that has lasted longer without one counts its own time."""
@@ -51,19 +39,6 @@ class Advice:
     seconds_between_failures: float
     overhead: float | None = None
     overhead_now: float | None = None
-
-
-def snapshot_interval(stall: float, between_failures: float, replay: float, iteration: float) -> int:
-    """Iterations between two snapshots, at least 1. All arguments in seconds and positive; see the module's formula."""
-    best = sqrt(2 * stall * between_failures / (replay * iteration))
-    below = max(1, int(best))
-    costs = {n: overhead(n, stall, between_failures, replay, iteration) for n in (below, below + 1)}
-    return min(costs, key=costs.__getitem__)
-
-
-def overhead(every: int, stall: float, between_failures: float, replay: float, iteration: float) -> float:
-    """Seconds that snapshots and replay take for a second of training."""
-    return stall / (every * iteration) + replay * (every - 1) / (2 * between_failures)
 
 
 def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:

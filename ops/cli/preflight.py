@@ -13,8 +13,9 @@ from ops.cli.output import size
 from yatt_core.data.local_files import check_regular
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import RunSpec
+from yatt_core.spec.availability import check_available
 from yatt_core.spec.data import JsonlSource, ReasoningGymSource
-from yatt_core.spec.model import ModelFolder, ModelFromConfig
+from yatt_core.spec.model import ModelFolder
 
 SPARE_BYTES = 256 << 20
 """Room for ledger, logs and experience of a small run."""
@@ -25,6 +26,7 @@ FLOAT32_BYTES = 4
 
 def check_before_start(home: Path, spec: RunSpec) -> None:
     """Raises what would otherwise end the run minutes later."""
+    check_available(spec)
     for number, source in enumerate(spec.data.sources):
         if isinstance(source, JsonlSource):
             check_regular(Path(source.path), f"data.sources.{number}.path")
@@ -106,16 +108,10 @@ def parameters(spec: RunSpec) -> int:
     """Parameters of the policy; an estimate for a model that is yet to be made, 0 for a virtual run."""
     if spec.virtual:
         return 0
-    if isinstance(spec.model, ModelFromConfig):
-        return _parameters_of_config(spec.model)
-    from yatt_core.data.model_folder import count_parameters
+    if isinstance(spec.model, ModelFolder):
+        from yatt_core.data.model_folder import count_parameters
 
-    return count_parameters(Path(spec.model.path))
+        return count_parameters(Path(spec.model.path))
+    from yatt_core.planning.shape import shape_of
 
-
-def _parameters_of_config(model: ModelFromConfig) -> int:
-    """Embeddings, then for each layer: query and output, key and value, and the gated feed-forward part."""
-    embeddings = TOKENS_OF_OWN_TOKENIZER * model.hidden_size * (1 if model.tie_embeddings else 2)
-    attention = 2 * model.hidden_size**2 * (1 + model.key_value_heads / model.heads)
-    feed_forward = 3 * model.hidden_size * model.intermediate_size
-    return round(embeddings + model.layers * (attention + feed_forward))
+    return shape_of(spec, TOKENS_OF_OWN_TOKENIZER).parameters

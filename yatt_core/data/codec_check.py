@@ -25,7 +25,7 @@ def check_codec(spec: RunSpec) -> None:
         return
     if isinstance(spec.model, ModelFolder):
         _check_folder(spec, spec.model)
-    elif spec.rollout.tools is not None:
+    elif isinstance(spec.model, ModelFromConfig) and spec.rollout.tools is not None:
         _check_own(spec, spec.model)
 
 

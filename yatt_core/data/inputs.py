@@ -34,7 +34,8 @@ from yatt_core.digests import chain_digest, file_sha256, json_digest
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.receipts import InputsReceipt, PromptRef
-from yatt_core.spec.model import ModelFolder
+from yatt_core.spec.availability import unavailable
+from yatt_core.spec.model import ModelFolder, ModelFromConfig
 from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
 from yatt_core.tools.calls import CALL, split_turns
@@ -257,6 +258,8 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
         return ModelFacts("", {}, spec.rollout.engine.vocabulary, 0)
     if isinstance(spec.model, ModelFolder):
         return describe_model(Path(spec.model.path).resolve())
+    if not isinstance(spec.model, ModelFromConfig):
+        raise ConfigurationError("\n".join(unavailable(spec)))
     files, with_tools = [PromptFile(folder / name) for name in (TRAIN, PROBE)], spec.rollout.tools is not None
     answers = (answer for file in files for answer in file.column("answer") if answer is not None)
     others = itertools.chain(answers, [spec.data.system_prompt or "", string.printable if with_tools else ""])

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import assert_never
 
 from yatt_core.engines.protocol import RankContext, RolloutEngine, TrainEngine
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.availability import unavailable
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
 
@@ -25,6 +28,8 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
             from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 
             return VirtualRolloutEngine(engine, spec.seed)
+        case VllmRollout():
+            raise ConfigurationError("\n".join(unavailable(spec)))
         case _:
             assert_never(engine)
 
@@ -47,5 +52,7 @@ def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
             from yatt_core.engines.virtual.trainer import VirtualTrainEngine
 
             return VirtualTrainEngine(spec, context)
+        case MegatronTrainer() | Fsdp2Trainer():
+            raise ConfigurationError("\n".join(unavailable(spec)))
         case _:
             assert_never(engine)

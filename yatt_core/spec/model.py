@@ -1,4 +1,4 @@
-"""The policy: a local Hugging Face folder, or a small model made from a config, with a tokenizer of its own."""
+"""The policy: a local Hugging Face folder, or a small model made from a config, with a tokenizer of its own; or sizes alone."""
 
 from __future__ import annotations
 
@@ -89,7 +89,49 @@ class ModelFromConfig(SpecModel):
         return self
 
 
-ModelSpec = Annotated[ModelFolder | ModelFromConfig, Field(discriminator="kind")]
+class ModelConfigFile(SpecModel):
+    """The config.json of a Hugging Face model, without weights: for `yatt plan`, not for training."""
+
+    kind: Literal["config_file"] = "config_file"
+    path: str
+    """The file, relative to the spec's folder."""
+
+
+class ModelSizes(SpecModel):
+    """The sizes of a model without weights: for `yatt plan`, not for training. The defaults are those of Qwen2.5-7B."""
+
+    kind: Literal["sizes"] = "sizes"
+    architecture: Literal["qwen2", "qwen3", "llama"] = "qwen2"
+    """Architecture of the `transformers` library: qwen2 has biases of queries, keys and values, qwen3 norms them."""
+    vocabulary_size: PositiveInt = 152_064
+    """Rows of the embedding."""
+    hidden_size: PositiveInt = 3584
+    """Width of the residual stream."""
+    layers: PositiveInt = 28
+    """Transformer blocks."""
+    heads: PositiveInt = 28
+    """Attention heads; a multiple of `key_value_heads`."""
+    key_value_heads: PositiveInt = 4
+    """Heads of keys and values, shared by the attention heads in groups."""
+    head_size: PositiveInt | None = None
+    """Width of a head; `null`: `hidden_size` / `heads`."""
+    intermediate_size: PositiveInt = 18_944
+    """Width of the feed-forward layers."""
+    max_positions: PositiveInt = 32_768
+    """Longest sequence, prompt and response together."""
+    tie_embeddings: bool = False
+    """One matrix for input embedding and output projection."""
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.head_size is None and self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of heads {self.heads}; give head_size")
+        if self.heads % self.key_value_heads:
+            raise ValueError(f"heads {self.heads} is no multiple of key_value_heads {self.key_value_heads}")
+        return self
+
+
+ModelSpec = Annotated[ModelFolder | ModelFromConfig | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
 
 
 class WarmupSpec(SpecModel):

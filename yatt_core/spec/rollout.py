@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.tools import ToolsSpec
 
@@ -44,7 +45,7 @@ class VirtualRollout(SpecModel):
     """For tests of recovery: a file that holds a version. The engine that generates with it first removes it and hangs."""
 
 
-RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout, Field(discriminator="kind")]
+RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout | VllmRollout, Field(discriminator="kind")]
 
 
 class RolloutSpec(SpecModel):

@@ -13,7 +13,7 @@ from yatt_core.spec.algorithm import AlgorithmSpec, GrpoSpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.data import DataSpec
 from yatt_core.spec.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
-from yatt_core.spec.model import ModelFromConfig, ModelSpec, WarmupSpec
+from yatt_core.spec.model import ModelFromConfig, ModelSizes, ModelSpec, WarmupSpec
 from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
 from yatt_core.spec.rollout import RolloutSpec
@@ -167,9 +167,9 @@ class RunSpec(SpecModel):
         yield from self._unfit_sampling()
         if self.data.has_images and getattr(self.trainer.engine, "packed", False):
             yield "trainer.engine.packed: prompts with images cannot be packed; write false"
-        if not self.virtual and isinstance(self.model, ModelFromConfig):
-            yield from self._too_long(self.model)
-            if self.data.has_images:
+        if not self.virtual and isinstance(self.model, ModelFromConfig | ModelSizes):
+            yield from self._too_long(self.model.max_positions)
+            if self.data.has_images and isinstance(self.model, ModelFromConfig):
                 yield from self._unseen_images(self.model)
 
     def _unfit_sampling(self) -> Iterator[str]:
@@ -208,9 +208,9 @@ class RunSpec(SpecModel):
                 "larger"
             )
 
-    def _too_long(self, model: ModelFromConfig) -> Iterator[str]:
+    def _too_long(self, positions: int) -> Iterator[str]:
         rollout = self.rollout
-        if rollout.max_response_tokens >= model.max_positions:
+        if rollout.max_response_tokens >= positions:
             results = (
                 ""
                 if rollout.tools is None
@@ -218,5 +218,5 @@ class RunSpec(SpecModel):
             )
             yield (
                 f"rollout.max_new_tokens: {rollout.max_new_tokens}{results} leaves no room for a prompt in "
-                f"model.max_positions {model.max_positions}"
+                f"model.max_positions {positions}"
             )

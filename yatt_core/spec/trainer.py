@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.base import SpecModel
 
 
@@ -39,7 +40,9 @@ class VirtualTrainer(SpecModel):
     """For tests of recovery: iterations of branch 0 whose loss is not finite."""
 
 
-TrainerEngineSpec = Annotated[TorchTrainer | VirtualTrainer, Field(discriminator="kind")]
+TrainerEngineSpec = Annotated[
+    TorchTrainer | VirtualTrainer | MegatronTrainer | Fsdp2Trainer, Field(discriminator="kind")
+]
 
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]

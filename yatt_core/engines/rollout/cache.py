@@ -13,13 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-# Vectors of the widest processors hold 16 floats: masked slots behind a row then add exact zeros, in the same lanes.
-SLOT_MULTIPLE = 16
-
-
-def rounded_slots(positions: int) -> int:
-    """Slots that attention runs over for so many positions."""
-    return -(-positions // SLOT_MULTIPLE) * SLOT_MULTIPLE
+from yatt_core.engines.rollout.sizes import rounded_slots
 
 
 @dataclass(slots=True)

@@ -23,12 +23,10 @@ from torch import nn
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.noise import uniforms
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GeneratePiece, GenerateRequest, GenerateResult
-from yatt_core.engines.rollout.cache import SlotCache, rounded_slots
+from yatt_core.engines.rollout.cache import SlotCache
 from yatt_core.engines.rollout.sampling import greedy, sample
+from yatt_core.engines.rollout.sizes import MINIMUM_ROWS, PREFILL_TOKENS, padded_length, rounded_slots, rows_for
 from yatt_core.errors import ConfigurationError, DataError, NumericError
-
-MINIMUM_ROWS = 4
-PREFILL_TOKENS = 16_384
 
 Indices = npt.NDArray[np.int64]
 
@@ -111,14 +109,6 @@ def check_decodable(model: nn.Module, positions: int) -> None:
         )
 
 
-def padded_length(length: int) -> int:
-    """The length that a prompt is prefilled at: longer than itself, by its own length alone, at most a quarter over."""
-    step = 8
-    while step * 8 <= length:
-        step *= 2
-    return (length // step + 1) * step
-
-
 @dataclass(slots=True)
 class _Responses:
     """What has been generated, by row of the result: tokens and log-probabilities [rows, max_new_tokens]."""
@@ -158,7 +148,7 @@ class _Decoder:
         self.responses, self.reader = responses, reader
         prompts, samples = request.seeds.shape
         self.alive = prompts * samples
-        self.rows = _rows_for(self.alive)
+        self.rows = rows_for(self.alive)
         # Fillers repeat row 0.
         self.origin = np.where(np.arange(self.rows) < self.alive, np.arange(self.rows), 0)
         self.prompt_of_row = self.origin // samples
@@ -275,7 +265,7 @@ class _Decoder:
             slots = rounded_slots(int(self.positions[holes].max()))
             self.cache.move(self._tensor(movers), self._tensor(holes), slots)
         self.alive = staying
-        self.rows = _rows_for(staying)
+        self.rows = rows_for(staying)
 
     def _forward(self, tokens: npt.NDArray[np.int64]) -> torch.Tensor:
         """Runs one token a row; returns the logits behind it, [rows, vocabulary]."""
@@ -297,11 +287,6 @@ class _Decoder:
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
-
-
-def _rows_for(alive: int) -> int:
-    """Rows of a decoding step: one filler at the end, and four at the least."""
-    return max(alive + 1, MINIMUM_ROWS)
 
 
 def _config(model: nn.Module) -> Any:

@@ -1,0 +1,216 @@
+"""`yatt plan`: what a spec would need and take on described devices, before any of them is rented.
+
+Consumes a spec and a description of devices; loads no model and starts nothing. Produces tables for people or one JSON object, on
+standard output. A plan that does not fit is an answer too; it ends with the exit code of a wrong spec.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, examples, find_run, opened_ledger
+from ops.cli.output import duration, size, write, write_json, write_table
+
+if TYPE_CHECKING:
+    from yatt_core.planning.assumptions import Assumptions
+    from yatt_core.planning.fitted import Fitted
+    from yatt_core.planning.plan import RunPlan
+
+TensorColumns = ("weights", "gradients", "optimizer", "kv_cache", "activations", "copies")
+LENGTHS = "MEDIAN:SIGMA"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    lines = (
+        "yatt plan configs/plan-7b-grpo.yaml --cluster 8xH200",
+        "yatt plan configs/plan-72b-grpo.yaml --cluster '8xH200,16 nodes' --response-tokens 3000:0.8",
+        "yatt plan configs/quickstart.yaml --calibrate latest",
+        "yatt plan my.yaml --cluster 16x8xH100 --set trainer.engine.tensor_model_parallel_size=4 -o json",
+    )
+    app.command(epilog=examples(*lines))(plan)
+
+
+def plan(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file; see `yatt schema`.")],
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="DEVICES",
+            help="8xH200, '8xH200,16 nodes' or 16x8xH200. Default: this machine's devices.",
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; dots go deeper.")
+    ] = None,
+    cards: Annotated[
+        Path | None, typer.Option("--cards", metavar="FILE", help="Model cards of further devices, in YAML.")
+    ] = None,
+    response_tokens: Annotated[
+        str | None, typer.Option("--response-tokens", metavar=LENGTHS, help="Log-normal lengths of responses.")
+    ] = None,
+    prompt_tokens: Annotated[
+        str | None, typer.Option("--prompt-tokens", metavar=LENGTHS, help="Log-normal lengths of prompts.")
+    ] = None,
+    judge_tokens: Annotated[
+        str | None, typer.Option("--judge-tokens", metavar=LENGTHS, help="Log-normal lengths of judgements.")
+    ] = None,
+    training_mfu: Annotated[
+        float,
+        typer.Option("--training-mfu", min=0.01, max=1.0, help="Share of a card's operations that training reaches."),
+    ] = 0.35,
+    calibrate: Annotated[
+        str | None, typer.Option("--calibrate", metavar="RUN", help="Take times from what this run recorded.")
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Say what a spec needs and takes on some devices: placement, memory by role and stage, times, and what was assumed.
+
+    Nothing is loaded or started, and no such device has to be here. Takes specs of engines that cannot train yet.
+    """
+    from yatt_core.errors import ConfigurationError, ExitCode
+    from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
+    from yatt_core.planning.plan import plan_run
+    from yatt_core.spec import load_spec
+
+    checked = load_spec(spec, overrides or ())
+    known = read_cards(cards)
+    devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
+    assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
+    fitted = None if calibrate is None else _fitted(calibrate, home)
+    try:
+        made = plan_run(checked, devices, assumed, fitted=fitted)
+    except ConfigurationError as error:
+        raise ConfigurationError("\n".join(f"{spec}: {line}" for line in str(error).splitlines())) from None
+    if output is Output.JSON:
+        from ops.cli.plan_document import plan_document
+
+        write_json(plan_document(made))
+    else:
+        print_plan(made)
+    raise typer.Exit(ExitCode.OK if made.fits else ExitCode.CONFIGURATION)
+
+
+def _assumptions(response: str | None, prompt: str | None, judge: str | None, training_mfu: float) -> Assumptions:
+    from yatt_core.planning.assumptions import Assumptions, parse_spread
+
+    return Assumptions(
+        prompt=None if prompt is None else parse_spread(prompt, "--prompt-tokens"),
+        response=None if response is None else parse_spread(response, "--response-tokens"),
+        judge=None if judge is None else parse_spread(judge, "--judge-tokens"),
+        training_mfu=training_mfu,
+    )
+
+
+def _fitted(run: str, home: Path | None) -> Fitted:
+    from flows.home import Home
+    from ops.cli.calibration import calibrate
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        return calibrate(ledger, place, find_run(ledger, run))
+
+
+def print_plan(made: RunPlan) -> None:
+    """For people."""
+    shape, demand = made.roles.policy, made.demand
+    write(
+        f"{made.roles.spec.name} on {made.cluster} ({made.cluster.devices} devices): {shape.parameters / 1e9:.3g} B parameters"
+    )
+    write("it fits" if made.fits else "it does not fit")
+    write("")
+    write_table(("role", "engine", "on"), _placement_rows(made), "Placement")
+    if made.times is not None:
+        write(f"recommended: {made.times.recommended.mode}, {made.times.recommended.partition}")
+        write("")
+    columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TensorColumns), "runtime", "all")
+    write_table(
+        columns, _memory_rows(made), "Memory of the fullest device (copies: of weights and state, on their way or kept)"
+    )
+    for total in demand.totals:
+        if total.host:
+            write(f"{total.stage}: {size(total.host)} in a host's memory of {size(total.host_capacity)}")
+    if made.times is not None:
+        _print_times(made)
+    else:
+        _print_shortages(made)
+    for title, lines in (("Warnings", made.warnings), ("Assumed", made.assumed)):
+        if lines:
+            write(f"\n{title}")
+            for line in lines:
+                write(f"  {line}")
+
+
+def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
+    roles, demand = made.roles, made.demand
+    rows: list[tuple[object, ...]] = [
+        ("rollout", roles.rollout.kind, f"{demand.instances} engines of {demand.rollout.devices} devices")
+    ]
+    if roles.judge is not None and demand.judge is not None:
+        rows.append(
+            (
+                roles.judge.name,
+                roles.judge.engine.kind,
+                f"{demand.judge_instances} engines of {demand.judge.devices} devices",
+            )
+        )
+    rows.append(("trainer", roles.trainer.kind, f"{demand.ranks} ranks, {demand.copies} copies of the model"))
+    if roles.reference:
+        rows.append(("reference", roles.trainer.kind, "the trainer's ranks, in prepare"))
+    return rows
+
+
+def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for total in made.demand.totals:
+        for role in made.demand.roles:
+            tensors, runtime = role.at(total.stage), role.runtime.get(total.stage, 0)
+            if tensors.total or runtime:
+                cells = [size(count) if (count := getattr(tensors, name)) else "" for name in TensorColumns]
+                rows.append((total.stage, role.role, *cells, size(runtime), size(tensors.total + runtime)))
+        used = total.tensors + total.runtime
+        verdict = f"{size(total.short)} too much" if total.short else "fits"
+        blanks = [""] * (len(TensorColumns) + 1)
+        rows.append((total.stage, f"of {size(total.capacity)}: {verdict}", *blanks, size(used)))
+    return rows
+
+
+def _print_times(made: RunPlan) -> None:
+    times = made.times
+    assert times is not None
+    rows = [
+        (o.mode, o.judges, o.collect_s, o.train_s, o.step_s, round(o.tokens_per_second), f"{o.idle:.0%}")
+        for o in times.tried
+    ]
+    write("")
+    write_table(("mode", "judging", "collect s", "train s", "step s", "tokens/s", "idle"), rows, "Predicted iteration")
+    if times.load.scale > 1:
+        write(f"simulated at 1/{times.load.scale} of the size")
+    training, spec = times.training, made.roles.spec
+    total = times.recommended.step_s * spec.iterations
+    write(
+        f"{spec.iterations} iterations take about {duration(total)}; new weights are {duration(training.sync_s)} on their way"
+    )
+    write(
+        f"snapshots: every {times.snapshot_every} iterations would cost least ({times.snapshot_overhead:.2%} of the time); "
+        f"the spec says {spec.snapshots.every}"
+    )
+
+
+def _print_shortages(made: RunPlan) -> None:
+    write("")
+    for shortage in made.demand.shortages:
+        write(f"{shortage.stage}: {size(shortage.bytes)} more than {shortage.where} has")
+    for settings in made.remedies:
+        write(f"it would fit with {' '.join(f'--set {setting}' for setting in settings)}")
+    if made.nodes is not None:
+        write(
+            f"it would fit as it is on {made.nodes} nodes of {made.cluster.devices_per_node}x{made.cluster.card_name}"
+        )
+    if not made.remedies and made.nodes is None:
+        write("no single change, pair of changes or number of such nodes was found with which it would fit")

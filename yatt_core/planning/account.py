@@ -1,0 +1,92 @@
+"""Bytes of tensors on a device, by what they are for; what a role holds there in each stage of an iteration.
+
+A stage is a moment of an iteration at which a device's memory is at its fullest: rollout and judge within `collect`, then
+`prepare`, `learn` and `sync`. The runtime's own memory (contexts, communication, the interpreter) is kept apart from tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+COLLECT, JUDGE, PREPARE, LEARN, SYNC = "collect", "collect (judge)", "prepare", "learn", "sync"
+STAGES = (COLLECT, JUDGE, PREPARE, LEARN, SYNC)
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Tensors of one role on one device. copies: of weights or state, on their way or kept for a snapshot."""
+
+    weights: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    kv_cache: int = 0
+    activations: int = 0
+    copies: int = 0
+
+    def __add__(self, other: Bytes) -> Bytes:
+        return Bytes(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Bytes)))
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMemory:
+    """What a role holds on a device. stages: stage -> tensors. runtime: stage -> bytes of its process that are no tensors.
+
+    host: tensors in the host's memory for this device's share, stage -> bytes; empty where the device is the host.
+    """
+
+    role: str
+    stages: Mapping[str, Bytes]
+    runtime: Mapping[str, int]
+    host: Mapping[str, Bytes]
+
+    def at(self, stage: str) -> Bytes:
+        """Tensors on the device in a stage."""
+        return self.stages.get(stage, Bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class StageTotal:
+    """A device in a stage. capacity: of the device. host: bytes in the host's memory, of all devices of a node."""
+
+    stage: str
+    tensors: int
+    runtime: int
+    capacity: int
+    host: int
+    host_capacity: int
+
+    @property
+    def short(self) -> int:
+        """Bytes that the device lacks; 0 where it fits."""
+        return max(0, self.tensors + self.runtime - self.capacity)
+
+    @property
+    def host_short(self) -> int:
+        """Bytes that the host lacks."""
+        return max(0, self.host - self.host_capacity)
+
+
+def stage_totals(
+    roles: Iterable[RoleMemory], stages: Iterable[str], capacity: int, per_node: int, host_capacity: int
+) -> list[StageTotal]:
+    """A device's memory in each stage. per_node: devices that share a host."""
+    listed = list(roles)
+    return [
+        StageTotal(
+            stage,
+            sum(role.at(stage).total for role in listed),
+            sum(role.runtime.get(stage, 0) for role in listed),
+            capacity,
+            per_node * sum(role.host.get(stage, Bytes()).total for role in listed),
+            host_capacity,
+        )
+        for stage in stages
+    ]

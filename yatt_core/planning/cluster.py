@@ -1,0 +1,159 @@
+"""The devices that a plan is made for: model cards of accelerators, and a cluster described in a few words or found here.
+
+Consumes the cards that ship with YATT and a file of one's own, and descriptions such as `8xH200`, `8xH200,16 nodes` or
+`16x8xH100`. Produces a `DescribedCluster`. Raises `ConfigurationError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.base import SpecModel
+from yatt_core.spec.documents import read_document
+
+SHIPPED = Path(__file__).parent / "cards.yaml"
+GB = 1e9
+CORE = "core"
+ONE_NODE = re.compile(r"(\d+)\s*x\s*([A-Za-z][\w.-]*)(?:\s*,\s*(\d+)\s*nodes?)?")
+MANY_NODES = re.compile(r"(\d+)\s*x\s*(\d+)\s*x\s*([A-Za-z][\w.-]*)")
+QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+QUERY_SECONDS = 10.0
+MIB = 1 << 20
+
+
+class Card(SpecModel):
+    """What one device has; the units are in the names, GB being 1e9 bytes."""
+
+    memory_gb: PositiveFloat
+    flops: PositiveFloat
+    """Dense bfloat16 operations a second; of a core, float32."""
+    bandwidth_gb_s: PositiveFloat
+    link_gb_s: PositiveFloat
+    host_gb_s: PositiveFloat
+    network_gb_s: PositiveFloat
+    host_memory_gb: Annotated[float, Field(ge=0)]
+    """0: the device is a part of the host."""
+    host_bandwidth_gb_s: PositiveFloat
+    source: str
+
+    @property
+    def memory(self) -> int:
+        """Bytes."""
+        return int(self.memory_gb * GB)
+
+
+class DescribedCluster(SpecModel):
+    """Nodes of equal devices."""
+
+    card_name: str
+    card: Card
+    devices_per_node: PositiveInt
+    nodes: PositiveInt = 1
+    origin: str = ""
+
+    @property
+    def devices(self) -> int:
+        """Of all nodes."""
+        return self.devices_per_node * self.nodes
+
+    @property
+    def host_memory(self) -> int:
+        """Bytes of a node's host; 0 where its devices are the host."""
+        return int(self.card.host_memory_gb * GB) * self.devices_per_node
+
+    def __str__(self) -> str:
+        one = f"{self.devices_per_node}x{self.card_name}"
+        return one if self.nodes == 1 else f"{one}, {self.nodes} nodes"
+
+
+def read_cards(own: Path | None = None) -> dict[str, Card]:
+    """The cards that ship, and those of a file over them."""
+    cards = _cards_in(SHIPPED)
+    return cards if own is None else {**cards, **_cards_in(own)}
+
+
+def _cards_in(path: Path) -> dict[str, Card]:
+    try:
+        return TypeAdapter(dict[str, Card]).validate_python(read_document(path))
+    except ValidationError as error:
+        lines = []
+        for item in error.errors():
+            place = ".".join(map(str, item["loc"]))
+            known = f"; known keys: {', '.join(Card.model_fields)}" if item["type"] == "extra_forbidden" else ""
+            lines.append(f"{path}: {place}: {item['msg']}{known}")
+        raise ConfigurationError("\n".join(lines)) from None
+
+
+def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
+    """The cluster that a description means."""
+    if found := ONE_NODE.fullmatch(text.strip()):
+        per_node, name, nodes = int(found[1]), found[2], int(found[3] or 1)
+    elif found := MANY_NODES.fullmatch(text.strip()):
+        nodes, per_node, name = int(found[1]), int(found[2]), found[3]
+    else:
+        raise ConfigurationError(
+            f"--cluster {text}: write devices x card, such as 8xH200, '8xH200,16 nodes' or 16x8xH200 (nodes first)"
+        )
+    if not per_node or not nodes:
+        raise ConfigurationError(f"--cluster {text}: at least one device and one node are needed")
+    known = {key.lower(): key for key in cards}
+    if name.lower() not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(cards)}"
+        raise ConfigurationError(f"--cluster {text}: no card {name!r}; {hint} Add your own with --cards FILE")
+    name = known[name.lower()]
+    return DescribedCluster(
+        card_name=name, card=cards[name], devices_per_node=per_node, nodes=nodes, origin="--cluster"
+    )
+
+
+def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
+    """This machine: its GPUs where there are any that have a card, else its cores, which share its memory."""
+    gpus = _local_gpus()
+    if gpus:
+        name, memory = gpus[0]
+        if (known := card_of(name, memory, cards)) is None:
+            raise ConfigurationError(
+                f"this machine's {name} has no model card; describe the devices with --cluster, and theirs with --cards FILE"
+            )
+        return DescribedCluster(card_name=known, card=cards[known], devices_per_node=len(gpus), origin="this machine")
+    import os
+
+    import psutil
+
+    cores = len(os.sched_getaffinity(0))
+    share = psutil.virtual_memory().total / cores / GB
+    core = cards[CORE].model_copy(update={"memory_gb": share})
+    return DescribedCluster(card_name=CORE, card=core, devices_per_node=cores, origin="this machine")
+
+
+def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
+    """The card of a device by the name that its driver gives it, of several that with the nearest memory. memory: bytes."""
+    words = re.sub(r"[^a-z0-9]", "", name.lower())
+    fitting = [key for key in cards if key != CORE and re.sub(r"[^a-z0-9]", "", key.lower().split("-")[0]) in words]
+    fitting = [
+        key
+        for key in fitting
+        if len(key.split("-")) == 1 or all(p in words or p.isdigit() for p in key.lower().split("-"))
+    ]
+    return min(fitting, key=lambda key: abs(cards[key].memory - memory), default=None)
+
+
+def _local_gpus() -> list[tuple[str, int]]:
+    """Names and bytes of memory; empty where there are none."""
+    try:
+        answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if answer.returncode:
+        return []
+    rows = [line.rsplit(",", 1) for line in answer.stdout.splitlines() if "," in line]
+    return [(name.strip(), int(memory) * MIB) for name, memory in rows if memory.strip().isdigit()]

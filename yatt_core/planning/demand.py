@@ -1,0 +1,239 @@
+"""The memory that each role takes on a device in each stage, when all devices serve the roles in turn.
+
+Consumes roles, cluster and assumptions; produces `Demand`: rows by role, totals by stage, and what the engines can hold at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning.account import (
+    COLLECT,
+    JUDGE,
+    LEARN,
+    PREPARE,
+    STAGES,
+    SYNC,
+    Bytes,
+    RoleMemory,
+    StageTotal,
+    stage_totals,
+)
+from yatt_core.planning.activations import MicroBatchShape, micro_batch_of
+from yatt_core.planning.assumptions import Assumptions
+from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.roles import GenerationEngine, Roles, own_ranks, trainer_ranks
+from yatt_core.planning.rollout_memory import EngineMemory, torch_rollout, vllm_rollout
+from yatt_core.planning.shape import ModelShape
+from yatt_core.planning.training_memory import TrainerMemory, fsdp2_trainer, megatron_trainer, torch_trainer
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
+
+NOTHING = Bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A stage that needs more than there is. bytes: that are missing."""
+
+    stage: str
+    where: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """rollout, judge: of an instance's devices. instances: engines of each on all devices. ranks, copies: of the trainer.
+
+    micro_batch: the largest. roles: rows of the table. totals: a device, stage by stage.
+    """
+
+    rollout: EngineMemory
+    judge: EngineMemory | None
+    instances: int
+    judge_instances: int
+    ranks: int
+    copies: int
+    micro_batch: MicroBatchShape
+    roles: tuple[RoleMemory, ...]
+    totals: tuple[StageTotal, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage fits device and host, and the engines' caches a longest sequence."""
+        return not self.shortages
+
+    @property
+    def shortages(self) -> tuple[Shortage, ...]:
+        """What is too large, and by how much; the largest first."""
+        found = [Shortage(total.stage, "a device's memory", total.short) for total in self.totals if total.short]
+        found += [
+            Shortage(total.stage, "a host's memory", total.host_short) for total in self.totals if total.host_short
+        ]
+        for stage, engine in ((COLLECT, self.rollout), (JUDGE, self.judge)):
+            if engine is not None and engine.short:
+                found.append(Shortage(stage, "the share of a device that the engine may take", engine.short))
+        return tuple(sorted(found, key=lambda shortage: -shortage.bytes))
+
+
+def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Demand:
+    """Raises `ConfigurationError` where parallel sizes do not come out on the devices."""
+    ranks = trainer_ranks(roles.trainer, cluster.devices)
+    copies = max(1, ranks // own_ranks(roles.trainer))
+    batch = largest_micro_batch(roles, copies)
+    trainer = _trainer(roles, batch, ranks, copies)
+    others = _sleepers(roles, assumed)
+    rollout = _engine(roles, roles.rollout, roles.policy, cluster, assumed, others)
+    judge = None if roles.judge is None else _judge(roles, cluster, assumed, others)
+    instances = instances_on(cluster.devices, rollout.devices, roles.rollout, "rollout.engine")
+    judge_instances = 0
+    if roles.judge is not None and judge is not None:
+        judge_instances = instances_on(
+            cluster.devices, judge.devices, roles.judge.engine, f"{roles.judge.place}.engine"
+        )
+    stages = [stage for stage in STAGES if stage != JUDGE or judge is not None]
+    rows = [
+        _engine_row("rollout", COLLECT, rollout, assumed, -(-instances * rollout.devices // cluster.devices)),
+        *([_engine_row("judge", JUDGE, judge, assumed, 1)] if judge is not None else []),
+        *_trainer_rows(trainer, assumed, -(-ranks // cluster.devices)),
+    ]
+    totals = stage_totals(rows, stages, cluster.card.memory, cluster.devices_per_node, cluster.host_memory)
+    return Demand(rollout, judge, instances, judge_instances, ranks, copies, batch, tuple(rows), tuple(totals))
+
+
+def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
+    """Of a rank's share of an optimizer step: usual prompts with the longest responses."""
+    algorithm, lengths = roles.spec.algorithm, roles.lengths
+    samples = max(1, roles.samples // algorithm.mini_batches // copies)
+    budget = getattr(roles.trainer, "micro_batch_tokens", lengths.longest_prompt + lengths.longest_response)
+    prompt = min(lengths.longest_prompt, round(lengths.prompt.median))
+    return micro_batch_of(budget, samples, prompt, lengths.longest_response)
+
+
+def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:
+    """Engines of so many devices each. Raises `ConfigurationError` that begins with the key."""
+    if not isinstance(engine, VllmRollout):
+        return engine.instances
+    room = devices // each
+    if not room:
+        raise ConfigurationError(f"{key}.tensor_parallel_size: an engine needs {each} devices, there are {devices}")
+    if engine.instances > room:
+        raise ConfigurationError(
+            f"{key}.instances: {engine.instances} engines of {each} devices need {engine.instances * each}, there are {devices}; "
+            f"right would be at most {room}, or 0 for as many as there is room for"
+        )
+    return engine.instances or room
+
+
+def _engine(
+    roles: Roles,
+    engine: GenerationEngine,
+    shape: ModelShape,
+    cluster: DescribedCluster,
+    assumed: Assumptions,
+    others: int,
+) -> EngineMemory:
+    lengths, rollout = roles.lengths, roles.spec.rollout
+    match engine:
+        case VllmRollout():
+            longest = lengths.longest_prompt + lengths.longest_response
+            mean = lengths.mean_prompt + lengths.mean_response
+            return vllm_rollout(engine, shape, cluster.card.memory, assumed.engine_runtime, others, longest, mean)
+        case TorchRollout():
+            return torch_rollout(
+                engine, shape, _decode_batch(roles.spec), rollout.samples_per_prompt,
+                lengths.longest_prompt, lengths.longest_response, rollout.top_p,
+            )  # fmt: skip
+        case VirtualRollout():
+            return EngineMemory(1, NOTHING, NOTHING, 0, rollout.batch_samples, False, 0.0)
+
+
+def _decode_batch(spec: RunSpec) -> int:
+    """Responses of the largest decode batch: of a shard, or of an evaluation."""
+    shard = -(-spec.data.prompts_per_iteration // spec.shards) * spec.rollout.samples_per_prompt
+    return min(spec.rollout.batch_samples, max(shard, spec.data.held_out))
+
+
+def _judge(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, others: int) -> EngineMemory:
+    judge, lengths = roles.judge, roles.lengths
+    assert judge is not None
+    longest = lengths.longest_prompt + lengths.longest_response + judge.template_tokens + judge.max_new_tokens
+    mean = lengths.mean_prompt + lengths.mean_response + judge.template_tokens + lengths.mean_judgement
+    if isinstance(judge.engine, VllmRollout):
+        return vllm_rollout(
+            judge.engine, judge.shape, cluster.card.memory, assumed.engine_runtime, others, longest, mean
+        )
+    return _engine(roles, judge.engine, judge.shape, cluster, assumed, others)
+
+
+def _sleepers(roles: Roles, assumed: Assumptions) -> int:
+    """Bytes that the processes of sleeping roles keep on a device beside an engine that is awake."""
+    asleep = 1 + (roles.judge is not None)
+    return asleep * assumed.asleep_runtime
+
+
+def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
+    engine = roles.trainer
+    match engine:
+        case TorchTrainer():
+            entropy = roles.spec.algorithm.entropy_bonus > 0
+            return torch_trainer(engine, roles.policy, batch, reference=roles.reference, entropy_gradient=entropy)
+        case MegatronTrainer():
+            return megatron_trainer(engine, roles.policy, batch, copies, reference=roles.reference)
+        case Fsdp2Trainer():
+            return fsdp2_trainer(engine, roles.policy, batch, ranks, reference=roles.reference)
+        case VirtualTrainer():
+            return TrainerMemory(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, sleeps=False)
+
+
+def _engine_row(name: str, own: str, engine: EngineMemory, assumed: Assumptions, on_a_device: int) -> RoleMemory:
+    """Awake in its own stage, and in `sync` the policy has its weights; asleep otherwise."""
+    weights = Bytes(weights=engine.awake.weights)
+    stages = {stage: _times(engine.asleep, on_a_device) for stage in STAGES}
+    stages[own] = _times(engine.awake, on_a_device)
+    runtime = dict.fromkeys(STAGES, 0 if engine.awake == NOTHING else assumed.core_runtime * on_a_device)
+    if engine.sleeps:
+        runtime = {stage: assumed.engine_runtime if stage == own else assumed.asleep_runtime for stage in STAGES}
+        if own == COLLECT:
+            stages[SYNC] = weights
+    host = {stage: weights for stage in STAGES if engine.sleeps and not stages[stage].weights}
+    return RoleMemory(name, stages, runtime, host)
+
+
+def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, on_a_device: int) -> list[RoleMemory]:
+    busy = {PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync}
+    # Log-probabilities and new weights need the weights alone: gradients and optimizer are then asleep.
+    weights = Bytes(weights=trainer.lasting.weights)
+    held = dict.fromkeys(STAGES, trainer.lasting)
+    runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * on_a_device)
+    host: dict[str, Bytes] = {}
+    if trainer.sleeps:
+        held = dict.fromkeys(STAGES, NOTHING) | {PREPARE: weights, LEARN: trainer.lasting, SYNC: weights}
+        runtime = {stage: assumed.train_runtime if stage in busy else assumed.asleep_runtime for stage in STAGES}
+        host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
+    stages = {stage: _times(held[stage] + busy.get(stage, NOTHING), on_a_device) for stage in STAGES}
+    rows = [RoleMemory("trainer", stages, runtime, host)]
+    if trainer.reference != NOTHING:
+        awake = (PREPARE,) if trainer.sleeps else STAGES
+        frozen = {stage: _times(trainer.reference, on_a_device) for stage in awake}
+        resting = {stage: trainer.reference for stage in STAGES if stage not in awake}
+        rows.append(RoleMemory("reference", frozen, {}, resting))
+    return rows
+
+
+def _times(part: Bytes, count: int) -> Bytes:
+    total = NOTHING
+    for _ in range(count):
+        total += part
+    return total
+
+
+def _less(whole: Bytes, part: Bytes) -> Bytes:
+    """What of the whole is not in the part."""
+    return Bytes(
+        whole.weights - part.weights, whole.gradients - part.gradients, whole.optimizer - part.optimizer,
+        whole.kv_cache - part.kv_cache, whole.activations - part.activations, max(0, whole.copies - part.copies),
+    )  # fmt: skip

@@ -1,0 +1,133 @@
+"""A spec on described devices as a workload of the placement's simulator: one cost model serves plan, policies and benchmarks.
+
+Consumes roles, their memory, the engines' constants and switch costs; produces a `Workload`, cut down to a size that is simulated
+in seconds, with as many instances for each sample. Where rollout and judge engines have different numbers of devices, an instance is
+the larger one, and holds several of the smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement.workload import (
+    Cluster,
+    DeviceGroup,
+    EngineConstants,
+    Engines,
+    Lengths,
+    ResponseLengths,
+    Samples,
+    SwitchCosts,
+    ToolUse,
+    TrainingCost,
+    Workload,
+)
+from yatt_core.planning.assumptions import Assumptions, Spread
+from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.demand import Demand
+from yatt_core.planning.roles import Roles
+
+MOST_INSTANCES, MOST_SAMPLES = 32, 1024
+ITERATIONS = 3
+TOOL_WAIT_S = 1.0
+NO_JUDGE = EngineConstants(
+    base_s=1e-9,
+    per_sequence_s=0,
+    per_context_token_s=0,
+    per_prompt_token_s=0,
+    max_concurrent=1_000_000,
+    prefix_cache=True,
+)
+"""Rules alone: what follows the last rollout takes no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """workload: what is simulated. scale: how many times smaller than the real one, in devices and samples."""
+
+    workload: Workload
+    scale: int
+    instance_devices: int
+
+
+def load_of(
+    roles: Roles,
+    demand: Demand,
+    cluster: DescribedCluster,
+    rollout: EngineConstants,
+    judge: EngineConstants | None,
+    switch: SwitchCosts,
+    training: TrainingCost,
+    assumed: Assumptions,
+) -> Load:
+    """Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's."""
+    judge_devices = demand.judge.devices if demand.judge is not None else demand.rollout.devices
+    each = math.lcm(demand.rollout.devices, judge_devices)
+    if each != max(demand.rollout.devices, judge_devices):
+        raise ConfigurationError(
+            f"rollout.engine.tensor_parallel_size: rollout engines of {demand.rollout.devices} devices and judges of {judge_devices} "
+            "cannot take each other's place; one has to be a multiple of the other"
+        )
+    instances = max(1, demand.instances * demand.rollout.devices // each)
+    prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt
+    scale = _scale(instances, prompts, prompts * group)
+    counted = -(-instances // scale)
+    return Load(
+        Workload(
+            name=roles.spec.name,
+            seed=roles.spec.seed,
+            iterations=ITERATIONS,
+            cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=counted * each),)),
+            engines=Engines(
+                rollout=_widened(rollout, each // demand.rollout.devices),
+                judge=NO_JUDGE if judge is None else _widened(judge, each // judge_devices),
+            ),
+            switch=switch,
+            training=training,
+            samples=_samples(roles, max(1, prompts // scale), assumed),
+        ),
+        scale,
+        each,
+    )
+
+
+def _scale(instances: int, prompts: int, samples: int) -> int:
+    """The least divisor of the instances by which the rest is small enough, and that leaves a prompt."""
+    wanted = max(-(-instances // MOST_INSTANCES), -(-samples // MOST_SAMPLES))
+    fitting = [n for n in range(1, min(instances, prompts) + 1) if instances % n == 0]
+    return next((n for n in fitting if n >= wanted), fitting[-1])
+
+
+def _widened(constants: EngineConstants, engines: int) -> EngineConstants:
+    """Several engines side by side as one: each has its share of sequences, context and prompts."""
+    return constants.model_copy(
+        update={
+            "per_sequence_s": constants.per_sequence_s / engines,
+            "per_context_token_s": constants.per_context_token_s / engines,
+            "per_prompt_token_s": constants.per_prompt_token_s / engines,
+            "max_concurrent": constants.max_concurrent * engines,
+            "prefill_budget_tokens": constants.prefill_budget_tokens * engines,
+        }
+    )
+
+
+def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> Samples:
+    lengths, tools = roles.lengths, roles.spec.rollout.tools
+    response = _cut(lengths.response, lengths.longest_response)
+    return Samples(
+        prompts=prompts,
+        group=roles.spec.rollout.samples_per_prompt,
+        prompt=_cut(lengths.prompt, lengths.longest_prompt),
+        response=ResponseLengths(**response.model_dump(), rho=assumed.response_correlation),
+        judge=_cut(lengths.judge, lengths.longest_judgement),
+        judgements=roles.judge.judgements if roles.judge else 1,
+        tools=None
+        if tools is None or tools.max_turns < 2
+        else ToolUse(max_turns=tools.max_turns, mean_wait_s=TOOL_WAIT_S, output_tokens=tools.max_result_tokens // 2),
+    )
+
+
+def _cut(spread: Spread, longest: int) -> Lengths:
+    return Lengths(median=spread.median, sigma=spread.sigma, min=1, max=longest)

@@ -1,0 +1,172 @@
+"""A plan of a run on described devices: what fits, where it sits, how long it takes, and what was assumed.
+
+Consumes a spec, a cluster, assumptions, a judge where rewards come from one, and constants fitted to a run where there are any.
+Produces a `RunPlan` of plain values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit is
+a plan, with what is short and what would fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from yatt_core.checkpoints.interval import overhead, snapshot_interval
+from yatt_core.planning.account import GIB
+from yatt_core.planning.assumptions import Assumptions
+from yatt_core.planning.cluster import CORE, DescribedCluster
+from yatt_core.planning.demand import Demand, demand_of
+from yatt_core.planning.fitted import Fitted
+from yatt_core.planning.load import Load, load_of
+from yatt_core.planning.recommend import Outcome, best, outcomes
+from yatt_core.planning.remedies import Settings, nodes_that_fit, remedies
+from yatt_core.planning.roles import JudgeRole, Roles, roles_of
+from yatt_core.planning.times import TrainingTimes, engine_constants, switch_costs, training_times
+from yatt_core.spec.accelerated import VllmRollout
+from yatt_core.spec.dynamic_sampling import AllGroups
+from yatt_core.spec.run import RunSpec
+
+LONGEST_INTERVAL = 10_000
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The simulated modes, the recommended one of them, and what surrounds collect. snapshot_every: iterations."""
+
+    load: Load
+    tried: list[Outcome]
+    recommended: Outcome
+    training: TrainingTimes
+    snapshot_every: int
+    snapshot_overhead: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """times: none where it does not fit. remedies: settings with which it would; nodes: how many it would fit on as it is."""
+
+    roles: Roles
+    cluster: DescribedCluster
+    demand: Demand
+    times: Times | None
+    remedies: list[Settings]
+    nodes: int | None
+    warnings: list[str]
+    assumed: list[str]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run has room."""
+        return self.demand.fits
+
+
+def plan_run(
+    spec: RunSpec,
+    cluster: DescribedCluster,
+    assumed: Assumptions,
+    judge: JudgeRole | None = None,
+    fitted: Fitted | None = None,
+) -> RunPlan:
+    """The plan. fitted: constants from a run's telemetry, which stand in for those of the cards."""
+    roles = roles_of(spec, assumed, judge)
+    demand = demand_of(roles, cluster, assumed)
+    times = _times(roles, demand, cluster, assumed, fitted) if demand.fits else None
+    return RunPlan(
+        roles=roles,
+        cluster=cluster,
+        demand=demand,
+        times=times,
+        remedies=[] if demand.fits else remedies(roles, cluster, assumed),
+        nodes=None if demand.fits else nodes_that_fit(roles, cluster, assumed),
+        warnings=list(_warnings(roles, demand, cluster)),
+        assumed=[*_assumed(roles, cluster, assumed, fitted), *(fitted.told if fitted else ())],
+    )
+
+
+def _times(
+    roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
+) -> Times:
+    rollout = engine_constants(roles.rollout, roles.policy, demand.rollout, cluster.card, assumed)
+    judge = None
+    if roles.judge is not None and demand.judge is not None:
+        judge = engine_constants(roles.judge.engine, roles.judge.shape, demand.judge, cluster.card, assumed)
+        judge = judge.model_copy(update={"template_tokens": roles.judge.template_tokens})
+    training = training_times(roles, demand, cluster, assumed)
+    if fitted is not None:
+        rollout, training = fitted.rollout_constants(rollout), fitted.training_times(training, cluster.devices)
+    switch = switch_costs(roles, demand, cluster, assumed)
+    load = load_of(roles, demand, cluster, rollout, judge, switch, training.cost, assumed)
+    tried = outcomes(load, judge is not None)
+    chosen = best(tried)
+    mean = roles.lengths.mean_prompt + roles.lengths.mean_response
+    replay = (training.prepare_s + training.learn_s) * mean * roles.samples / cluster.devices + training.fixed_s
+    stall = max(training.snapshot_s, 1e-6)
+    every = snapshot_interval(stall, assumed.between_failures_s, max(replay, 1e-6), chosen.step_s)
+    every = min(every, LONGEST_INTERVAL)
+    cost = overhead(every, stall, assumed.between_failures_s, replay, chosen.step_s)
+    return Times(load, tried, chosen, training, every, cost)
+
+
+def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterator[str]:
+    """What works, and may not be meant."""
+    per_node = cluster.devices_per_node
+    for place, engine, memory, instances in (
+        ("rollout.engine", roles.rollout, demand.rollout, demand.instances),
+        ("the judge's engine", roles.judge.engine if roles.judge else None, demand.judge, demand.judge_instances),
+    ):
+        if not isinstance(engine, VllmRollout) or memory is None:
+            continue
+        if engine.tensor_parallel_size > per_node:
+            yield f"{place}: tensor parallelism over {engine.tensor_parallel_size} devices leaves the node of {per_node}"
+        if unused := cluster.devices - instances * memory.devices:
+            yield f"{place}: {unused} of {cluster.devices} devices have no engine"
+        if memory.sequences < engine.max_num_seqs:
+            yield (
+                f"{place}.max_num_seqs: the cache has room for about {memory.sequences} usual sequences at once, "
+                f"not {engine.max_num_seqs}"
+            )
+    tensor = getattr(roles.trainer, "tensor_model_parallel_size", 1)
+    if tensor > per_node:
+        yield f"trainer.engine: tensor parallelism over {tensor} devices leaves the node of {per_node}"
+    if demand.ranks < cluster.devices:
+        yield f"trainer.engine: {cluster.devices - demand.ranks} of {cluster.devices} devices do not train"
+    if demand.ranks > cluster.devices and roles.trainer.kind == "torch":
+        yield f"trainer.engine.ranks: {demand.ranks} ranks share {cluster.devices} devices"
+    steps = roles.samples // roles.spec.algorithm.mini_batches
+    if demand.copies > steps:
+        yield f"trainer.engine: {demand.copies} copies have {steps} samples to a step; some have none"
+    if "torch" in (roles.rollout.kind, roles.trainer.kind) and cluster.card_name != CORE:
+        yield f"the torch engines run on cores today; on {cluster.card_name} these figures are those of what they would take there"
+
+
+def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None) -> Iterator[str]:
+    """What neither spec nor cards tell, in words."""
+    lengths, card = roles.lengths, cluster.card
+    yield f"{cluster}: {card.memory_gb:g} GB, {card.flops / 1e12:g} TFLOP/s, {card.bandwidth_gb_s:g} GB/s a device ({card.source})"
+    yield (
+        f"prompts of {lengths.prompt} tokens (median:sigma, --prompt-tokens), responses of {lengths.response} "
+        f"(--response-tokens), cut at {lengths.longest_prompt} and {lengths.longest_response}"
+    )
+    if roles.judge is not None:
+        yield f"judgements of {lengths.judge} tokens (--judge-tokens), {roles.judge.template_tokens} tokens of template"
+    if roles.policy.vocabulary_assumed:
+        yield f"a vocabulary of {roles.policy.vocabulary} tokens: the run trains its tokenizer on its prompts"
+    if fitted is None:
+        yield (
+            f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu), prefill at {assumed.prefill_mfu:.0%}, "
+            f"decoding at {assumed.bandwidth_share:.0%} of its bandwidth"
+        )
+    if demand_sleeps(roles):
+        yield (
+            f"roles that are not at work sleep in host memory ({cluster.host_memory / GIB:.0f} GiB a node) and leave "
+            f"{assumed.asleep_runtime / GIB:g} GiB on a device; a process at work takes {assumed.engine_runtime / GIB:g} GiB "
+            "besides its tensors"
+        )
+    if roles.spec.dynamic_sampling != AllGroups():
+        yield "dynamic_sampling: every group counts, so that no further wave is sampled"
+    yield f"{assumed.between_failures_s / HOUR:g} hours between failures that lose the trainer's tensors"
+
+
+def demand_sleeps(roles: Roles) -> bool:
+    """Whether roles leave the device while others work."""
+    return isinstance(roles.rollout, VllmRollout) or roles.trainer.kind in ("megatron", "fsdp2")

@@ -1,0 +1,107 @@
+"""What would make an impossible plan possible: changes of the spec, and more nodes, each tried on the same memory account.
+
+Consumes the roles, the cluster and what is assumed; produces settings as `--set` takes them. Nothing is guessed: a remedy is named
+only if the plan fits with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning.assumptions import Assumptions
+from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.demand import demand_of
+from yatt_core.planning.roles import JudgeRole, Roles, roles_of
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.load import override_spec
+from yatt_core.spec.rollout import TorchRollout
+from yatt_core.spec.run import RunSpec
+
+MOST_REMEDIES = 6
+MOST_DEVICES = 16_384
+DOUBLINGS = 5
+
+Settings = tuple[str, ...]
+
+
+def remedies(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> list[Settings]:
+    """Single changes with which the plan fits; where there are none, pairs of changes."""
+    single = list(changes(roles, cluster))
+    found = [(change,) for change in single if _fits(roles.spec, (change,), cluster, assumed, roles.judge)]
+    if not found:
+        pairs = [pair for pair in itertools.combinations(single, 2) if _key(pair[0]) != _key(pair[1])]
+        found = [pair for pair in pairs if _fits(roles.spec, pair, cluster, assumed, roles.judge)]
+    return _gentlest(found)[:MOST_REMEDIES]
+
+
+def nodes_that_fit(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> int | None:
+    """The least number of such nodes with which the spec fits as it is, by doubling; None where more of them do not help."""
+    nodes = cluster.nodes
+    while (nodes := nodes * 2) * cluster.devices_per_node <= MOST_DEVICES:
+        if _fits(roles.spec, (), cluster.model_copy(update={"nodes": nodes}), assumed, roles.judge):
+            return nodes
+    return None
+
+
+def changes(roles: Roles, cluster: DescribedCluster) -> Iterator[str]:
+    """Settings that take less memory, the gentle ones of each key first."""
+    spec, longest = roles.spec, roles.lengths.longest_prompt + roles.lengths.longest_response
+    trainer, rollout = roles.trainer, roles.rollout
+    budget = getattr(trainer, "micro_batch_tokens", 0)
+    while budget > longest:
+        budget = max(longest, budget // 2)
+        yield f"trainer.engine.micro_batch_tokens={budget}"
+    if isinstance(trainer, MegatronTrainer):
+        yield from _doubled("trainer.engine.tensor_model_parallel_size", trainer.tensor_model_parallel_size, cluster)
+        yield from _doubled(
+            "trainer.engine.pipeline_model_parallel_size", trainer.pipeline_model_parallel_size, cluster
+        )
+        if not trainer.use_distributed_optimizer:
+            yield "trainer.engine.use_distributed_optimizer=true"
+        if trainer.recompute_granularity == "none":
+            yield "trainer.engine.recompute_granularity=full"
+        if not trainer.optimizer_cpu_offload:
+            yield "trainer.engine.optimizer_cpu_offload=true"
+    if isinstance(trainer, Fsdp2Trainer):
+        if not trainer.activation_checkpointing:
+            yield "trainer.engine.activation_checkpointing=true"
+        if not trainer.cpu_offload:
+            yield "trainer.engine.cpu_offload=true"
+    if isinstance(rollout, VllmRollout):
+        yield from _doubled("rollout.engine.tensor_parallel_size", rollout.tensor_parallel_size, cluster)
+    if isinstance(rollout, TorchRollout):
+        batch = min(spec.rollout.batch_samples, roles.samples)
+        while (batch := batch // 2) >= spec.rollout.samples_per_prompt:
+            yield f"rollout.batch_samples={batch}"
+
+
+def _doubled(key: str, size: int, cluster: DescribedCluster) -> Iterator[str]:
+    for _ in range(DOUBLINGS):
+        size *= 2
+        if size > cluster.devices:
+            return
+        yield f"{key}={size}"
+
+
+def _fits(
+    spec: RunSpec, settings: Settings, cluster: DescribedCluster, assumed: Assumptions, judge: JudgeRole | None
+) -> bool:
+    try:
+        changed = override_spec(spec, settings, "the plan") if settings else spec
+        return demand_of(roles_of(changed, assumed, judge), cluster, assumed).fits
+    except ConfigurationError:
+        return False
+
+
+def _key(setting: str) -> str:
+    return setting.partition("=")[0]
+
+
+def _gentlest(found: Sequence[Settings]) -> list[Settings]:
+    """Of settings of the same keys the first, which changes least."""
+    kept: dict[Settings, Settings] = {}
+    for settings in found:
+        kept.setdefault(tuple(_key(setting) for setting in settings), settings)
+    return list(kept.values())

@@ -1,0 +1,179 @@
+"""The roles of a run as a plan sees them: who generates, who judges, who learns, with their shapes, engines and lengths.
+
+Consumes the spec, the assumptions, and a judge where rewards come from one. Produces `Roles`; raises `ConfigurationError`, a line a
+mistake that begins with its key, where an engine's sizes do not fit the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning.assumptions import Assumptions, Spread
+from yatt_core.planning.shape import ModelShape, shape_of
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.trainer import TrainerEngineSpec
+
+GenerationEngine = VllmRollout | TorchRollout | VirtualRollout
+JUDGE_SIGMA = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRole:
+    """A judge model behind an engine of its own. template_tokens: around what it judges. place: its part's key in the spec."""
+
+    name: str
+    place: str
+    shape: ModelShape
+    engine: GenerationEngine
+    judgements: int = 1
+    max_new_tokens: int = 1024
+    template_tokens: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """In tokens: how they spread, and the longest that the spec allows."""
+
+    prompt: Spread
+    response: Spread
+    judge: Spread
+    longest_prompt: int
+    longest_response: int
+    longest_judgement: int
+
+    @property
+    def mean_prompt(self) -> float:
+        """Mean of the prompts."""
+        return self.prompt.mean(self.longest_prompt)
+
+    @property
+    def mean_response(self) -> float:
+        """Mean of the responses."""
+        return self.response.mean(self.longest_response)
+
+    @property
+    def mean_judgement(self) -> float:
+        """Mean of the judgements."""
+        return self.judge.mean(self.longest_judgement)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """All of them. reference: whether a frozen policy is kept."""
+
+    spec: RunSpec
+    policy: ModelShape
+    rollout: GenerationEngine
+    trainer: TrainerEngineSpec
+    judge: JudgeRole | None
+    reference: bool
+    lengths: Lengths
+
+    @property
+    def samples(self) -> int:
+        """Responses of an iteration, where nothing is sampled again."""
+        return self.spec.data.prompts_per_iteration * self.spec.rollout.samples_per_prompt
+
+
+def roles_of(spec: RunSpec, assumed: Assumptions, judge: JudgeRole | None = None) -> Roles:
+    """The roles of a spec, checked against each other."""
+    shape = shape_of(spec, assumed.own_vocabulary)
+    roles = Roles(
+        spec=spec,
+        policy=shape,
+        rollout=spec.rollout.engine,
+        trainer=spec.trainer.engine,
+        judge=judge,
+        reference=spec.algorithm.kl is not None,
+        lengths=_lengths(spec, assumed, judge),
+    )
+    if mistakes := list(_mistakes(roles)):
+        raise ConfigurationError("\n".join(mistakes))
+    return roles
+
+
+def _lengths(spec: RunSpec, assumed: Assumptions, judge: JudgeRole | None) -> Lengths:
+    longest_prompt, longest_response = spec.data.max_prompt_tokens, spec.rollout.max_response_tokens
+    longest_judgement = judge.max_new_tokens if judge else 1
+    engine = spec.rollout.engine
+    stated = Spread(engine.median_tokens, engine.sigma) if isinstance(engine, VirtualRollout) else None
+    return Lengths(
+        prompt=assumed.prompt or Spread(max(1.0, assumed.prompt_share * longest_prompt), assumed.prompt_sigma),
+        response=assumed.response
+        or stated
+        or Spread(max(1.0, assumed.response_share * longest_response), assumed.response_sigma),
+        judge=assumed.judge or Spread(max(1.0, longest_judgement / 2), JUDGE_SIGMA if judge else 0.0),
+        longest_prompt=longest_prompt,
+        longest_response=longest_response,
+        longest_judgement=longest_judgement,
+    )
+
+
+def _mistakes(roles: Roles) -> Iterator[str]:
+    """What cannot work whatever the devices, a line each that begins with the key."""
+    longest = roles.lengths.longest_prompt + roles.lengths.longest_response
+    if roles.policy.max_positions and longest > roles.policy.max_positions:
+        yield (
+            f"rollout.max_new_tokens: prompt and response may be {longest} tokens, the model takes {roles.policy.max_positions}; "
+            "lower it, or data.max_prompt_tokens"
+        )
+    yield from _engine_mistakes("rollout.engine", roles.rollout, roles.policy)
+    if roles.judge is not None:
+        yield from _engine_mistakes(f"{roles.judge.place}.engine", roles.judge.engine, roles.judge.shape)
+    trainer = roles.trainer
+    if isinstance(trainer, MegatronTrainer):
+        tensor, stages = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
+        key = "trainer.engine.tensor_model_parallel_size"
+        yield from _undivided(key, tensor, roles.policy.heads, "attention heads")
+        yield from _undivided(key, tensor, roles.policy.key_value_heads, "key/value heads")
+        yield from _undivided("trainer.engine.pipeline_model_parallel_size", stages, roles.policy.layers, "layers")
+    budget = getattr(trainer, "micro_batch_tokens", None)
+    if budget is not None and budget < longest:
+        yield (
+            f"trainer.engine.micro_batch_tokens: {budget} holds no sample of {longest} tokens, which prompt and response may be; "
+            f"right would be at least {longest}"
+        )
+
+
+def _engine_mistakes(key: str, engine: GenerationEngine, shape: ModelShape) -> Iterator[str]:
+    if not isinstance(engine, VllmRollout):
+        return
+    tensor = engine.tensor_parallel_size
+    yield from _undivided(f"{key}.tensor_parallel_size", tensor, shape.heads, "attention heads")
+    if shape.heads % tensor == 0 and tensor % shape.key_value_heads and shape.key_value_heads % tensor:
+        yield (
+            f"{key}.tensor_parallel_size: {tensor} and the model's {shape.key_value_heads} key/value heads do not divide each other"
+        )
+    yield from _undivided(f"{key}.pipeline_parallel_size", engine.pipeline_parallel_size, shape.layers, "layers")
+
+
+def _undivided(key: str, parts: int, whole: int, what: str) -> Iterator[str]:
+    if whole % parts:
+        right = ", ".join(str(n) for n in range(1, min(whole, 64) + 1) if whole % n == 0)
+        yield f"{key}: {parts} does not divide the model's {whole} {what}; right would be one of {right}"
+
+
+def own_ranks(trainer: TrainerEngineSpec) -> int:
+    """Devices that a copy of the model takes, where the trainer cuts it; 1 for those that share all of it out."""
+    if isinstance(trainer, MegatronTrainer):
+        return trainer.tensor_model_parallel_size * trainer.pipeline_model_parallel_size
+    return 1
+
+
+def trainer_ranks(trainer: TrainerEngineSpec, devices: int) -> int:
+    """Ranks on so many devices. Raises `ConfigurationError` where they do not come out."""
+    wanted = trainer.ranks
+    if isinstance(trainer, MegatronTrainer | Fsdp2Trainer):
+        one = own_ranks(trainer)
+        if wanted > devices or one > devices:
+            key = "data_parallel_size" if isinstance(trainer, MegatronTrainer) and one <= devices else "ranks"
+            key = "tensor_model_parallel_size" if one > devices else key
+            raise ConfigurationError(
+                f"trainer.engine.{key}: the trainer needs {max(wanted, one)} devices, there are {devices}"
+            )
+        return wanted or devices // one * one
+    return wanted

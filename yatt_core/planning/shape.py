@@ -1,0 +1,179 @@
+"""The sizes of a dense causal language model, and what follows from them: parameters, operations, bytes of a cached token.
+
+Consumes the spec's model part, or a config.json; produces a `ModelShape`. No weights are read, but for a folder's tensor sizes
+where a vision tower adds to the text model. Raises `ConfigurationError` for a model whose shape is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.model import ModelConfigFile, ModelFolder, ModelFromConfig, ModelSizes, VisionSpec
+from yatt_core.spec.run import RunSpec
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+CHANNELS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A pre-norm transformer with gated feed-forward layers and grouped heads (arXiv 2302.13971, 2305.13245).
+
+    biased: queries, keys and values have biases. head_norms: queries and keys are normed. tower: parameters of a vision tower
+    with its projector. vocabulary_assumed: no tokenizer was there to tell it.
+    """
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    intermediate: int
+    tied: bool
+    biased: bool = False
+    head_norms: bool = False
+    tower: int = 0
+    max_positions: int = 0
+    vocabulary_assumed: bool = False
+
+    @property
+    def query_width(self) -> int:
+        """Width of all heads' queries."""
+        return self.heads * self.head_size
+
+    @property
+    def key_value_width(self) -> int:
+        """Width of all heads' keys, and of their values."""
+        return self.key_value_heads * self.head_size
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of one matrix between tokens and the residual stream."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def layer_matrices(self) -> int:
+        """Parameters of a layer's matrices, which tensor parallelism shares out."""
+        attention = 2 * self.hidden * (self.query_width + self.key_value_width)
+        biases = (self.query_width + 2 * self.key_value_width) if self.biased else 0
+        return attention + biases + 3 * self.hidden * self.intermediate
+
+    @property
+    def layer_norms(self) -> int:
+        """Parameters of a layer's norms, which every device keeps whole."""
+        return 2 * self.hidden + (2 * self.head_size if self.head_norms else 0)
+
+    @property
+    def parameters(self) -> int:
+        """All of them, tied ones once."""
+        embeddings = self.embedding_parameters * (1 if self.tied else 2)
+        return self.layers * (self.layer_matrices + self.layer_norms) + embeddings + self.hidden + self.tower
+
+    def cached_token_values(self) -> int:
+        """Numbers that a token of context takes in the key/value cache of all layers."""
+        return 2 * self.layers * self.key_value_width
+
+    def forward_flops(self, context: float) -> float:
+        """Floating point operations of a token's forward pass, attending to so many tokens (arXiv 2001.08361).
+
+        Two for each parameter of a matrix, the lookup of the input embedding left out, and four for each attended number.
+        """
+        lookup = 0 if self.tied else self.embedding_parameters
+        return 2.0 * (self.parameters - lookup) + 4.0 * self.layers * self.query_width * context
+
+
+def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
+    """The shape of a spec's policy. own_vocabulary: assumed of a tokenizer that is yet to be trained on the run's prompts."""
+    model = spec.model
+    match model:
+        case ModelFolder():
+            path = Path(model.path) / "config.json"
+            return _with_tower(shape_of_config(read_json(path, "model.path"), f"model.path: {path}"), Path(model.path))
+        case ModelConfigFile():
+            return shape_of_config(read_json(Path(model.path), "model.path"), f"model.path: {model.path}")
+        case ModelSizes() | ModelFromConfig():
+            return _inline(model, own_vocabulary)
+        case _:
+            assert_never(model)
+
+
+def _inline(model: ModelSizes | ModelFromConfig, own_vocabulary: int) -> ModelShape:
+    sizes = isinstance(model, ModelSizes)
+    vision = None if isinstance(model, ModelSizes) else model.vision
+    return ModelShape(
+        vocabulary=model.vocabulary_size if isinstance(model, ModelSizes) else own_vocabulary,
+        hidden=model.hidden_size,
+        layers=model.layers,
+        heads=model.heads,
+        key_value_heads=model.key_value_heads,
+        head_size=(model.head_size if isinstance(model, ModelSizes) else None) or model.hidden_size // model.heads,
+        intermediate=model.intermediate_size,
+        tied=model.tie_embeddings,
+        biased=model.architecture == "qwen2",
+        head_norms=model.architecture == "qwen3",
+        tower=0 if vision is None else tower_parameters(vision, model.hidden_size),
+        max_positions=model.max_positions,
+        vocabulary_assumed=not sizes,
+    )
+
+
+def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
+    """Of a SigLIP tower (arXiv 2303.15343) without its pooling head, and a projector of two layers (arXiv 2310.03744)."""
+    hidden, wide = vision.hidden_size, vision.intermediate_size
+    embedding = CHANNELS * vision.patch_size**2 * hidden + hidden + vision.patches * hidden
+    layer = 4 * (hidden * hidden + hidden) + 2 * 2 * hidden + hidden * wide + wide + wide * hidden + hidden
+    projector = hidden * text_hidden + text_hidden + text_hidden * text_hidden + text_hidden
+    return embedding + vision.layers * layer + 2 * hidden + projector
+
+
+def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
+    """The shape in a Hugging Face config; origin names key and file in errors."""
+    text = config.get("text_config", config)
+    family = text.get("model_type")
+    if family not in FAMILIES:
+        raise ConfigurationError(f"{origin}: model_type {family!r} has no known shape; known are {', '.join(FAMILIES)}")
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    if wrong := [name for name in names if not isinstance(text.get(name), int) or text[name] < 1]:
+        raise ConfigurationError(f"{origin}: {', '.join(wrong)}: whole numbers of at least 1 are needed")
+    heads = text["num_attention_heads"]
+    return ModelShape(
+        vocabulary=text["vocab_size"],
+        hidden=text["hidden_size"],
+        layers=text["num_hidden_layers"],
+        heads=heads,
+        key_value_heads=text.get("num_key_value_heads") or heads,
+        head_size=text.get("head_dim") or text["hidden_size"] // heads,
+        intermediate=text["intermediate_size"],
+        tied=bool(config.get("tie_word_embeddings", False)),
+        biased=family == "qwen2" or bool(text.get("attention_bias", False)),
+        head_norms=family == "qwen3",
+        max_positions=text.get("max_position_embeddings") or 0,
+    )
+
+
+def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
+    """The shape with the parameters that a folder's weights have besides the text model's, where there are weights."""
+    if not any(folder.glob("*.safetensors")):
+        return shape
+    from dataclasses import replace
+
+    from yatt_core.data.model_folder import count_parameters
+
+    return replace(shape, tower=max(0, count_parameters(folder) - shape.parameters))
+
+
+def read_json(path: Path, key: str) -> dict[str, Any]:
+    """The object in a JSON file. Raises `ConfigurationError` that begins with the key."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{key}: {path} cannot be read as JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{key}: {path} holds no JSON object")
+    return value

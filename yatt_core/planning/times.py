@@ -1,0 +1,175 @@
+"""How long engines and trainer take on a card: the constants of the placement's cost model, training and sync.
+
+Consumes shapes, engines, the cluster and what is assumed of efficiencies; produces `EngineConstants` and `TrainingTimes`. A decode
+step reads the weights once and every token of context; prefill and training are bound by operations (arXiv 2211.05102).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from yatt_core.placement.workload import EngineConstants, SwitchCosts, TrainingCost
+from yatt_core.planning.activations import element_bytes
+from yatt_core.planning.assumptions import Assumptions
+from yatt_core.planning.cluster import GB, Card, DescribedCluster
+from yatt_core.planning.demand import Demand
+from yatt_core.planning.roles import GenerationEngine, Roles, own_ranks
+from yatt_core.planning.rollout_memory import EngineMemory
+from yatt_core.planning.shape import ModelShape
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
+
+BACKWARD = 2.0
+"""A backward pass in forward passes."""
+OFFLOADED_BYTES = 28
+"""What a step on the host moves for a parameter: gradient, master weight and moments read, the latter written."""
+REDUCTIONS = 2
+"""All-reduces of a layer's forward pass under tensor parallelism (arXiv 1909.08053)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTimes:
+    """prepare_s, learn_s: device seconds for each token of prompt and response. fixed_s: of an iteration's optimizer steps.
+    sync_s: of new weights' way into all engines; sync_bytes: into each engine. snapshot_s: of copying what a snapshot holds.
+    """
+
+    prepare_s: float
+    learn_s: float
+    fixed_s: float
+    sync_s: float
+    sync_bytes: int
+    snapshot_s: float
+
+    @property
+    def cost(self) -> TrainingCost:
+        """For the simulator: everything behind collect."""
+        return TrainingCost(fixed_s=self.fixed_s + self.sync_s, device_seconds_per_token=self.prepare_s + self.learn_s)
+
+
+def engine_constants(
+    engine: GenerationEngine, shape: ModelShape, memory: EngineMemory, card: Card, assumed: Assumptions
+) -> EngineConstants:
+    """What an instance of the engine takes, on a card."""
+    match engine:
+        case VirtualRollout():
+            factor = engine.clock_factor
+            return EngineConstants(
+                base_s=max(engine.base_seconds / factor, 1e-9), per_sequence_s=engine.seconds_per_sequence / factor,
+                per_context_token_s=0.0, per_prompt_token_s=0.0, max_concurrent=memory.sequences, prefix_cache=True,
+            )  # fmt: skip
+        case VllmRollout() | TorchRollout():
+            vllm = isinstance(engine, VllmRollout)
+            devices, bandwidth = memory.devices, card.bandwidth_gb_s * GB * assumed.bandwidth_share
+            prefill = shape.forward_flops(0) / (devices * card.flops * assumed.prefill_mfu)
+            tensor = engine.tensor_parallel_size if isinstance(engine, VllmRollout) else 1
+            reduces = REDUCTIONS * shape.layers * assumed.reduce_latency_s * math.log2(tensor)
+            dispatch = 0.0 if vllm else assumed.torch_step_s * shape.layers
+            return EngineConstants(
+                base_s=memory.awake.weights / bandwidth + reduces + dispatch,
+                per_sequence_s=assumed.sequence_share * prefill,
+                per_context_token_s=memory.cache_token_bytes / bandwidth,
+                per_prompt_token_s=prefill,
+                max_concurrent=memory.sequences,
+                prefix_cache=engine.enable_prefix_caching if isinstance(engine, VllmRollout) else True,
+                prefill_budget_tokens=engine.max_num_batched_tokens if isinstance(engine, VllmRollout) else 16_384,
+            )
+
+
+def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> TrainingTimes:
+    """Of an iteration."""
+    trainer, shape, algorithm = roles.trainer, roles.policy, roles.spec.algorithm
+    if isinstance(trainer, VirtualTrainer):
+        # Its seconds are by response token, however many the devices.
+        factor, mean = (
+            trainer.clock_factor,
+            roles.lengths.mean_response / (roles.lengths.mean_response + roles.lengths.mean_prompt),
+        )
+        each = trainer.seconds_per_token * mean * cluster.devices / factor
+        return TrainingTimes(0.0, each, trainer.fixed_seconds / factor, 0.0, 0, 0.0)
+    mean = roles.lengths.mean_prompt + roles.lengths.mean_response
+    forward = shape.forward_flops(mean / 2) / (cluster.card.flops * assumed.training_mfu)
+    # Devices that have no rank stand still meanwhile: their seconds count too.
+    idle = cluster.devices / min(demand.ranks, cluster.devices)
+    several = roles.spec.optimizer_steps_per_iteration > 1
+    in_reward = algorithm.kl is not None and algorithm.kl.where == "reward"
+    passes = (several or in_reward) + roles.reference
+    again = _recomputes(roles)
+    sync_bytes = shape.parameters * _width(roles)
+    return TrainingTimes(
+        prepare_s=forward * passes * idle,
+        learn_s=forward * (1 + BACKWARD + again) * algorithm.epochs * idle * _bubble(roles, demand),
+        fixed_s=roles.spec.optimizer_steps_per_iteration * _step_s(roles, demand, cluster, assumed),
+        sync_s=_sync_s(demand, cluster, sync_bytes),
+        sync_bytes=sync_bytes,
+        snapshot_s=_snapshot_s(roles, demand, cluster),
+    )
+
+
+def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> SwitchCosts:
+    """Weights on their way from the host, and what an engine makes anew; nothing where nothing sleeps."""
+    host = cluster.card.host_gb_s * GB
+
+    def wakes(memory: EngineMemory) -> float:
+        return assumed.wake_fixed_s + memory.awake.weights / host if memory.sleeps else 0.0
+
+    role = max(wakes(memory) for memory in (demand.rollout, demand.judge or demand.rollout))
+    state = next((row.at("learn") for row in demand.roles if row.role == "trainer"), None)
+    train = 0.0
+    if demand.rollout.sleeps and state is not None:
+        # To the device before learning, back behind it, and the policy awake again.
+        lasting = state.weights + state.gradients + state.optimizer
+        train = 2 * lasting / host + wakes(demand.rollout)
+    return SwitchCosts(role_s=role if demand.judge is not None else 0.0, repartition_s=role, train_s=train)
+
+
+def _bubble(roles: Roles, demand: Demand) -> float:
+    """What a pipeline's filling and draining makes of the time of its passes: 1 + (stages - 1) / micro-batches (arXiv 2104.04473)."""
+    stages = getattr(roles.trainer, "pipeline_model_parallel_size", 1)
+    samples = roles.samples / roles.spec.algorithm.mini_batches / demand.copies
+    tokens = samples * (roles.lengths.mean_prompt + roles.lengths.mean_response)
+    micro_batches = max(1.0, tokens / demand.micro_batch.tokens)
+    return float(1.0 + (stages - 1) / micro_batches)
+
+
+def _recomputes(roles: Roles) -> float:
+    trainer = roles.trainer
+    full = isinstance(trainer, MegatronTrainer) and trainer.recompute_granularity == "full"
+    return float(full or (isinstance(trainer, Fsdp2Trainer) and trainer.activation_checkpointing))
+
+
+def _width(roles: Roles) -> int:
+    """Bytes of a weight on its way: the torch trainer's are float32 whatever the engine makes of them."""
+    return 4 if isinstance(roles.trainer, TorchTrainer) else element_bytes(getattr(roles.rollout, "dtype", "float32"))
+
+
+def _step_s(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> float:
+    """An optimizer step besides the passes: gradients' all-reduce over the network, and the update itself."""
+    card, trainer = cluster.card, roles.trainer
+    if isinstance(trainer, TorchTrainer):
+        gradients = 4.0 * roles.policy.parameters
+        return 2 * gradients / (card.link_gb_s * GB) * (demand.ranks > 1) + 7 * gradients / (card.bandwidth_gb_s * GB)
+    share = roles.policy.parameters / own_ranks(trainer)
+    lane = (card.network_gb_s if cluster.nodes > 1 else card.link_gb_s) * GB
+    reduce = 2 * 4.0 * share / lane * (demand.copies > 1)
+    offloaded = getattr(trainer, "optimizer_cpu_offload", False) or getattr(trainer, "cpu_offload", False)
+    bandwidth = (card.host_bandwidth_gb_s if offloaded else card.bandwidth_gb_s) * GB
+    update = OFFLOADED_BYTES * roles.policy.parameters / max(demand.ranks, 1) / bandwidth
+    return assumed.step_fixed_s + reduce + update
+
+
+def _sync_s(demand: Demand, cluster: DescribedCluster, sync_bytes: int) -> float:
+    """All engines receive at once; a node's share of each weight comes over the network, once, and is spread inside."""
+    card = cluster.card
+    lane = card.network_gb_s * cluster.devices_per_node if cluster.nodes > 1 else card.link_gb_s
+    each_device = sync_bytes / demand.rollout.devices
+    return sync_bytes / (lane * GB) + each_device / (card.link_gb_s * GB)
+
+
+def _snapshot_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
+    """Copying weights and moments aside, to the host where there is one; files are written while training goes on."""
+    state = 12.0 * roles.policy.parameters
+    if roles.trainer.kind in ("megatron", "fsdp2"):
+        return state / max(1, demand.ranks) / (cluster.card.host_gb_s * GB)
+    return state / (cluster.card.bandwidth_gb_s * GB)

@@ -1,0 +1,36 @@
+"""Which described parts can be planned with but not trained with: engines without an adapter, models without weights."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.model import ModelConfigFile, ModelSizes
+from yatt_core.spec.rollout import RolloutEngineSpec, TorchRollout, VirtualRollout
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.trainer import TorchTrainer, TrainerEngineSpec, VirtualTrainer
+
+TRAINABLE = (TorchRollout, VirtualRollout, TorchTrainer, VirtualTrainer)
+
+
+def check_available(spec: RunSpec) -> None:
+    """Raises `ConfigurationError`, a line a key, where a part of the spec can only be planned with."""
+    if lines := unavailable(spec):
+        raise ConfigurationError("\n".join([*lines, "`yatt plan` takes this spec as it is"]))
+
+
+def unavailable(spec: RunSpec) -> list[str]:
+    """A line for each part that can only be planned with; it begins with the key."""
+    lines = []
+    for key, engine, union in (
+        ("rollout.engine.kind", spec.rollout.engine, RolloutEngineSpec),
+        ("trainer.engine.kind", spec.trainer.engine, TrainerEngineSpec),
+    ):
+        if not isinstance(engine, TRAINABLE):
+            known = [kind.model_fields["kind"].default for kind in get_args(get_args(union)[0]) if kind in TRAINABLE]
+            lines.append(f"{key}: {engine.kind!r} is not yet available for training; available: {', '.join(known)}")
+    if isinstance(spec.model, ModelConfigFile | ModelSizes) and not spec.virtual:
+        lines.append(
+            f"model.kind: {spec.model.kind!r} describes a model without weights; available for training: folder, from_config"
+        )
+    return lines
