@@ -1,7 +1,7 @@
 """Reads what a run recorded of its own times, for `yatt plan --calibrate`: phases from the ledger, shards from telemetry.
 
-Consumes a ledger, the home folder and a run's id; produces the constants that were fitted. Reads sealed experience for the lengths of
-responses, along the current branch.
+Consumes a ledger, the home folder and a run's id; produces the constants that were fitted. Reads sealed experience for
+the lengths of responses, along the current branch.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def parse_spread(text: str, option: str) -> Spread:
         spread = Spread(0.0, 0.0)
     if not (1.0 <= spread.median < 1e9 and 0.0 <= spread.sigma <= 5.0):
         raise ConfigurationError(
-            f"{option} {text}: write MEDIAN:SIGMA, a median of at least 1 token and a sigma of the logarithm of 0 to 5, such as 800:0.7"
+            f"{option} {text}: write MEDIAN:SIGMA, a median of at least 1 token and a sigma of the logarithm of 0 to 5, "
+            "such as 800:0.7"
         )
     return spread
 

@@ -42,6 +42,8 @@ class Card(SpecModel):
     host_memory_gb: Annotated[float, Field(ge=0)]
     """0: the device is a part of the host."""
     host_bandwidth_gb_s: PositiveFloat
+    driver_name: str = ""
+    """A part of the name that its driver gives it; empty: it is never found by itself."""
     source: str
 
     @property
@@ -137,13 +139,7 @@ def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
 
 def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
     """The card of a device by the name that its driver gives it, of several that with the nearest memory. memory: bytes."""
-    words = re.sub(r"[^a-z0-9]", "", name.lower())
-    fitting = [key for key in cards if key != CORE and re.sub(r"[^a-z0-9]", "", key.lower().split("-")[0]) in words]
-    fitting = [
-        key
-        for key in fitting
-        if len(key.split("-")) == 1 or all(p in words or p.isdigit() for p in key.lower().split("-"))
-    ]
+    fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in name.lower()]
     return min(fitting, key=lambda key: abs(cards[key].memory - memory), default=None)
 
 

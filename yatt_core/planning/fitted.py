@@ -1,7 +1,7 @@
 """Constants of the cost model from a run that was recorded: what its engines and its trainer really took.
 
-Consumes the work and the seconds of decode batches and of iterations; produces `Fitted`, which stands in for the cards' constants.
-The seconds of a decode batch hold its prefill too, so that prefill is no constant of its own then.
+Consumes the work and the seconds of decode batches and of iterations; produces `Fitted`, which stands in for the cards'
+constants. The seconds of a decode batch hold its prefill too, so that prefill is no constant of its own then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BatchWork:
 
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
-    """tokens: of prompts and responses learnt from. seconds: of prepare and learn, and of sync; checkpoint where there was one."""
+    """tokens: of prompts and responses learnt from. Seconds: of prepare and learn, of sync, of a checkpoint if one was taken."""
 
     tokens: float
     learning: float

@@ -1,8 +1,8 @@
 """A spec on described devices as a workload of the placement's simulator: one cost model serves plan, policies and benchmarks.
 
 Consumes roles, their memory, the engines' constants and switch costs; produces a `Workload`, cut down to a size that is simulated
-in seconds, with as many instances for each sample. Where rollout and judge engines have different numbers of devices, an instance is
-the larger one, and holds several of the smaller.
+in seconds, with as many instances for each sample. Where rollout and judge engines have different numbers of devices, an
+instance is the larger one, and holds several of the smaller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.demand import Demand
 from yatt_core.planning.roles import Roles
 
-MOST_INSTANCES, MOST_SAMPLES = 32, 1024
+MOST_INSTANCES, MOST_SAMPLES = 32, 2048
 ITERATIONS = 3
 TOOL_WAIT_S = 1.0
 NO_JUDGE = EngineConstants(
@@ -67,8 +67,8 @@ def load_of(
     each = math.lcm(demand.rollout.devices, judge_devices)
     if each != max(demand.rollout.devices, judge_devices):
         raise ConfigurationError(
-            f"rollout.engine.tensor_parallel_size: rollout engines of {demand.rollout.devices} devices and judges of {judge_devices} "
-            "cannot take each other's place; one has to be a multiple of the other"
+            f"rollout.engine.tensor_parallel_size: rollout engines of {demand.rollout.devices} devices and judges of "
+            f"{judge_devices} cannot take each other's place; one has to be a multiple of the other"
         )
     instances = max(1, demand.instances * demand.rollout.devices // each)
     prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt

@@ -1,8 +1,8 @@
 """A plan of a run on described devices: what fits, where it sits, how long it takes, and what was assumed.
 
 Consumes a spec, a cluster, assumptions, a judge where rewards come from one, and constants fitted to a run where there are any.
-Produces a `RunPlan` of plain values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit is
-a plan, with what is short and what would fit.
+Produces a `RunPlan` of plain values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit
+is a plan, with what is short and what would fit.
 """
 
 from __future__ import annotations
@@ -136,13 +136,16 @@ def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterat
     if demand.copies > steps:
         yield f"trainer.engine: {demand.copies} copies have {steps} samples to a step; some have none"
     if "torch" in (roles.rollout.kind, roles.trainer.kind) and cluster.card_name != CORE:
-        yield f"the torch engines run on cores today; on {cluster.card_name} these figures are those of what they would take there"
+        yield f"the torch engines run on cores today; the figures are what they would take on {cluster.card_name}"
 
 
 def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None) -> Iterator[str]:
     """What neither spec nor cards tell, in words."""
     lengths, card = roles.lengths, cluster.card
-    yield f"{cluster}: {card.memory_gb:g} GB, {card.flops / 1e12:g} TFLOP/s, {card.bandwidth_gb_s:g} GB/s a device ({card.source})"
+    yield (
+        f"{cluster}: {card.memory_gb:.4g} GB, {card.flops / 1e12:g} TFLOP/s, {card.bandwidth_gb_s:g} GB/s a device "
+        f"({card.source})"
+    )
     yield (
         f"prompts of {lengths.prompt} tokens (median:sigma, --prompt-tokens), responses of {lengths.response} "
         f"(--response-tokens), cut at {lengths.longest_prompt} and {lengths.longest_response}"
@@ -153,8 +156,8 @@ def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitt
         yield f"a vocabulary of {roles.policy.vocabulary} tokens: the run trains its tokenizer on its prompts"
     if fitted is None:
         yield (
-            f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu), prefill at {assumed.prefill_mfu:.0%}, "
-            f"decoding at {assumed.bandwidth_share:.0%} of its bandwidth"
+            f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu), "
+            f"prefill at {assumed.prefill_mfu:.0%}, decoding at {assumed.bandwidth_share:.0%} of its bandwidth"
         )
     if demand_sleeps(roles):
         yield (

@@ -1,7 +1,7 @@
 """What would make an impossible plan possible: changes of the spec, and more nodes, each tried on the same memory account.
 
-Consumes the roles, the cluster and what is assumed; produces settings as `--set` takes them. Nothing is guessed: a remedy is named
-only if the plan fits with it.
+Consumes the roles, the cluster and what is assumed; produces settings as `--set` takes them. Nothing is guessed: a remedy is
+named only if the plan fits with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ Settings = tuple[str, ...]
 def remedies(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> list[Settings]:
     """Single changes with which the plan fits; where there are none, pairs of changes."""
     single = list(changes(roles, cluster))
-    found = [(change,) for change in single if _fits(roles.spec, (change,), cluster, assumed, roles.judge)]
+    found: list[Settings] = [
+        (change,) for change in single if _fits(roles.spec, (change,), cluster, assumed, roles.judge)
+    ]
     if not found:
         pairs = [pair for pair in itertools.combinations(single, 2) if _key(pair[0]) != _key(pair[1])]
         found = [pair for pair in pairs if _fits(roles.spec, pair, cluster, assumed, roles.judge)]

@@ -1,7 +1,7 @@
 """The roles of a run as a plan sees them: who generates, who judges, who learns, with their shapes, engines and lengths.
 
-Consumes the spec, the assumptions, and a judge where rewards come from one. Produces `Roles`; raises `ConfigurationError`, a line a
-mistake that begins with its key, where an engine's sizes do not fit the model.
+Consumes the spec, the assumptions, and a judge where rewards come from one. Produces `Roles`; raises `ConfigurationError`, a line
+a mistake that begins with its key, where an engine's sizes do not fit the model.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ def _engine_mistakes(key: str, engine: GenerationEngine, shape: ModelShape) -> I
     yield from _undivided(f"{key}.tensor_parallel_size", tensor, shape.heads, "attention heads")
     if shape.heads % tensor == 0 and tensor % shape.key_value_heads and shape.key_value_heads % tensor:
         yield (
-            f"{key}.tensor_parallel_size: {tensor} and the model's {shape.key_value_heads} key/value heads do not divide each other"
+            f"{key}.tensor_parallel_size: {tensor} and the model's {shape.key_value_heads} key/value heads do not divide "
+            "each other"
         )
     yield from _undivided(f"{key}.pipeline_parallel_size", engine.pipeline_parallel_size, shape.layers, "layers")
 

@@ -1,7 +1,7 @@
 """How long engines and trainer take on a card: the constants of the placement's cost model, training and sync.
 
-Consumes shapes, engines, the cluster and what is assumed of efficiencies; produces `EngineConstants` and `TrainingTimes`. A decode
-step reads the weights once and every token of context; prefill and training are bound by operations (arXiv 2211.05102).
+Consumes shapes, engines, the cluster and what is assumed of efficiencies; produces `EngineConstants` and `TrainingTimes`. A
+decode step reads the weights once and every token of context; prefill and training are bound by operations (arXiv 2211.05102).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assume
 
 
 def _bubble(roles: Roles, demand: Demand) -> float:
-    """What a pipeline's filling and draining makes of the time of its passes: 1 + (stages - 1) / micro-batches (arXiv 2104.04473)."""
+    """What filling and draining a pipeline makes of its passes' time: 1 + (stages - 1) / micro-batches (arXiv 2104.04473)."""
     stages = getattr(roles.trainer, "pipeline_model_parallel_size", 1)
     samples = roles.samples / roles.spec.algorithm.mini_batches / demand.copies
     tokens = samples * (roles.lengths.mean_prompt + roles.lengths.mean_response)

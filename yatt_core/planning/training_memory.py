@@ -32,8 +32,9 @@ GATHERED = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
-    """On the fullest device. lasting: from step to step. host: of that in the host's memory while it trains. prepare, learn, sync:
-    besides. reference: the frozen policy, where there is one. sleeps: whether the lasting part goes to the host in `collect`.
+    """On the fullest device. lasting: from step to step. host: of that in the host's memory while it trains. prepare, learn,
+    sync: besides. reference: the frozen policy, where there is one. sleeps: whether the lasting part is on the host in
+    `collect`.
     """
 
     lasting: Bytes
@@ -105,7 +106,7 @@ def megatron_trainer(
 def fsdp2_trainer(
     engine: Fsdp2Trainer, shape: ModelShape, batch: MicroBatchShape, ranks: int, *, reference: bool
 ) -> TrainerMemory:
-    """Each layer is gathered when it computes; embedding and head stay gathered for the whole pass, as the root's parameters do."""
+    """Each layer is gathered when it computes; embedding and head, the root's parameters, stay gathered for the whole pass."""
     size = element_bytes(engine.dtype)
     shard = round(shape.parameters * FLOAT / ranks)
     layer, root = (

@@ -1,0 +1,206 @@
+"""Are the tensor bytes that `yatt plan` predicts those that the torch engines hold? A model of over 50 million parameters tells.
+
+Consumes nothing. Generates with the real rollout engine, seals what it generated as experience, and learns from it with the real
+trainer of one rank, a KL term included. Lasting tensors are walked and counted by storage; what a call needs besides is the peak
+of torch's own account of allocations. The runtime's memory (interpreter and libraries) is measured apart, before any tensor.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from yatt_core.data.experience import experience_schema
+from yatt_core.data.model_folder import make_model
+from yatt_core.data.packed import pack_arrays
+from yatt_core.data.shard_log import ShardLog
+from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RankContext
+from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.keys import WorkKey
+from yatt_core.planning.account import COLLECT, LEARN, PREPARE, SYNC, Bytes, RoleMemory
+from yatt_core.planning.assumptions import Assumptions, Spread
+from yatt_core.planning.cluster import CORE, DescribedCluster, read_cards
+from yatt_core.planning.demand import demand_of
+from yatt_core.planning.roles import Roles, roles_of
+from yatt_core.receipts import BatchTask, ShardRef
+from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.spec.model import ModelFromConfig
+
+VOCABULARY = 16_384
+PROMPT, RESPONSE, SAMPLES = 48, 16, 8
+SPEC: dict[str, Any] = {
+    "name": "memory",
+    "iterations": 4,
+    "model": {
+        "kind": "from_config", "hidden_size": 640, "layers": 9, "heads": 10, "key_value_heads": 5,
+        "intermediate_size": 1920, "max_positions": 256,
+    },
+    "data": {
+        "sources": [{"kind": "reasoning_gym", "task": "spell_backward"}],
+        "prompts_per_iteration": 8, "logical_shards": 1, "held_out": 8, "max_prompt_tokens": PROMPT,
+    },
+    "rollout": {
+        "engine": {"kind": "torch", "instances": 1}, "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
+        "temperature": 0.8,
+    },
+    "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
+    "algorithm": {"kind": "grpo", "kl": {"coefficient": 0.01}},
+    "trainer": {"engine": {"kind": "torch", "ranks": 1, "micro_batch_tokens": 1024}},
+}  # fmt: skip
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the tensors' storages, shared ones once."""
+    found = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(found.values())
+
+
+def peak_of(call: Callable[[], Any]) -> int:
+    """Most bytes that torch had allocated at once within the call, besides what was there before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        call()
+    events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return int(max(np.cumsum([change for _, change in changes]), default=0))
+
+
+def predicted(roles: Roles) -> dict[str, RoleMemory]:
+    """What the plan says of a core, by role."""
+    cluster = DescribedCluster(card_name=CORE, card=read_cards()[CORE], devices_per_node=1)
+    return {role.role: role for role in demand_of(roles, cluster, Assumptions()).roles}
+
+
+def memory_spec() -> RunSpec:
+    """The spec of the run that is measured."""
+    return parse_spec(SPEC, "benchmarks.memory")
+
+
+def memory_roles(spec: RunSpec) -> Roles:
+    """Its roles; prompts are as long as they may be, and no response ends early."""
+    return roles_of(spec, Assumptions(prompt=Spread(PROMPT, 0.0), own_vocabulary=VOCABULARY))
+
+
+def measure() -> Report:
+    """Runs both engines and compares."""
+    load, process = [load_average()], psutil.Process()
+    runtime = process.memory_info().rss
+    spec = memory_spec()
+    roles = memory_roles(spec)
+    plan = predicted(roles)
+    with tempfile.TemporaryDirectory(prefix="yatt") as name:
+        folder = Path(name)
+        model = folder / "model"
+        model.mkdir()
+        assert isinstance(spec.model, ModelFromConfig)
+        make_model(spec.model, VOCABULARY, spec.seed, model)
+        progress(f"{roles.policy.parameters / 1e6:.1f} million parameters; generating")
+        request = decode_batch(spec)
+        collected, result = _rollout(model, request)
+        progress("learning")
+        measured = {COLLECT: collected, **_training(spec, folder, model, request, result)}
+    rows = dict(_compared(plan, measured))
+    figures: dict[str, float | None] = {f"{key}_ratio": row["predicted"] / row["measured"] for key, row in rows.items()}
+    figures["worst_error"] = max(abs(ratio - 1.0) for ratio in figures.values() if ratio is not None)
+    figures |= {"parameters": float(roles.policy.parameters), "runtime_bytes": float(runtime)}
+    return Report("memory", figures, [spec.seed], [*load, load_average()], details={"bytes": rows})
+
+
+def _compared(plan: dict[str, RoleMemory], measured: dict[str, Bytes]) -> Iterable[tuple[str, dict[str, int]]]:
+    """Each stage's own role, kind by kind, where there is anything; keys such as `learn_activations`."""
+    own = {COLLECT: ("rollout",), PREPARE: ("trainer", "reference"), LEARN: ("trainer",), SYNC: ("trainer",)}
+    for stage, found in measured.items():
+        told = sum((plan[role].at(stage) for role in own[stage]), Bytes())
+        for kind in Bytes.__slots__:
+            if getattr(found, kind):
+                yield f"{stage}_{kind}", {"predicted": getattr(told, kind), "measured": getattr(found, kind)}
+
+
+def decode_batch(spec: RunSpec) -> GenerateRequest:
+    """Random prompts of the longest length."""
+    noise, prompts = np.random.default_rng(spec.seed), spec.data.prompts_per_iteration
+    return GenerateRequest(
+        prompts=[noise.integers(0, VOCABULARY, PROMPT).astype(np.int32) for _ in range(prompts)],
+        seeds=noise.integers(0, 2**63, (prompts, SAMPLES)).astype(np.uint64),
+        max_new_tokens=RESPONSE,
+        stop_tokens=(),
+        weight_version=0,
+        temperature=spec.rollout.temperature,
+    )
+
+
+def _rollout(model: Path, request: GenerateRequest) -> tuple[Bytes, GenerateResult]:
+    engine = TorchRolloutEngine(str(model), "float32", PROMPT, RESPONSE, model)
+    engine.update_weights({name: tensor.numpy().copy() for name, tensor in engine._tensors.items()}, 0)
+    result = engine.generate(request)
+    activations = peak_of(lambda: engine.generate(request))
+    cache = storages(buffer for layer in engine._cache.layers for buffer in layer._buffers)
+    return Bytes(weights=storages(engine._tensors.values()), kv_cache=cache, activations=activations), result
+
+
+def _training(
+    spec: RunSpec, folder: Path, model: Path, request: GenerateRequest, result: GenerateResult
+) -> dict[str, Bytes]:
+    """The second iteration: moments are there then. In `prepare` the reference is exchanged for the weights."""
+    engine = TorchTrainEngine(spec, RankContext(folder, folder / "inputs", str(model), 0))
+    engine.connect(0, 1, "")
+    engine.initialise()
+    prepared = engine.prepare(first := _sealed(folder, 1, request, result))
+    assert prepared is not None
+    engine.learn(first, prepared)
+    second = _sealed(folder, 2, request, result)
+    kept: list[Any] = []
+    besides = peak_of(lambda: kept.append(engine.prepare(second)))
+    activations = peak_of(lambda: engine.learn(second, kept[0]))
+    engine.freeze_state()
+    copies = sum(array.nbytes for part in engine._buffers.values() for array in part.values())
+    optimizer, reference = engine._optimizer, engine._reference
+    assert reference is not None
+    state = optimizer._adamw.state[optimizer.values]
+    flat = storages([optimizer.values])
+    lasting = Bytes(flat, storages([optimizer.gradients]), storages([state["exp_avg"], state["exp_avg_sq"]]))
+    own = lasting + Bytes(copies=copies)
+    # What it needs besides is the weights that are put aside, and activations.
+    exchanged = Bytes(activations=besides - flat, copies=flat, weights=storages([reference]))
+    sent = Bytes(copies=pack_arrays(engine.export_weights()).nbytes)
+    return {PREPARE: own + exchanged, LEARN: own + Bytes(activations=activations), SYNC: own + sent}
+
+
+def _sealed(folder: Path, iteration: int, request: GenerateRequest, result: GenerateResult) -> BatchTask:
+    """The responses as an iteration's only shard; half of each group is right."""
+    rows = []
+    for row in range(len(result.lengths)):
+        prompt, sample = divmod(row, SAMPLES)
+        part = slice(row * RESPONSE, (row + 1) * RESPONSE)
+        rows.append(
+            {
+                "prompt_ordinal": prompt + iteration * len(request.prompts), "sample": sample, "prompt_id": f"p{prompt}",
+                "source": 0, "prompt": "", "prompt_tokens": request.prompts[prompt].tolist(), "response": "",
+                "response_tokens": result.tokens[part].tolist(), "log_probs_sampler": result.log_probs[part].tolist(),
+                "loss_mask": [True] * RESPONSE, "finish": "length", "truncated": True, "weight_version": iteration - 1,
+                "reward": float(sample % 2), "correct": sample % 2 == 1, "reward_error": None,
+                "reward/exact": float(sample % 2),
+            }
+        )  # fmt: skip
+    log = ShardLog(folder, WorkKey("memory", 0, iteration, "collect", 0, 0), 1)
+    receipt = log.seal(pa.Table.from_pylist(rows, schema=experience_schema(["exact"], rows[0])), {})
+    return BatchTask(WorkKey("memory", 0, iteration, "learn"), 1, (ShardRef(receipt.folder, receipt.manifest_sha256),))
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    arguments = argument_parser(__doc__).parse_args()
+    print_report(measure(), arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""`yatt plan`: tables and JSON, described devices, mistakes with their key, times from a recorded run; and `yatt train` refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.home import Home
+from tests.ops.conftest import Yatt
+from tests.ops.seeding import seed_run, toy_spec
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SEVEN, SEVENTY = str(CONFIGS / "plan-7b-grpo.yaml"), str(CONFIGS / "plan-72b-grpo.yaml")
+SMALL = ("--set", "data.prompts_per_iteration=16", "--response-tokens", "300:0.5", "--prompt-tokens", "100:0.2")
+
+
+def test_a_plan_for_people(yatt: Yatt, home: Home) -> None:
+    answer = yatt("plan", SEVEN, "--cluster", "8xH200", *SMALL)
+    assert answer.code == 0
+    for part in (
+        "plan-7b-grpo on 8xH200 (8 devices): 7.62 B parameters",
+        "it fits",
+        "8 engines of 1 devices",
+        "recommended: colocate, all 8 instances serve every role in turn",
+        "KV cache",
+        "in a host's memory",
+        "Predicted iteration",
+        "snapshots: every",
+        "responses of 300:0.5 (--response-tokens)",
+    ):
+        assert part in answer.out
+    assert not home.folder.exists()
+
+
+def test_a_plan_for_programs(yatt: Yatt) -> None:
+    answer = yatt("plan", SEVENTY, "--cluster", "8xH200,16 nodes", *SMALL, "-o", "json")
+    assert answer.code == 0
+    document = answer.document
+    assert document["fits"] is True
+    assert document["cluster"]["devices"] == 128
+    assert document["placement"]["rollout"]["instances"] == 16
+    stages = {row["stage"]: row for row in document["memory"]}
+    assert list(stages) == ["collect", "prepare", "learn", "sync"]
+    trainer = stages["learn"]["roles"]["trainer"]
+    assert trainer["weights"] > 1e10
+    assert stages["learn"]["tensors"] == sum(
+        count for role in stages["learn"]["roles"].values() for kind, count in role.items() if kind != "runtime"
+    )
+    assert document["times"]["mode"] == "colocate"
+    assert {"step_s", "tokens_per_second", "idle_share", "snapshot_every"} <= set(document["times"])
+
+
+def test_an_impossible_plan(yatt: Yatt) -> None:
+    answer = yatt("plan", SEVENTY, "--cluster", "8xH200", "--set", "trainer.engine.optimizer_cpu_offload=false")
+    assert answer.code == 2
+    assert "it does not fit" in answer.out
+    assert "too much" in answer.out
+    assert "learn: " in answer.out
+    assert "more than a device's memory has" in answer.out
+    assert "it would fit with --set trainer.engine.optimizer_cpu_offload=true" in answer.out
+    assert "it would fit as it is on 2 nodes of 8xH200" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--cluster", "8xH2000"), "no card 'H2000'; did you mean H200"),
+        (("--set", "trainer.engine.tensor_model_parallel_size=3"), "plan-7b-grpo.yaml: trainer.engine.tensor_model_parallel_size: 3"),
+        (("--set", "trainer.engine.tensor_parallel=2"), "trainer.engine.tensor_parallel: unknown key"),
+        (("--response-tokens", "long"), "--response-tokens long: write MEDIAN:SIGMA"),
+        (("--cards", "none.yaml"), "none.yaml"),
+    ],
+)  # fmt: skip
+def test_mistakes(yatt: Yatt, words: tuple[str, ...], says: str) -> None:
+    devices = () if "--cluster" in words else ("--cluster", "8xH200")
+    answer = yatt("plan", SEVEN, *devices, *words)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert says in answer.err
+
+
+def test_torch_engines_are_planned_on_cores(yatt: Yatt) -> None:
+    answer = yatt("plan", str(CONFIGS / "quickstart.yaml"), "--cluster", "2xcore", "-o", "json")
+    assert answer.code == 0
+    learn = next(row for row in answer.document["memory"] if row["stage"] == "learn")
+    trainer = learn["roles"]["trainer"]
+    assert trainer["weights"] == trainer["gradients"] == trainer["optimizer"] / 2
+    assert learn["roles"]["rollout"]["weights"] == trainer["weights"], "it does not sleep"
+    assert any("vocabulary" in line for line in answer.document["assumed"])
+
+
+def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    run = seed_run(home, committed=3)
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
+    answer = yatt("plan", str(path), "--cluster", "2xcore", "--calibrate", run, "-o", "json")
+    assert answer.code == 0
+    told = " ".join(answer.document["assumed"])
+    assert run in told
+
+
+def test_training_says_what_is_not_available_yet(yatt: Yatt, home: Home) -> None:
+    answer = yatt("train", SEVEN)
+    assert answer.code == 2
+    assert "rollout.engine.kind: 'vllm' is not yet available for training; available: torch, virtual" in answer.err
+    assert "trainer.engine.kind: 'megatron' is not yet available for training; available: torch, virtual" in answer.err
+    assert (
+        "model.kind: 'sizes' describes a model without weights; available for training: folder, from_config"
+        in answer.err
+    )
+    fsdp2 = yatt(
+        "train", str(CONFIGS / "local-model.yaml"), "--set", "trainer.engine={kind: fsdp2}", "--set", "exact=false"
+    )
+    assert fsdp2.code == 2
+    assert "trainer.engine.kind: 'fsdp2' is not yet available" in fsdp2.err
+    assert not home.folder.exists()

@@ -1,0 +1,78 @@
+"""Devices: descriptions of clusters, model cards, one's own cards, and this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning import cluster as devices
+from yatt_core.planning.cluster import card_of, local_cluster, parse_cluster, read_cards
+
+CARDS = read_cards()
+
+
+@pytest.mark.parametrize(
+    ("text", "per_node", "nodes", "card"),
+    [
+        ("8xH200", 8, 1, "H200"),
+        ("8xH200,16 nodes", 8, 16, "H200"),
+        ("8xH200, 1 node", 8, 1, "H200"),
+        ("16x8xH100", 8, 16, "H100"),
+        ("4x a100-80", 4, 1, "A100-80"),
+        ("2xcore", 2, 1, "core"),
+    ],
+)
+def test_descriptions(text: str, per_node: int, nodes: int, card: str):
+    found = parse_cluster(text, CARDS)
+    assert (found.devices_per_node, found.nodes, found.card_name) == (per_node, nodes, card)
+    assert found.devices == per_node * nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("H200", "write devices x card"),
+        ("8xH2000", "no card 'H2000'; did you mean H200"),
+        ("8xabacus", "known: A100-40"),
+        ("0xH200", "at least one device"),
+    ],
+)
+def test_what_is_no_cluster(text: str, says: str):
+    with pytest.raises(ConfigurationError, match=says):
+        parse_cluster(text, CARDS)
+
+
+def test_the_known_cards():
+    assert {"A100-40", "A100-80", "H100", "H200", "H20", "B200", "L40S", "RTX-4090", "MI300X", "core"} == set(CARDS)
+    assert all(card.source for card in CARDS.values())
+
+
+def test_cards_of_ones_own(tmp_path: Path):
+    text = (Path(devices.__file__).parent / "cards.yaml").read_text().replace("\nH100:", "\nTX1:")
+    (tmp_path / "cards.yaml").write_text(text)
+    assert parse_cluster("2xTX1", read_cards(tmp_path / "cards.yaml")).card == CARDS["H100"]
+    (tmp_path / "wrong.yaml").write_text("TX1: {memory_gb: 80, watts: 700}")
+    with pytest.raises(ConfigurationError, match=r"wrong.yaml: TX1.flops: Field required"):
+        read_cards(tmp_path / "wrong.yaml")
+
+
+def test_a_driver_s_name_leads_to_the_card_with_its_memory():
+    assert card_of("NVIDIA A100-SXM4-80GB", 85_899_345_920, CARDS) == "A100-80"
+    assert card_of("NVIDIA A100-SXM4-40GB", 42_949_672_960, CARDS) == "A100-40"
+    assert card_of("NVIDIA H200", 150_754_820_096, CARDS) == "H200"
+    assert card_of("NVIDIA GeForce RTX 4090", 25_757_220_864, CARDS) == "RTX-4090"
+    assert card_of("Abacus", 1, CARDS) is None
+
+
+def test_this_machine(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "_local_gpus", list)
+    cores = local_cluster(CARDS)
+    assert cores.card_name == "core"
+    assert cores.host_memory == 0, "its cores share the host's memory, which is then all there is"
+    monkeypatch.setattr(devices, "_local_gpus", lambda: [("NVIDIA H100 80GB HBM3", 85_520_809_984)] * 4)
+    assert str(local_cluster(CARDS)) == "4xH100"
+    monkeypatch.setattr(devices, "_local_gpus", lambda: [("Abacus", 1)])
+    with pytest.raises(ConfigurationError, match="Abacus has no model card"):
+        local_cluster(CARDS)

@@ -1,0 +1,57 @@
+"""Constants from a run's records: found again where they were put in, and left to the cards where too little was recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from yatt_core.placement.workload import EngineConstants
+from yatt_core.planning.fitted import BatchWork, IterationTimes, fit
+from yatt_core.planning.times import TrainingTimes
+
+CARDS = EngineConstants(
+    base_s=1.0, per_sequence_s=1.0, per_context_token_s=1.0, per_prompt_token_s=1.0, max_concurrent=77
+)
+TRAINING = TrainingTimes(1.0, 1.0, 1.0, 1.0, 4, 1.0)
+
+
+def batches(count: int) -> list[BatchWork]:
+    noise = np.random.default_rng(0)
+    work = [
+        (int(s), int(s * b), int(s * b * 300))
+        for s, b in zip(noise.integers(50, 400, count), noise.integers(2, 60, count), strict=True)
+    ]
+    return [BatchWork(s, q, c, 0.01 * s + 2e-4 * q + 1e-6 * c) for s, q, c in work]
+
+
+def iterations(tokens: list[float], fixed: float, each: float) -> list[IterationTimes]:
+    return [
+        IterationTimes(count, fixed + each * count, 0.25, 3.0 if n == 1 else None) for n, count in enumerate(tokens)
+    ]
+
+
+def test_constants_are_found_again():
+    found = fit("run-1", batches(40), iterations([1e4, 2e4, 4e4, 3e4], 2.0, 1e-4), ranks=2)
+    engine = found.rollout_constants(CARDS)
+    assert engine.base_s == pytest.approx(0.01, rel=1e-6)
+    together = engine.per_sequence_s + 300 * engine.per_context_token_s
+    assert together == pytest.approx(2e-4 + 3e-4, rel=1e-6), "context goes with the sequences here"
+    assert (engine.per_prompt_token_s, engine.max_concurrent) == (0.0, 77)
+    training = found.training_times(TRAINING, 2)
+    assert training.fixed_s == pytest.approx(2.0)
+    assert training.learn_s == pytest.approx(2e-4), "seconds of two devices"
+    assert (training.prepare_s, training.sync_s, training.snapshot_s) == (0.0, 0.25, 3.0)
+    assert "fitted to 40 shards" in found.told[0]
+
+
+def test_equal_iterations_tell_no_fixed_seconds():
+    found = fit("run-1", [], iterations([1e4] * 5, 2.0, 1e-4), ranks=1)
+    assert found.fixed_s == 0
+    assert found.token_device_s == pytest.approx(3e-4)
+
+
+def test_too_little_leaves_the_cards():
+    found = fit("run-1", batches(3), iterations([1e4], 1.0, 1.0), ranks=1)
+    assert found.rollout_constants(CARDS) == CARDS
+    assert found.training_times(TRAINING, 8) == TRAINING
+    assert all("as the cards say" in line for line in found.told)

@@ -1,0 +1,141 @@
+"""The memory account: the published sums of mixed-precision training, sharding, recomputation, caches, and what sleeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.planning.examples import SHORT, cluster, judge, spec_7b
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
+from yatt_core.planning.activations import MicroBatchShape, torch_training
+from yatt_core.planning.demand import Demand, demand_of
+from yatt_core.planning.roles import JudgeRole, roles_of
+from yatt_core.planning.shape import ModelShape
+
+DENSE = ModelShape(1000, 64, 2, 4, 2, 16, 256, tied=True)
+
+
+def demand(*overrides: str, on: str = "8xH200", by: JudgeRole | None = None) -> Demand:
+    return demand_of(roles_of(spec_7b(*overrides), SHORT, by), cluster(on), SHORT)
+
+
+def held(found: Demand, role: str, stage: str) -> Bytes:
+    return next(row for row in found.roles if row.role == role).at(stage)
+
+
+def test_mixed_precision_takes_two_four_and_twelve_bytes_a_parameter():
+    """arXiv 1910.02054, with gradients summed in float32."""
+    one = held(demand("trainer.engine.tensor_model_parallel_size=1", on="1xH200"), "trainer", LEARN)
+    parameters = one.weights // 2
+    assert parameters == pytest.approx(7.6156e9, rel=1e-3)
+    assert one.gradients == 4 * parameters
+    assert one.optimizer == 12 * parameters
+
+
+def test_the_distributed_optimizer_shares_its_state_over_the_copies():
+    whole = held(demand("trainer.engine.use_distributed_optimizer=false"), "trainer", LEARN)
+    shared = held(demand(), "trainer", LEARN)
+    assert whole.optimizer == pytest.approx(2 * shared.optimizer, rel=1e-6)
+    assert (whole.weights, whole.gradients) == (shared.weights, shared.gradients)
+
+
+def test_an_offloaded_optimizer_is_in_the_host_s_memory():
+    at_home, away = demand(), demand("trainer.engine.optimizer_cpu_offload=true")
+    assert held(away, "trainer", LEARN).optimizer == 0
+    host = {total.stage: total.host for total in away.totals}[LEARN]
+    assert host >= 8 * held(at_home, "trainer", LEARN).optimizer
+
+
+def test_recomputation_and_tensor_parallelism_take_less_activations():
+    plain = held(demand(), "trainer", LEARN).activations
+    assert held(demand("trainer.engine.recompute_granularity=full"), "trainer", LEARN).activations < plain / 3
+    wider = held(demand("trainer.engine.tensor_model_parallel_size=2"), "trainer", LEARN).activations
+    assert wider == pytest.approx(2 * plain, rel=0.05)
+    loose = held(demand("trainer.engine.sequence_parallel=false"), "trainer", LEARN).activations
+    assert loose > plain
+
+
+def test_the_first_stage_of_a_pipeline_holds_as_many_micro_batches_as_there_are_stages():
+    """arXiv 2205.05198: its activations do not fall with the number of stages."""
+    deep = "trainer.engine={kind: megatron, pipeline_model_parallel_size: %d, micro_batch_tokens: 16384}"
+    two, four = (held(demand(deep % stages), "trainer", LEARN) for stages in (2, 4))
+    assert two.activations == four.activations
+    assert four.weights < 0.6 * two.weights
+
+
+def test_fsdp2_shares_out_all_three():
+    two = held(demand("trainer.engine={kind: fsdp2, ranks: 2}", on="2xH200"), "trainer", LEARN)
+    eight = held(demand("trainer.engine={kind: fsdp2}"), "trainer", LEARN)
+    for kind in ("weights", "gradients", "optimizer"):
+        assert getattr(two, kind) == pytest.approx(4 * getattr(eight, kind), rel=1e-6)
+    assert eight.optimizer == 2 * eight.weights
+    kept = held(demand("trainer.engine={kind: fsdp2, reshard_after_forward: false}"), "trainer", LEARN)
+    assert kept.copies > 3 * eight.copies
+    offloaded = demand("trainer.engine={kind: fsdp2, cpu_offload: true}")
+    assert held(offloaded, "trainer", LEARN).optimizer == 0
+    less = held(demand("trainer.engine={kind: fsdp2, activation_checkpointing: true}"), "trainer", LEARN)
+    assert less.activations < eight.activations
+
+
+def test_vllm_s_cache_is_what_its_share_leaves_over():
+    found = demand()
+    awake = held(found, "rollout", COLLECT)
+    runtime = 4 << 30  # its own, and that of the sleeping trainer
+    assert awake.total + runtime == pytest.approx(0.85 * 150.8e9, rel=1e-6)
+    assert found.rollout.cached_tokens == awake.kv_cache // 57_344
+    assert found.rollout.sequences == 256
+    halved = demand("rollout.engine.kv_cache_dtype=fp8").rollout
+    assert halved.cached_tokens == pytest.approx(2 * found.rollout.cached_tokens, rel=1e-6)
+    assert held(found, "rollout", LEARN).total == 0, "it sleeps"
+    assert held(found, "rollout", SYNC) == Bytes(weights=awake.weights)
+
+
+def test_an_engine_whose_share_holds_no_longest_sequence_does_not_fit():
+    found = demand("rollout.engine.gpu_memory_utilization=0.14")
+    assert not found.fits
+    assert found.shortages[0].where == "the share of a device that the engine may take"
+
+
+def test_the_reference_is_there_in_prepare_alone_and_not_without_a_kl_term():
+    found = demand()
+    assert held(found, "reference", PREPARE).weights == held(found, "trainer", PREPARE).weights
+    assert held(found, "reference", LEARN).total == 0
+    assert {row.role for row in demand("algorithm.kl=null").roles} == {"rollout", "trainer"}
+
+
+def test_a_judge_is_a_role_of_its_own():
+    found = demand(by=judge(tensor=2))
+    assert found.judge_instances == 4
+    assert held(found, "judge", JUDGE).weights == pytest.approx(14.77e9, rel=0.01)
+    assert held(found, "judge", COLLECT).total == 0
+    assert [total.stage for total in found.totals] == [COLLECT, JUDGE, PREPARE, LEARN, SYNC]
+
+
+def test_the_torch_trainer_keeps_more_where_the_entropy_is_learnt():
+    batch = MicroBatchShape(rows=8, tokens=512, counted=256)
+    plain = torch_training(DENSE, batch, "float32", entropy_gradient=False)
+    assert torch_training(DENSE, batch, "float32", entropy_gradient=True) > plain
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("rollout.engine.tensor_parallel_size=3", "rollout.engine.tensor_parallel_size: 3 does not divide the model's 28 attention"),
+        ("rollout.engine.pipeline_parallel_size=3", "rollout.engine.pipeline_parallel_size: 3 does not divide the model's 28 layers"),
+        ("rollout.engine.instances=9", r"rollout.engine.instances: 9 engines of 1 devices need 9, there are 8; .*at most 8"),
+        ("trainer.engine.tensor_model_parallel_size=7", "7 does not divide the model's 4 key/value heads; right would be one of 1, 2, 4"),
+        ("trainer.engine.pipeline_model_parallel_size=5", "trainer.engine.pipeline_model_parallel_size: 5 does not divide"),
+        ("trainer.engine.data_parallel_size=3", "trainer.engine.data_parallel_size: the trainer needs 12 devices, there are 8"),
+        ("trainer.engine.micro_batch_tokens=4096", "micro_batch_tokens: 4096 holds no sample of 10240 tokens"),
+        ("model.max_positions=9000", "rollout.max_new_tokens: prompt and response may be 10240 tokens, the model takes 9000"),
+        ("trainer.engine={kind: fsdp2, ranks: 9}", "trainer.engine.ranks: the trainer needs 9 devices"),
+    ],
+)  # fmt: skip
+def test_sizes_that_contradict_each_other_are_named_by_their_key(override: str, says: str):
+    with pytest.raises(ConfigurationError, match=says):
+        demand(override)
+
+
+def test_key_value_heads_and_devices_have_to_divide_each_other():
+    with pytest.raises(ConfigurationError, match="14 and the model's 4 key/value heads do not divide each other"):
+        demand("rollout.engine.tensor_parallel_size=14")

@@ -1,0 +1,149 @@
+"""Plans: the examples fit and are explained, an impossible one says what is short and what would fit, a judge brings modes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.planning.examples import SHORT, cluster, judge, spec_7b, spec_72b
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement.workload import SwitchCosts
+from yatt_core.planning.assumptions import Assumptions, Spread, parse_spread
+from yatt_core.planning.demand import demand_of
+from yatt_core.planning.load import load_of
+from yatt_core.planning.plan import plan_run
+from yatt_core.planning.recommend import best, outcomes
+from yatt_core.planning.roles import roles_of
+from yatt_core.planning.times import engine_constants, training_times
+from yatt_core.spec import override_spec
+
+SMALL = ("data.prompts_per_iteration=16", "rollout.samples_per_prompt=8")
+
+
+@pytest.mark.parametrize("made", [spec_7b, spec_72b])
+@pytest.mark.parametrize("devices", ["8xH200", "8xH200,16 nodes"])
+def test_the_examples_fit_and_are_explained(made, devices: str):
+    plan = plan_run(made(*SMALL), cluster(devices), SHORT)
+    assert plan.fits
+    assert plan.times is not None
+    assert plan.times.recommended.mode == "colocate", "rules alone: there is no judge to share devices with"
+    assert plan.times.recommended.step_s > 0
+    assert 0 <= plan.times.recommended.idle < 1
+    assert plan.times.recommended.tokens_per_second > 0
+    assert plan.times.snapshot_every >= 1
+    assert any("prompts of 200:0.3 tokens" in line for line in plan.assumed)
+    assert any("datasheet" in line for line in plan.assumed)
+
+
+def test_an_impossible_plan_says_what_is_short_and_what_would_fit():
+    spec = spec_72b("trainer.engine.optimizer_cpu_offload=false")
+    devices = cluster("8xH200")
+    plan = plan_run(spec, devices, Assumptions())
+    assert not plan.fits
+    assert plan.times is None
+    learn = next(total for total in plan.demand.totals if total.stage == "learn")
+    assert learn.short == learn.tensors + learn.runtime - learn.capacity > 0
+    assert ("trainer.engine.optimizer_cpu_offload=true",) in plan.remedies
+    for settings in plan.remedies:
+        changed = override_spec(spec, settings, "test")
+        assert demand_of(roles_of(changed, Assumptions()), devices, Assumptions()).fits
+    assert plan.nodes == 2
+    assert plan_run(spec, cluster("8xH200,2 nodes"), Assumptions()).fits
+
+
+def test_where_no_single_change_helps_pairs_are_tried():
+    spec = spec_72b("trainer.engine.recompute_granularity=none", "trainer.engine.optimizer_cpu_offload=false")
+    plan = plan_run(spec, cluster("16xH100"), Assumptions())
+    assert not plan.fits
+    assert plan.remedies
+    assert all(len(settings) == 2 for settings in plan.remedies)
+
+
+def test_a_plan_that_nothing_would_save():
+    engine = "rollout.engine={kind: vllm, gpu_memory_utilization: 0.01, tensor_parallel_size: 8}"
+    plan = plan_run(spec_72b(engine), cluster("8xL40S"), Assumptions())
+    assert (plan.remedies, plan.nodes) == ([], None)
+
+
+def test_constants_are_those_of_the_placement_s_cost_model():
+    """Of 7 billion parameters on an H100: 6 ms, 57 kB over 2.4 TB/s, 31 microseconds a token of a prompt."""
+    devices = cluster("8xH100")
+    roles = roles_of(spec_7b(), SHORT)
+    found = engine_constants(roles.rollout, roles.policy, demand_of(roles, devices, SHORT).rollout, devices.card, SHORT)
+    assert found.base_s == pytest.approx(0.006, rel=0.06)
+    assert found.per_context_token_s == pytest.approx(2.4e-8, rel=0.06)
+    assert found.per_prompt_token_s == pytest.approx(3.1e-5, rel=0.1)
+    assert found.per_sequence_s == pytest.approx(1.5e-5, rel=0.1)
+
+
+def test_learning_takes_six_operations_a_parameter_and_token():
+    devices, roles = cluster("8xH200"), roles_of(spec_7b("algorithm.mini_batches=1", "algorithm.kl=null"), SHORT)
+    times = training_times(roles, demand_of(roles, devices, SHORT), devices, SHORT)
+    assert times.prepare_s == 0
+    assert times.learn_s == pytest.approx(6 * 7.07e9 / (9.89e14 * 0.35), rel=0.03)
+    pulled = roles_of(spec_7b(), SHORT)
+    several = training_times(pulled, demand_of(pulled, devices, SHORT), devices, SHORT)
+    assert several.prepare_s == pytest.approx(2 / 3 * times.learn_s, rel=1e-6), "old and reference log-probabilities"
+    again = roles_of(spec_7b("trainer.engine.recompute_granularity=full"), SHORT)
+    assert training_times(again, demand_of(again, devices, SHORT), devices, SHORT).learn_s > 1.3 * times.learn_s
+
+
+def test_a_judge_brings_modes_of_which_the_best_is_recommended():
+    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, judge(judgements=2))
+    assert plan.times is not None
+    modes = {outcome.mode for outcome in plan.times.tried}
+    assert modes == {"colocate", "split", "dynamic"}
+    shortest = min(outcome.step_s for outcome in plan.times.tried)
+    assert plan.times.recommended.step_s <= 1.02 * shortest
+    assert plan.times.load.workload.switch.role_s > 2, "weights come from the host"
+    assert any("judgements of 200:0.3" in line for line in plan.assumed)
+
+
+def test_engines_of_different_sizes_share_an_instance_of_the_larger_one():
+    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, judge(tensor=2))
+    assert plan.times is not None
+    workload = plan.times.load.workload
+    assert workload.cluster.devices_per_instance == 2
+    assert workload.engines.rollout.max_concurrent == 2 * plan.demand.rollout.sequences
+
+
+def test_a_large_load_is_simulated_at_a_part_of_its_size():
+    devices, roles = cluster("8xH200,16 nodes"), roles_of(spec_7b(), SHORT)
+    demand = demand_of(roles, devices, SHORT)
+    constants = engine_constants(roles.rollout, roles.policy, demand.rollout, devices.card, SHORT)
+    training = training_times(roles, demand, devices, SHORT)
+    switch = SwitchCosts(role_s=0, repartition_s=0, train_s=0)
+    load = load_of(roles, demand, devices, constants, None, switch, training.cost, SHORT)
+    assert load.scale == 4
+    assert len(load.workload.cluster.speeds) == 32
+    assert load.workload.samples.prompts == 128
+    small = dataclasses.replace(load, workload=load.workload.model_copy(update={"iterations": 1}))
+    found = best(outcomes(small, has_judge=False))
+    assert found.instances == 128
+    assert found.tokens_per_second * found.step_s == pytest.approx(512 * 16 * roles.lengths.mean_response, rel=0.05)
+
+
+def test_a_mean_of_cut_lengths():
+    assert Spread(100, 0.0).mean(1000) == 100
+    assert Spread(100, 0.0).mean(60) == 60
+    assert Spread(100, 0.5).mean(10**6) == pytest.approx(100 * 1.1331, rel=1e-3)
+    assert Spread(100, 0.5).mean(120) < 100
+
+
+@pytest.mark.parametrize("text", ["many", "0", "800:x", "800:-1", "800:9", "nan"])
+def test_lengths_that_are_none(text: str):
+    with pytest.raises(ConfigurationError, match="--response-tokens .*write MEDIAN:SIGMA"):
+        parse_spread(text, "--response-tokens")
+    assert parse_spread("800", "--x") == Spread(800, 0.5)
+
+
+def test_warnings_say_what_may_not_be_meant():
+    plan = plan_run(
+        spec_7b(*SMALL, "rollout.engine.instances=3", "trainer.engine.data_parallel_size=1"), cluster("8xH100"), SHORT
+    )
+    text = "\n".join(plan.warnings)
+    assert "rollout.engine: 5 of 8 devices have no engine" in text
+    assert "trainer.engine: 4 of 8 devices do not train" in text
+    across = plan_run(spec_72b(*SMALL), cluster("4xH200,4 nodes"), SHORT)
+    assert any("tensor parallelism over 8 devices leaves the node of 4" in line for line in across.warnings)
