@@ -1,4 +1,4 @@
-"""`yatt plan`: tables and JSON, described devices, mistakes with their key, times from a recorded run; and `yatt train` refuses."""
+"""`yatt plan`: tables and JSON, described devices, mistakes with their key, times from a recorded run; `yatt train` refuses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def test_an_impossible_plan(yatt: Yatt) -> None:
     ("words", "says"),
     [
         (("--cluster", "8xH2000"), "no card 'H2000'; did you mean H200"),
-        (("--set", "trainer.engine.tensor_model_parallel_size=3"), "plan-7b-grpo.yaml: trainer.engine.tensor_model_parallel_size: 3"),
+        (
+            ("--set", "trainer.engine.tensor_model_parallel_size=3"),
+            "plan-7b-grpo.yaml: trainer.engine.tensor_model_parallel_size: 3",
+        ),
         (("--set", "trainer.engine.tensor_parallel=2"), "trainer.engine.tensor_parallel: unknown key"),
         (("--response-tokens", "long"), "--response-tokens long: write MEDIAN:SIGMA"),
         (("--cards", "none.yaml"), "none.yaml"),

@@ -17,10 +17,8 @@ TRAINING = TrainingTimes(1.0, 1.0, 1.0, 1.0, 4, 1.0)
 
 def batches(count: int) -> list[BatchWork]:
     noise = np.random.default_rng(0)
-    work = [
-        (int(s), int(s * b), int(s * b * 300))
-        for s, b in zip(noise.integers(50, 400, count), noise.integers(2, 60, count), strict=True)
-    ]
+    shapes = zip(noise.integers(50, 400, count).tolist(), noise.integers(2, 60, count).tolist(), strict=True)
+    work = [(steps, steps * rows, steps * rows * 300) for steps, rows in shapes]
     return [BatchWork(s, q, c, 0.01 * s + 2e-4 * q + 1e-6 * c) for s, q, c in work]
 
 

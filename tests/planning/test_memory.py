@@ -120,10 +120,10 @@ def test_the_torch_trainer_keeps_more_where_the_entropy_is_learnt():
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("rollout.engine.tensor_parallel_size=3", "rollout.engine.tensor_parallel_size: 3 does not divide the model's 28 attention"),
-        ("rollout.engine.pipeline_parallel_size=3", "rollout.engine.pipeline_parallel_size: 3 does not divide the model's 28 layers"),
+        ("rollout.engine.tensor_parallel_size=3", "tensor_parallel_size: 3 does not divide the model's 28 attention"),
+        ("rollout.engine.pipeline_parallel_size=3", "pipeline_parallel_size: 3 does not divide the model's 28 layers"),
         ("rollout.engine.instances=9", r"rollout.engine.instances: 9 engines of 1 devices need 9, there are 8; .*at most 8"),
-        ("trainer.engine.tensor_model_parallel_size=7", "7 does not divide the model's 4 key/value heads; right would be one of 1, 2, 4"),
+        ("trainer.engine.tensor_model_parallel_size=7", "7 does not divide the model's 4 key/value heads; .*1, 2, 4"),
         ("trainer.engine.pipeline_model_parallel_size=5", "trainer.engine.pipeline_model_parallel_size: 5 does not divide"),
         ("trainer.engine.data_parallel_size=3", "trainer.engine.data_parallel_size: the trainer needs 12 devices, there are 8"),
         ("trainer.engine.micro_batch_tokens=4096", "micro_batch_tokens: 4096 holds no sample of 10240 tokens"),

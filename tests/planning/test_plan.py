@@ -133,7 +133,7 @@ def test_a_mean_of_cut_lengths():
 
 @pytest.mark.parametrize("text", ["many", "0", "800:x", "800:-1", "800:9", "nan"])
 def test_lengths_that_are_none(text: str):
-    with pytest.raises(ConfigurationError, match="--response-tokens .*write MEDIAN:SIGMA"):
+    with pytest.raises(ConfigurationError, match=r"--response-tokens .*write MEDIAN:SIGMA"):
         parse_spread(text, "--response-tokens")
     assert parse_spread("800", "--x") == Spread(800, 0.5)
 

@@ -50,10 +50,14 @@ def torch_rollout(
     prefilled = min(prompts, max(1, PREFILL_TOKENS // padded_length(prompt))) * padded_length(prompt)
     prefill = prefilled * (shape.hidden + 4 * shape.intermediate) * size
     distribution = rows * shape.vocabulary
+    # A decoding step attends under a mask, for which heads that share keys and values get copies of them, a layer at a time; the
+    # logits of the step before are still there.
+    shared = 2 * rows * slots * shape.query_width if shape.heads > shape.key_value_heads else 0
+    step = (shared + rows * (3 * shape.hidden + 2 * shape.query_width) + distribution) * size
     # The logits; in float32 what follows them; their exponentials in float64.
     sampling = distribution * (size + FLOAT + DOUBLE + (NUCLEUS_COPIES * FLOAT if top_p < 1.0 else 0))
     held = Bytes(weights=weights, kv_cache=cache)
-    awake = held + Bytes(activations=max(prefill, sampling))
+    awake = held + Bytes(activations=max(prefill, step, sampling))
     return EngineMemory(1, awake, held, rows * slots, batch_samples, False, shape.cached_token_values() * size)
 
 
