@@ -14,8 +14,9 @@ from db.history import AttemptTimes, LeaseTimes, RunHistory, SealedTimes, Segmen
 from db.ledger import Ledger
 from db.records import ShardRow
 from flows.accounting import BETWEEN_PHASES, BUCKETS, Accounts, accounts_of
-from flows.advice import Advice, advise, overhead, snapshot_interval
+from flows.advice import Advice, advise
 from tests.db.tools import SimulatedClock, commit_of, holder
+from yatt_core.checkpoints.interval import overhead, snapshot_interval
 
 PHASES = {"place": 0.0, "collect": 60.0, "prepare": 8.0, "learn": 20.0, "sync": 4.0, "commit": 1.0}
 ITERATION = sum(PHASES.values())
