@@ -75,6 +75,7 @@ def plan(
     """
     from yatt_core.errors import ConfigurationError, ExitCode
     from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
+    from yatt_core.planning.judges import judge_of
     from yatt_core.planning.plan import plan_run
     from yatt_core.spec import load_spec
 
@@ -84,7 +85,8 @@ def plan(
     assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
     fitted = None if calibrate is None else _fitted(calibrate, home)
     try:
-        made = plan_run(checked, devices, assumed, fitted=fitted)
+        judge = judge_of(checked, assumed.own_vocabulary)
+        made = plan_run(checked, devices, assumed, judge, fitted)
     except ConfigurationError as error:
         raise ConfigurationError("\n".join(f"{spec}: {line}" for line in str(error).splitlines())) from None
     if output is Output.JSON:

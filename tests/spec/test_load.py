@@ -108,7 +108,8 @@ def test_a_mistake_names_the_file_it_stands_in(tmp_path):
             f"{base}: rollout.temprature: unknown key; did you mean 'temperature'?",
             f"{top}: exactt: unknown key; did you mean 'exact'?",
             "--set data.held_out=0: data.held_out: Input should be greater than 0 (given: 0)",
-            "--set trainer.engine.ranks=1: trainer.engine.kind: required, and missing; known kinds: torch, virtual, megatron, fsdp2",
+            "--set trainer.engine.ranks=1: trainer.engine.kind: required, and missing; "
+            "known kinds: torch, virtual, megatron, fsdp2",
             "--set rewards.parts.0.weight=heavy: rewards.parts.0.weight: Input should be a valid number, "
             "unable to parse string as a number (given: 'heavy')",
             "--set seed=-3: seed: Input should be greater than or equal to 0 (given: -3)",

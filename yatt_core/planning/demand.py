@@ -162,11 +162,16 @@ def _judge(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, others
     assert judge is not None
     longest = lengths.longest_prompt + lengths.longest_response + judge.template_tokens + judge.max_new_tokens
     mean = lengths.mean_prompt + lengths.mean_response + judge.template_tokens + lengths.mean_judgement
-    if isinstance(judge.engine, VllmRollout):
-        return vllm_rollout(
-            judge.engine, judge.shape, cluster.card.memory, assumed.engine_runtime, others, longest, mean
-        )
-    return _engine(roles, judge.engine, judge.shape, cluster, assumed, others)
+    match judge.engine:
+        case VllmRollout():
+            return vllm_rollout(
+                judge.engine, judge.shape, cluster.card.memory, assumed.engine_runtime, others, longest, mean
+            )
+        case TorchRollout():
+            batch, read = _decode_batch(roles.spec) * judge.judgements, longest - judge.max_new_tokens
+            return torch_rollout(judge.engine, judge.shape, batch, judge.judgements, read, judge.max_new_tokens, 1.0)
+        case VirtualRollout():
+            return EngineMemory(1, NOTHING, NOTHING, 0, roles.spec.rollout.batch_samples, False, 0.0)
 
 
 def _sleepers(roles: Roles, assumed: Assumptions) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.model import ModelConfigFile, ModelFolder, ModelFromConfig, ModelSizes, VisionSpec
+from yatt_core.spec.model import ModelConfigFile, ModelFolder, ModelFromConfig, ModelSizes, ModelSpec, VisionSpec
 from yatt_core.spec.run import RunSpec
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -90,7 +90,11 @@ class ModelShape:
 
 def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
     """The shape of a spec's policy. own_vocabulary: assumed of a tokenizer that is yet to be trained on the run's prompts."""
-    model = spec.model
+    return shape_of_model(spec.model, own_vocabulary)
+
+
+def shape_of_model(model: ModelSpec, own_vocabulary: int) -> ModelShape:
+    """The shape of a model of the spec."""
     match model:
         case ModelFolder():
             path = Path(model.path) / "config.json"

@@ -1,0 +1,71 @@
+"""The judge of a spec as a plan sees it: the part of the rewards whose kind is `generative`, its model's shape and its engine.
+
+Consumes the spec's reward parts; produces a `JudgeRole`, or none where rewards come from rules alone. A plan knows one judge:
+that of the first such part. Raises `ConfigurationError` for a model whose shape is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Protocol
+
+from yatt_core.planning.roles import GenerationEngine, JudgeRole
+from yatt_core.planning.shape import shape_of_model
+from yatt_core.spec.accelerated import VllmRollout
+from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.run import RunSpec
+
+GENERATIVE = "generative"
+CHARACTERS_PER_TOKEN = 4
+PLACEHOLDER = re.compile(r"\{\w+\}")
+
+
+class GenerativePart(Protocol):
+    """What a plan reads of such a part; `model` is a model of the spec, or one that has its sizes as `network`."""
+
+    name: str
+    model: Any
+    engine: Any
+    template: str
+    judgements: int
+    max_new_tokens: int
+
+
+def judge_of(spec: RunSpec, own_vocabulary: int) -> JudgeRole | None:
+    """The judge of the first generative part. own_vocabulary: assumed of a tokenizer that is yet to be trained."""
+    for number, part in enumerate(spec.rewards.parts):
+        if getattr(part, "kind", "") == GENERATIVE:
+            return judge_role(part, f"rewards.parts.{number}", spec, own_vocabulary)  # type: ignore[arg-type]
+    return None
+
+
+def judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: int) -> JudgeRole:
+    """A part as a role. place: its key in the spec."""
+    network = getattr(part.model, "network", part.model)
+    return JudgeRole(
+        name=part.name,
+        place=place,
+        # A virtual judge has no model; its times are its engine's own, and it takes no memory.
+        shape=shape_of_model(spec.model if network is None else network, own_vocabulary),
+        engine=_engine(part.engine, spec),
+        judgements=part.judgements,
+        max_new_tokens=part.max_new_tokens,
+        template_tokens=-(-len(PLACEHOLDER.sub("", part.template)) // CHARACTERS_PER_TOKEN),
+    )
+
+
+def _engine(engine: Any, spec: RunSpec) -> GenerationEngine:
+    """The judge's engine as a rollout engine of its kind; as many as the policy has, which they take turns with."""
+    if isinstance(engine, VllmRollout):
+        return engine
+    instances = max(1, spec.rollout.engine.instances)
+    if engine.kind == "virtual":
+        return VirtualRollout(
+            instances=instances,
+            base_seconds=engine.base_seconds,
+            seconds_per_sequence=engine.seconds_per_sequence,
+            clock_factor=engine.clock_factor,
+            median_tokens=engine.median_tokens,
+            sigma=engine.sigma,
+        )
+    return TorchRollout(instances=instances, dtype=engine.dtype)
