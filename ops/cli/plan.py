@@ -151,20 +151,24 @@ def print_plan(made: RunPlan) -> None:
 def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
     roles, demand = made.roles, made.demand
     rows: list[tuple[object, ...]] = [
-        ("rollout", roles.rollout.kind, f"{demand.instances} engines of {demand.rollout.devices} devices")
+        ("rollout", roles.rollout.kind, _engines(demand.instances, demand.rollout.devices))
     ]
     if roles.judge is not None and demand.judge is not None:
         rows.append(
             (
                 roles.judge.name,
                 roles.judge.engine.kind,
-                f"{demand.judge_instances} engines of {demand.judge.devices} devices",
+                _engines(demand.judge_instances, demand.judge.devices),
             )
         )
     rows.append(("trainer", roles.trainer.kind, f"{demand.ranks} ranks, {demand.copies} copies of the model"))
     if roles.reference:
         rows.append(("reference", roles.trainer.kind, "the trainer's ranks, in prepare"))
     return rows
+
+
+def _engines(count: int, devices: int) -> str:
+    return f"{count} engines, {'a device' if devices == 1 else f'{devices} devices'} each"
 
 
 def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:

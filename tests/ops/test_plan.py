@@ -22,7 +22,7 @@ def test_a_plan_for_people(yatt: Yatt, home: Home) -> None:
     for part in (
         "plan-7b-grpo on 8xH200 (8 devices): 7.62 B parameters",
         "it fits",
-        "8 engines of 1 devices",
+        "8 engines, a device each",
         "recommended: colocate, all 8 instances serve every role in turn",
         "KV cache",
         "in a host's memory",

@@ -71,15 +71,24 @@ def test_a_key_of_another_kind_is_unknown_to_this_one():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"rollout__engine": {"kind": "vlm"}}, "rollout.engine.kind: unknown kind 'vlm'; known kinds: torch, virtual"),
+        (
+            {"rollout__engine": {"kind": "hf"}},
+            "rollout.engine.kind: unknown kind 'hf'; known kinds: torch, virtual, vllm",
+        ),
         ({"rollout__engine": {"kind": "troch"}}, "rollout.engine.kind: unknown kind 'troch'; did you mean 'torch'?"),
-        ({"model": {"kind": "hub"}}, "model.kind: unknown kind 'hub'; known kinds: folder, from_config"),
+        (
+            {"model": {"kind": "hub"}},
+            "model.kind: unknown kind 'hub'; known kinds: folder, from_config, config_file, sizes",
+        ),
         ({"algorithm": {"kind": "dpo"}}, "algorithm.kind: unknown kind 'dpo'; known kinds: grpo"),
         (
             {"data__sources": [JSONL, {"kind": "csv"}]},
             "data.sources.1.kind: unknown kind 'csv'; known kinds: reasoning_gym, jsonl, parquet, huggingface",
         ),
-        ({"trainer__engine": {"ranks": 1}}, "trainer.engine.kind: required, and missing; known kinds: torch, virtual"),
+        (
+            {"trainer__engine": {"ranks": 1}},
+            "trainer.engine.kind: required, and missing; known kinds: torch, virtual, megatron, fsdp2",
+        ),
     ],
 )
 def test_an_unknown_kind_says_which_there_are(changes, line):

@@ -113,7 +113,7 @@ def test_what_cannot_be_set(path, override, problem):
         ("data.system_prompt=Answer: briefly", "data.system_prompt: Input should be a valid string (given: a mapping)"),
         ("data.0=1", "data.0: unknown key; known keys: "),
         ("extends=other.yaml", "extends: unknown key; known keys: "),
-        ("rollout.engine.kind=vllm", "rollout.engine.kind: unknown kind 'vllm'; known kinds: torch, virtual"),
+        ("rollout.engine.kind=sglang", "rollout.engine.kind: unknown kind 'sglang'; known kinds: torch, virtual, vllm"),
     ],
 )
 def test_a_wrong_key_or_value_names_the_override(path, override, problem):

@@ -167,14 +167,17 @@ def own_ranks(trainer: TrainerEngineSpec) -> int:
 
 def trainer_ranks(trainer: TrainerEngineSpec, devices: int) -> int:
     """Ranks on so many devices. Raises `ConfigurationError` where they do not come out."""
-    wanted = trainer.ranks
-    if isinstance(trainer, MegatronTrainer | Fsdp2Trainer):
-        one = own_ranks(trainer)
-        if wanted > devices or one > devices:
-            key = "data_parallel_size" if isinstance(trainer, MegatronTrainer) and one <= devices else "ranks"
-            key = "tensor_model_parallel_size" if one > devices else key
-            raise ConfigurationError(
-                f"trainer.engine.{key}: the trainer needs {max(wanted, one)} devices, there are {devices}"
-            )
-        return wanted or devices // one * one
-    return wanted
+    if not isinstance(trainer, MegatronTrainer | Fsdp2Trainer):
+        return trainer.ranks
+    one = own_ranks(trainer)
+    if one > devices:
+        raise ConfigurationError(
+            f"trainer.engine.tensor_model_parallel_size: a copy of the model needs {one} devices, there are {devices}"
+        )
+    if trainer.ranks > devices:
+        key = "data_parallel_size" if isinstance(trainer, MegatronTrainer) else "ranks"
+        raise ConfigurationError(
+            f"trainer.engine.{key}: the trainer needs {trainer.ranks} devices, there are {devices}; right would be at most "
+            f"{devices // one}, or 0 for as many as there is room for"
+        )
+    return trainer.ranks or devices // one * one

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from yatt_core.placement.workload import EngineConstants, SwitchCosts, TrainingCost
+from yatt_core.planning.account import LEARN
 from yatt_core.planning.activations import element_bytes
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import GB, Card, DescribedCluster
@@ -115,7 +116,7 @@ def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assume
         return assumed.wake_fixed_s + memory.awake.weights / host if memory.sleeps else 0.0
 
     role = max(wakes(memory) for memory in (demand.rollout, demand.judge or demand.rollout))
-    state = next((row.at("learn") for row in demand.roles if row.role == "trainer"), None)
+    state = next((row.at(LEARN) for row in demand.roles if row.role == "trainer"), None)
     train = 0.0
     if demand.rollout.sleeps and state is not None:
         # To the device before learning, back behind it, and the policy awake again.
