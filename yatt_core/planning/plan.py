@@ -152,7 +152,7 @@ def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitt
     )
     if roles.judge is not None:
         yield f"judgements of {lengths.judge} tokens (--judge-tokens), {roles.judge.template_tokens} tokens of template"
-    if roles.policy.vocabulary_assumed:
+    if roles.policy.vocabulary_assumed and not roles.spec.virtual:
         yield f"a vocabulary of {roles.policy.vocabulary} tokens: the run trains its tokenizer on its prompts"
     if fitted is None:
         yield (
