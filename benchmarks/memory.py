@@ -69,7 +69,7 @@ def peak_of(call: Callable[[], Any]) -> int:
     """Most bytes that torch had allocated at once within the call, besides what was there before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
-    events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = recorded.profiler.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     return int(max(np.cumsum([change for _, change in changes]), default=0))
 
