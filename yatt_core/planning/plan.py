@@ -159,7 +159,7 @@ def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitt
             f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu), "
             f"prefill at {assumed.prefill_mfu:.0%}, decoding at {assumed.bandwidth_share:.0%} of its bandwidth"
         )
-    if demand_sleeps(roles):
+    if _sleeps(roles):
         yield (
             f"roles that are not at work sleep in host memory ({cluster.host_memory / GIB:.0f} GiB a node) and leave "
             f"{assumed.asleep_runtime / GIB:g} GiB on a device; a process at work takes {assumed.engine_runtime / GIB:g} GiB "
@@ -170,6 +170,6 @@ def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitt
     yield f"{assumed.between_failures_s / HOUR:g} hours between failures that lose the trainer's tensors"
 
 
-def demand_sleeps(roles: Roles) -> bool:
+def _sleeps(roles: Roles) -> bool:
     """Whether roles leave the device while others work."""
     return isinstance(roles.rollout, VllmRollout) or roles.trainer.kind in ("megatron", "fsdp2")
