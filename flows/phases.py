@@ -24,7 +24,7 @@ from flows.metrics import (
     timing_metrics,
     tool_seconds,
 )
-from flows.placement import decide, record_outcome
+from flows.placement import decide, drop_usage, record_outcome, take_usage
 from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
@@ -68,6 +68,7 @@ def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
 def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
     """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
     decision, conduct = decide(segment, iteration, state.placement)
+    drop_usage(segment)
     segment.fleet.place(str(decision.decision["start"]), conduct)
     return decision
 
@@ -76,6 +77,7 @@ def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
 def collect(segment: Segment, iteration: int, state: ControlState) -> Experience:
     """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
     experience = gather(segment, iteration, state)
+    take_usage(segment)
     segment.start.book_losses()  # of controllers whose shards went to others
     watch_transport(segment)
     return experience
@@ -153,9 +155,9 @@ def commit(
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
     if segment.spec.rollout.tools is not None:
         metrics.append(tool_seconds(read_telemetry(segment.folder, segment.branch, iteration)))
-    usage = record_outcome(segment, iteration, experience, seconds)
+    record_outcome(segment, iteration, experience, seconds)
     if segment.spec.rewards.judges:
-        metrics += judge_metrics(read_telemetry(segment.folder, segment.branch, iteration), usage)
+        metrics += judge_metrics(read_telemetry(segment.folder, segment.branch, iteration), segment.usage)
     metrics += timing_metrics(
         seconds, elapsed, sums["loss_tokens"], sums["samples"], segment.iteration_bytes(), segment.gauges
     )

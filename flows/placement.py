@@ -25,7 +25,7 @@ from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.records import setting_from_json, setting_to_json
 from yatt_core.placement.registry import find_policy
-from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, Setting, Usage
+from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, Setting
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.spec.placement import PlacementSpec
 from yatt_core.spec.roles import device_judges
@@ -131,19 +131,29 @@ def policy_of(row: DecisionRow) -> PlacementPolicy:
     return find_policy(PlacementSpec.model_validate(policy["placement"]), bool(policy["constants_known"]))
 
 
-def record_outcome(
-    segment: Segment, iteration: int, experience: Experience, seconds: Mapping[str, float]
-) -> tuple[Usage, ...]:
-    """Writes beside the iteration's decision what really happened, once, whoever commits first; returns the devices' work."""
+def drop_usage(segment: Segment) -> None:
+    """What the devices did before an iteration, such as an evaluation, is none of its work."""
+    if device_judges(segment.spec):
+        segment.fleet.usage()
+    segment.usage = ()
+
+
+def take_usage(segment: Segment) -> None:
+    """Takes down what the devices did for an iteration's experience, before they do anything else."""
+    if device_judges(segment.spec):
+        segment.usage += segment.fleet.usage()
+
+
+def record_outcome(segment: Segment, iteration: int, experience: Experience, seconds: Mapping[str, float]) -> None:
+    """Writes beside the iteration's decision what really happened; once, whoever commits first."""
     decision = segment.ledger.records.decisions(segment.run, segment.branch, iteration)[-1]
-    usage = segment.fleet.usage() if device_judges(segment.spec) else ()
     if decision.outcome is not None:
-        return usage
+        return
     outcome: dict[str, Any] = {"seconds": dict(seconds)}
     if device_judges(segment.spec):
         report = segment.fleet.placement_report()
         telemetry = IterationTelemetry(
-            str(decision.decision["start"]), _waves_of(segment, experience), usage, report.collect_s, report.judging_s,
+            str(decision.decision["start"]), _waves_of(segment, experience), segment.usage, report.collect_s, report.judging_s,
         )  # fmt: skip
         path, setting = work_file(segment.folder, segment.branch, iteration), decision.inputs["setting"]
         outcome |= {
@@ -154,7 +164,6 @@ def record_outcome(
             "actions_total": len(report.actions),
         }
     segment.ledger.records.decision_outcome(segment.fence, segment.branch, iteration, decision.seq, outcome)
-    return usage
 
 
 def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:
