@@ -170,9 +170,10 @@ def gantt_of(placement: RecordedPlacement) -> Gantt:
 
 
 def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tuple[list[Change], list[Span]]:
-    changes = changes_of(work.telemetry.roles, work.actions)
-    role_s = placement.row.inputs["setting"]["switch"]["role_s"]
-    return changes, spans_of(work.telemetry.roles, changes, role_s, work.telemetry.collect_s)
+    """Of collect: what the log says of later times was for an evaluation."""
+    roles, end_s = work.telemetry.roles, work.telemetry.collect_s
+    changes = changes_of(roles, (line for line in work.actions if line["t"] <= end_s))
+    return changes, spans_of(roles, changes, placement.row.inputs["setting"]["switch"]["role_s"], end_s)
 
 
 def _within(placement: RecordedPlacement) -> tuple[tuple[Change, ...], dict[str, int], tuple[RoleTime, ...]]:

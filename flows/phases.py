@@ -24,7 +24,7 @@ from flows.metrics import (
     timing_metrics,
     tool_seconds,
 )
-from flows.placement import decide, note_work, record_outcome
+from flows.placement import decide, drop_usage, note_work, record_outcome
 from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
@@ -67,6 +67,7 @@ def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
 @phase
 def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
     """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
+    drop_usage(segment)
     decision, conduct = decide(segment, iteration, state.placement)
     segment.fleet.place(str(decision.decision["start"]), conduct)
     return decision

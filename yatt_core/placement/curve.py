@@ -49,6 +49,9 @@ class Curve:
         """What to do now."""
         if moment is Moment.WAVE:
             return self._begin_wave(pool)
+        if pool.waiting(ROLLOUT) and all((i.joining or i.role) == JUDGE for i in pool.instances):
+            # Who was on the way to judge as the wave began is there now.
+            return self._return(pool)
         rolling = [i for i in pool.instances if i.role == ROLLOUT and i.ready and not i.leaving]
         actions: list[Action] = []
         if pool.unrolled == 0:
@@ -65,10 +68,14 @@ class Curve:
         """Behind a barrier all instances are empty: those that began with rollout return to it."""
         if not self._knobs.back and any(i.role == ROLLOUT and i.ready for i in pool.instances):
             return []
+        return self._return(pool)
+
+    def _return(self, pool: PoolSeen) -> list[Action]:
+        """Those that began with rollout go back to it, as far as they have nothing to do."""
         return [
             Switch(i.index, ROLLOUT)
             for i, role in zip(pool.instances, self._roles, strict=True)
-            if i.ready and i.role != role == ROLLOUT
+            if i.ready and not i.outstanding and i.role != role == ROLLOUT
         ]
 
     def _hand_over(self, pool: PoolSeen, rolling: list[InstanceSeen]) -> list[Action]:
