@@ -90,7 +90,7 @@ class Curve:
     def _target(self, pool: PoolSeen) -> float:
         """Capacity that rollout keeps at this share of samples alive."""
         alive = min(1.0, pool.unrolled / pool.submitted / self._knobs.onset)
-        return self._rolling * alive**self._knobs.power - 1e-9
+        return self._rolling * math.pow(alive, self._knobs.power) - 1e-9
 
     def _wanted(self, pool: PoolSeen) -> float:
         """Judges that the open judgements would fill, beyond those that serve or are on their way."""
