@@ -23,6 +23,7 @@ from yatt_core.placement.seen import IterationTelemetry, Plan
 from yatt_core.spec.placement import PlacementSpec
 
 SPLIT = "split"
+NOBODY_JUDGES = "no device judges, so that there is nothing to place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +161,9 @@ class OtherPolicy:
             collect_s=(row.outcome or {}).get("collect_s"),
             recorded_s=None,
             other_s=None,
-            why=placement.lost,
+            why=placement.lost or (() if row.inputs["setting"]["judgements"] else (NOBODY_JUDGES,)),
         )
-        if placement.lost:
+        if found.why:
             return found
         past = self._past(placement)
         inputs = replace(inputs_of(row, past), state=self._state)
@@ -211,7 +212,7 @@ def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) 
         if other is None:
             other = OtherPolicy(parse_policy(policy, len(placement.row.decision["start"])))
         rows.append(other.compare(placement))
-        if other.is_recorded(placement) and not rows[-1].same:
+        if other.is_recorded(placement) and rows[-1].start is not None and not rows[-1].same:
             differing.append(placement.iteration)
     known = [
         (row.collect_s, row.recorded_s, row.other_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +24,27 @@ MODES = {
     "dynamic": ("placement.mode=dynamic",),
     "dynamic, fitted": ("placement.mode=dynamic", "rollout.engine.max_concurrent=null"),
 }
-DYNAMIC = judged_spec(*MODES["dynamic"])
+WAVES = {"dynamic_sampling": True, "validity": 0.5}
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def dynamic_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Six iterations of `dynamic`, and a seventh that is under way."""
+    home = Home(tmp_path_factory.mktemp("recorded") / "runs")
+    record_run(home, judged_spec(*MODES["dynamic"]), iterations=6, under_way=True)
+    return home
+
+
+@pytest.fixture
+def dynamic(home: Home, dynamic_home: Home) -> str:
+    """The same in the test's own home."""
+    shutil.copytree(dynamic_home.folder, home.folder)
+    return "judged-1"
 
 
 @contextmanager
@@ -47,8 +63,9 @@ def compared(home: Home, run: str, policy: str, first: int = 1) -> Comparison:
         return compare_all(run, policy, record.between(first, record.last))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("samples", [{}, {"dynamic_sampling": True, "validity": 0.5}], ids=["one wave", "waves"])
+@pytest.mark.parametrize(
+    ("mode", "samples"), [("colocate", WAVES), ("split", {}), ("dynamic", WAVES), ("dynamic, fitted", {})]
+)
 def test_the_same_policy_makes_the_recorded_decisions(home: Home, mode: str, samples: dict[str, object]) -> None:
     run = record_run(home, judged_spec(*MODES[mode]), under_way=True, **samples)
     rows = replayed(home, run)
@@ -57,8 +74,8 @@ def test_the_same_policy_makes_the_recorded_decisions(home: Home, mode: str, sam
     assert [row.collect_s is None for row in rows] == [False] * 4 + [True]
 
 
-def test_a_changed_state_is_noticed_where_it_matters(home: Home) -> None:
-    run = record_run(home, DYNAMIC)
+def test_a_changed_state_is_noticed_where_it_matters(home: Home, dynamic: str) -> None:
+    run = dynamic
     rewrite(home, run, 2, "decision", lambda decision: decision["state"]["knobs"].update(power=9.0))
     rewrite(home, run, 3, "decision", lambda decision: decision.update(start="JJJR"))
     rows = {row.iteration: row for row in replayed(home, run)}
@@ -67,15 +84,15 @@ def test_a_changed_state_is_noticed_where_it_matters(home: Home) -> None:
     assert rows[3].why[0].startswith("roles: recorded JJJR, now ")
 
 
-def test_a_changed_or_lost_file_is_named_wherever_it_was_planned_with(home: Home) -> None:
-    run = record_run(home, DYNAMIC, iterations=6)
+def test_a_changed_or_lost_file_is_named_wherever_it_was_planned_with(home: Home, dynamic: str) -> None:
+    run = dynamic
     changed, gone = (work_file(home.run_folder(run), 0, number) for number in (1, 2))
     changed.write_text(changed.read_text().replace("[1", "[2", 1))
     gone.unlink()
     rows = replayed(home, run)
-    # Iteration 6 remembers 2 to 5, iteration 1 nothing.
-    assert [row.same for row in rows] == [True, False, False, False, False, False]
-    assert [row.replayed for row in rows[1:]] == [None] * 5
+    # Iteration 6 remembers 2 to 5, 7 remembers 3 to 6, and iteration 1 nothing.
+    assert [row.same for row in rows] == [True, *[False] * 5, True]
+    assert [row.replayed for row in rows[1:6]] == [None] * 5
     assert len(rows[1].why) == 1 and f"{changed} is not what was recorded: its sha256 is " in rows[1].why[0]
     assert f"{gone} is gone" in rows[2].why and len(rows[2].why) == 2
     assert rows[5].why == (f"{gone} is gone",)
@@ -97,30 +114,29 @@ def test_what_another_policy_costs_is_what_it_costs_in_force(home: Home) -> None
             assert found.differing == () and found.iterations == 4
 
 
-def test_the_policy_on_record_goes_on_with_its_state(home: Home) -> None:
-    run = record_run(home, DYNAMIC)
+def test_the_policy_on_record_goes_on_with_its_state(home: Home, dynamic: str) -> None:
+    run = dynamic
     found = compared(home, run, "dynamic", first=3)
-    assert [row.same for row in found.rows] == [True, True]
+    assert all(row.same for row in found.rows) and found.ratio == 1.0
     rewrite(home, run, 4, "decision", lambda decision: decision.update(start="RRRR"))
     found = compared(home, run, "dynamic", first=3)
     assert found.differing == (4,) and found.rows[1].recorded_s is None and found.rows[1].why
-    assert found.iterations == 1, "totals are over what is known on both sides"
+    assert found.iterations == 3, "totals are over what is known on both sides"
 
 
-def test_lost_inputs_and_lost_work_are_said_and_left_out(home: Home) -> None:
-    run = record_run(home, DYNAMIC, under_way=True)
-    work_file(home.run_folder(run), 0, 4).unlink()
-    found = compared(home, run, "colocate")
-    assert [(row.other_s is None, bool(row.why)) for row in found.rows] == [(False, False)] * 3 + [(True, True)] * 2
-    assert found.rows[3].start == "RRRR" and found.rows[4].start is None
-    assert found.iterations == 3
+def test_lost_inputs_and_lost_work_are_said_and_left_out(home: Home, dynamic: str) -> None:
+    work_file(home.run_folder(dynamic), 0, 5).unlink()
+    found = compared(home, dynamic, "colocate")
+    assert [(row.other_s is None, bool(row.why)) for row in found.rows] == [(False, False)] * 4 + [(True, True)] * 3
+    assert found.rows[4].start == "RRRR" and found.rows[5].start is None
+    assert found.iterations == 4
 
 
 def test_constants_that_engines_do_not_tell_come_from_the_telemetry(home: Home) -> None:
     """The engines are three times slower than the record's setting has it."""
     run = record_run(home, judged_spec(*MODES["dynamic, fitted"]), slower=3.0)
     for row in compared(home, run, "split:1").rows:
-        assert row.recorded_s == pytest.approx(row.collect_s, rel=0.1)
+        assert row.recorded_s == pytest.approx(row.collect_s, rel=0.3)
 
 
 @pytest.mark.parametrize(
