@@ -63,3 +63,15 @@ def test_sizes_that_cannot_be():
     ]
     (line,) = mistakes(model={"kind": "sizes", "max_positions": 200})
     assert "leaves no room for a prompt in model.max_positions 200" in line
+
+
+def test_a_judge_that_can_only_be_planned_with_is_named():
+    judge = {
+        "kind": "generative", "name": "judge", "template": "{response}", "engine": {"kind": "vllm"},
+        "model": {"kind": "sizes", "hidden_size": 5120, "layers": 64, "heads": 40, "key_value_heads": 8},
+    }  # fmt: skip
+    parts = [{"name": "exact", "function": "exact_match", "weight": 0}, judge]
+    assert unavailable(spec(rewards__parts=parts, exact=False)) == [
+        "rewards.parts.1.engine.kind: 'vllm' is not yet available for judging; available: torch, virtual",
+        "rewards.parts.1.model.kind: 'sizes' describes a model without weights; available: folder, trained",
+    ]

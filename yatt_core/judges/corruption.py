@@ -30,7 +30,7 @@ class Corruption:
         self._answers = answers
         self._others = [*sorted({character for text in prompts for character in text}), FOREIGN]
         self._kinds: tuple[Callable[[Random, str, str], str], ...] = (
-            *[self._near_miss] * 3,
+            *[self._near_miss] * 5,
             *[self._crossed] * 3,
             self._permuted,
             self._of_the_prompt,
@@ -50,21 +50,21 @@ class Corruption:
         """One to a few characters, one mostly, replaced, dropped, put in, doubled, or swapped with their neighbour."""
         text = list(answer)
         for _ in range(1 + self._below(random, 1 + self._below(random, LONGEST_EDITS))):
-            place, kind = self._below(random, len(text) + 1), self._below(random, 6)
+            place, kind = self._below(random, len(text) + 1), self._below(random, 7)
             if kind == 0 or place == len(text):
                 text.insert(place, self._character(random, answer))
-            elif kind <= 2:
+            elif kind <= 3:
                 text[place] = self._character(random, answer)
-            elif kind == 3:
-                del text[place]
             elif kind == 4:
+                del text[place]
+            elif kind == 5:
                 text.insert(place, text[place])
             elif place + 1 < len(text):
                 text[place : place + 2] = text[place + 1], text[place]
         return "".join(text)
 
     def _crossed(self, random: Random, answer: str, _prompt: str) -> str:
-        """Place by place the answer's character, or that of the answer to another prompt: it looks likely, and is half right."""
+        """Place by place the answer's character, or that of another prompt's answer: what looks likely, and is half right."""
         other, share = self._pick(random, self._answers), random.random()
         length = len(answer) if self._below(random, 4) else len(other)
         return "".join(
@@ -97,10 +97,10 @@ class Corruption:
 
     def _character(self, random: Random, answer: str) -> str:
         """One of answers mostly, as often as it occurs there; often of this one, and now and then one of prompts."""
-        kind = self._below(random, 8)
+        kind = self._below(random, 12)
         if kind == 0:
             return self._pick(random, self._others)
-        drawn = answer if kind <= 2 else self._pick(random, self._answers)
+        drawn = answer if kind <= 5 else self._pick(random, self._answers)
         return self._pick(random, drawn or self._others)
 
     @staticmethod

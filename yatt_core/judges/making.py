@@ -120,7 +120,9 @@ class JudgePrompts:
 
 
 def _model_of(part: JudgePart) -> ModelFolder | TrainedJudge | None:
-    return part.model if isinstance(part, GenerativePart | RewardModelPart) else None
+    """A judge's model, where it has weights or gets some; a model of sizes alone can only be planned with."""
+    model = part.model if isinstance(part, GenerativePart | RewardModelPart) else None
+    return model if isinstance(model, ModelFolder | TrainedJudge) else None
 
 
 def _train(spec: RunSpec, part: GenerativePart, model: TrainedJudge, folder: Path, given: JudgePrompts) -> Facts:

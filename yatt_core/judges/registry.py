@@ -6,7 +6,16 @@ from pathlib import Path
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.judges.protocol import Judge
-from yatt_core.spec.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TorchJudge, VirtualJudge
+from yatt_core.spec.accelerated import VllmRollout
+from yatt_core.spec.judges import (
+    EndpointPart,
+    GenerativePart,
+    JudgeEngineSpec,
+    JudgePart,
+    RewardModelPart,
+    TorchJudge,
+    VirtualJudge,
+)
 
 
 def build_judge(part: JudgePart, model_path: str | None) -> Judge:
@@ -28,7 +37,7 @@ def build_judge(part: JudgePart, model_path: str | None) -> Judge:
             return _generative(part, part.engine, model_path)
 
 
-def _generative(part: GenerativePart, engine: TorchJudge | VirtualJudge, model_path: str | None) -> Judge:
+def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str | None) -> Judge:
     match engine:
         case VirtualJudge():
             from yatt_core.engines.virtual.judge import VirtualJudgeEngine
@@ -45,6 +54,10 @@ def _generative(part: GenerativePart, engine: TorchJudge | VirtualJudge, model_p
                 path, engine.dtype, codec.longest, part.max_new_tokens, Path(path), folder_version=0
             )
             return GenerativeJudge(part, torch_engine, codec)
+        case VllmRollout():
+            raise ConfigurationError(
+                f"rewards.parts {part.name!r}: a judge on vLLM can be planned with, and does not judge yet"
+            )
 
 
 def _given(name: str, model_path: str | None) -> str:

@@ -7,46 +7,34 @@ that of the first such part. Raises `ConfigurationError` for a model whose shape
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
 
 from yatt_core.planning.roles import GenerationEngine, JudgeRole
 from yatt_core.planning.shape import shape_of_model
 from yatt_core.spec.accelerated import VllmRollout
+from yatt_core.spec.judges import GenerativePart, JudgeEngineSpec, TrainedJudge, VirtualJudge
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
 
-GENERATIVE = "generative"
 CHARACTERS_PER_TOKEN = 4
 PLACEHOLDER = re.compile(r"\{\w+\}")
-
-
-class GenerativePart(Protocol):
-    """What a plan reads of such a part; `model` is a model of the spec, or one that has its sizes as `network`."""
-
-    name: str
-    model: Any
-    engine: Any
-    template: str
-    judgements: int
-    max_new_tokens: int
 
 
 def judge_of(spec: RunSpec, own_vocabulary: int) -> JudgeRole | None:
     """The judge of the first generative part. own_vocabulary: assumed of a tokenizer that is yet to be trained."""
     for number, part in enumerate(spec.rewards.parts):
-        if getattr(part, "kind", "") == GENERATIVE:
-            return judge_role(part, f"rewards.parts.{number}", spec, own_vocabulary)  # type: ignore[arg-type]
+        if isinstance(part, GenerativePart):
+            return judge_role(part, f"rewards.parts.{number}", spec, own_vocabulary)
     return None
 
 
 def judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: int) -> JudgeRole:
     """A part as a role. place: its key in the spec."""
-    network = getattr(part.model, "network", part.model)
+    model = part.model.network if isinstance(part.model, TrainedJudge) else part.model
     return JudgeRole(
         name=part.name,
         place=place,
         # A virtual judge has no model; its times are its engine's own, and it takes no memory.
-        shape=shape_of_model(spec.model if network is None else network, own_vocabulary),
+        shape=shape_of_model(spec.model if model is None else model, own_vocabulary),
         engine=_engine(part.engine, spec),
         judgements=part.judgements,
         max_new_tokens=part.max_new_tokens,
@@ -54,12 +42,12 @@ def judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: 
     )
 
 
-def _engine(engine: Any, spec: RunSpec) -> GenerationEngine:
+def _engine(engine: JudgeEngineSpec, spec: RunSpec) -> GenerationEngine:
     """The judge's engine as a rollout engine of its kind; as many as the policy has, which they take turns with."""
     if isinstance(engine, VllmRollout):
         return engine
     instances = max(1, spec.rollout.engine.instances)
-    if engine.kind == "virtual":
+    if isinstance(engine, VirtualJudge):
         return VirtualRollout(
             instances=instances,
             base_seconds=engine.base_seconds,

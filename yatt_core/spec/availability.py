@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.judges import GenerativePart, TorchJudge, VirtualJudge
 from yatt_core.spec.model import ModelConfigFile, ModelSizes
 from yatt_core.spec.rollout import RolloutEngineSpec, TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
@@ -19,6 +20,19 @@ def check_available(spec: RunSpec) -> None:
         raise ConfigurationError("\n".join([*lines, "`yatt plan` takes this spec as it is"]))
 
 
+def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
+    lines = []
+    if not isinstance(part.engine, TorchJudge | VirtualJudge):
+        lines.append(
+            f"{place}.engine.kind: {part.engine.kind!r} is not yet available for judging; available: torch, virtual"
+        )
+    if isinstance(part.model, ModelConfigFile | ModelSizes):
+        lines.append(
+            f"{place}.model.kind: {part.model.kind!r} describes a model without weights; available: folder, trained"
+        )
+    return lines
+
+
 def unavailable(spec: RunSpec) -> list[str]:
     """A line for each part that can only be planned with; it begins with the key."""
     lines = []
@@ -29,6 +43,9 @@ def unavailable(spec: RunSpec) -> list[str]:
         if not isinstance(engine, TRAINABLE):
             known = [kind.model_fields["kind"].default for kind in get_args(get_args(union)[0]) if kind in TRAINABLE]
             lines.append(f"{key}: {engine.kind!r} is not yet available for training; available: {', '.join(known)}")
+    for number, part in enumerate(spec.rewards.parts):
+        if isinstance(part, GenerativePart):
+            lines += _unavailable_judge(f"rewards.parts.{number}", part)
     if isinstance(spec.model, ModelConfigFile | ModelSizes) and not spec.virtual:
         lines.append(
             f"model.kind: {spec.model.kind!r} describes a model without weights; available for training: folder, from_config"

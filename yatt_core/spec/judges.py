@@ -15,8 +15,9 @@ from pydantic import (
     model_validator,
 )
 
+from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
-from yatt_core.spec.model import ModelFolder, ModelFromConfig, WarmupSpec
+from yatt_core.spec.model import ModelConfigFile, ModelFolder, ModelFromConfig, ModelSizes, WarmupSpec
 from yatt_core.spec.parsing import ParseSpec, YesNo
 from yatt_core.spec.reward_part import RewardPartBase
 from yatt_core.spec.template import ANSWER, PROMPT, RESPONSE, fields_of
@@ -47,7 +48,7 @@ class TrainedJudge(SpecModel):
         return network
 
 
-JudgeModel = Annotated[ModelFolder | TrainedJudge, Field(discriminator="kind")]
+JudgeModel = Annotated[ModelFolder | TrainedJudge | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
 
 
 class TorchJudge(SpecModel):
@@ -85,7 +86,7 @@ class VirtualJudge(SpecModel):
     """Most judgements that an engine makes at once."""
 
 
-JudgeEngineSpec = Annotated[TorchJudge | VirtualJudge, Field(discriminator="kind")]
+JudgeEngineSpec = Annotated[TorchJudge | VirtualJudge | VllmRollout, Field(discriminator="kind")]
 
 
 class TemplatedPart(RewardPartBase):

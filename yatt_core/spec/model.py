@@ -148,6 +148,8 @@ class WarmupSpec(SpecModel):
     probe_every: PositiveInt = 5
     """Steps between two looks at the probe accuracy."""
     learning_rate: PositiveFloat = 1e-3
-    """Of AdamW, constant once it has risen."""
+    """Of AdamW, at its peak."""
     ramp_steps: NonNegativeInt = 20
     """Steps over which the learning rate rises from zero."""
+    final_share: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Share of the learning rate that is left at `max_steps`; it falls linearly from the first step on."""

@@ -64,6 +64,8 @@ def test_learning_rate_rises_and_stays() -> None:
     spec = WarmupSpec(learning_rate=0.1, ramp_steps=4)
     assert [warmup_learning_rate(spec, step) for step in (1, 2, 4, 9)] == pytest.approx([0.025, 0.05, 0.1, 0.1])
     assert warmup_learning_rate(WarmupSpec(learning_rate=0.1, ramp_steps=0), 1) == 0.1
+    falling = WarmupSpec(learning_rate=0.1, ramp_steps=0, max_steps=10, final_share=0.2)
+    assert [warmup_learning_rate(falling, step) for step in (5, 10)] == pytest.approx([0.06, 0.02])
 
 
 def test_without_a_warm_up_the_weights_stay_as_they_are(tmp_path: Path) -> None:

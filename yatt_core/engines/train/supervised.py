@@ -78,5 +78,6 @@ class SupervisedStep:
 
 
 def warmup_learning_rate(warmup: WarmupSpec, step: int) -> float:
-    """Rises linearly over `ramp_steps`, then stays; step counts from 1."""
-    return warmup.learning_rate * min(1.0, step / max(warmup.ramp_steps, 1))
+    """Rises linearly over `ramp_steps`; falls linearly to its final share at `max_steps`. step counts from 1."""
+    rise = min(1.0, step / max(warmup.ramp_steps, 1))
+    return warmup.learning_rate * rise * (1.0 - (1.0 - warmup.final_share) * step / warmup.max_steps)
