@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from dataclasses import replace
@@ -14,10 +15,10 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.placement.campaign import Campaign, run_campaign, setting_of
 from yatt_core.placement.curve import Curve, Knobs
 from yatt_core.placement.dynamic import HYSTERESIS, Dynamic, chosen
-from yatt_core.placement.expected import LOOKS_BACK
+from yatt_core.placement.expected import ASSUMED_GROUP, LOOKS_BACK
 from yatt_core.placement.fixed import ColocatePool, SplitPool
 from yatt_core.placement.logged import Logged
-from yatt_core.placement.search import Outcome, roles_of, steps_away
+from yatt_core.placement.search import Outcome, Search, roles_of, steps_away
 from yatt_core.placement.seen import Plan
 from yatt_core.placement.workload import Cluster, Workload
 
@@ -85,6 +86,14 @@ def test_a_start_changes_only_for_a_gain() -> None:
     assert chosen([best, near], held.judges) == near
     assert chosen([best, far], held.judges) == best
     assert chosen([best, near], None) == best, "behind the cold start nothing is held on to"
+
+
+def test_of_a_large_pool_a_part_of_its_kind_is_replayed() -> None:
+    """2,048 instances and 8,192 prompts: every 60th of both; the roles are those of the whole pool."""
+    setting = dataclasses.replace(setting_of(small()), speeds=(1.0, 0.5) * 1024, prompts=8192)
+    search = Search(setting, [])
+    assert search.step == 60 and {len(wave.samples) for (wave,) in search.worlds} == {137 * ASSUMED_GROUP}
+    assert Search(setting_of(small()), []).step == 1
 
 
 def test_slow_instances_judge_first() -> None:

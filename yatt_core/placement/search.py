@@ -24,13 +24,11 @@ SHAPES = ((0.7, 0.75, 1.5), (0.7, 0.5, 0.5), (0.7, 0.0, 1.5))
 """Onset, power and backlog to begin with. The first suits most loads; with the last one nobody goes over before all can."""
 STEP_LOSS = 0.005
 """A step away from it has to gain this share of the seconds."""
-ROUNDS, LEADERS = 2, 2
-"""Of the local search: in each round the neighbours of the best so far are tried."""
-SEARCHED = 1
-"""Worlds that all candidates are replayed on; the finalists run on all."""
-FINALISTS, OTHERWISE = 8, 2
-"""Of which so many are tried without levelling, too."""
-MOST_INSTANCES, MOST_SEQUENCES, LEAST_INSTANCES = 64, 3072, 8
+LEADERS = (2, 1)
+"""Of the local search: in each round the neighbours of so many of the best are tried."""
+FINALISTS, OTHERWISE, LAST = 8, 2, 4
+"""Candidates are replayed on one world, the best few of them on two, and the last ones on all; some without levelling, too."""
+MOST_INSTANCES, MOST_SEQUENCES, LEAST_INSTANCES = 64, 4400, 8
 """Of what is replayed; of a larger pool every n-th instance and group stand for all. A turn or a judgement is a sequence."""
 
 
@@ -61,16 +59,16 @@ class Search:
         tried = dict.fromkeys(self._beginning())
         if held is not None:
             tried |= dict.fromkeys([held, *self._neighbours(held)])
-        for _ in range(ROUNDS):
-            for leader in self._leaders(tried)[:LEADERS]:
-                tried |= dict.fromkeys(self._neighbours(leader))
-        leaders = self._leaders(tried)
-        finalists = leaders[:FINALISTS]
+        for leaders in LEADERS:
+            for leader in self._ranked(tried, 1)[:leaders]:
+                tried |= dict.fromkeys(self._neighbours(leader.knobs))
+        best = [outcome.knobs for outcome in self._ranked(tried, 1)[:FINALISTS]]
+        finalists = [*best, *(replace(knobs, level=not knobs.level) for knobs in best[:OTHERWISE])]
         if held is not None:
-            finalists += [held, *(replace(leader, judges=held.judges) for leader in leaders[: FINALISTS // 2])]
-        finalists += [replace(leader, level=not leader.level) for leader in leaders[:OTHERWISE]]
-        outcomes = [self._outcome(knobs, len(self.worlds)) for knobs in dict.fromkeys(finalists)]
-        return sorted(outcomes, key=lambda outcome: (outcome.loss, *_order(outcome.knobs)))
+            finalists += [held, *(replace(knobs, judges=held.judges) for knobs in best[: FINALISTS // 2])]
+        last = [outcome.knobs for outcome in self._ranked(finalists, 2)]
+        starts = [knobs for knobs in last if held is not None and knobs.judges == held.judges]
+        return self._ranked([*last[:LAST], *starts[: LAST // 2]], len(self.worlds))
 
     @property
     def replays(self) -> int:
@@ -90,8 +88,9 @@ class Search:
         near += [replace(knobs, backlog=backlog) for backlog in beside(BACKLOGS, knobs.backlog)]
         return [*near, replace(knobs, back=not knobs.back)] if len(self.worlds[0]) > 1 else near
 
-    def _leaders(self, tried: Iterable[Knobs]) -> list[Knobs]:
-        return sorted(tried, key=lambda knobs: (self._outcome(knobs, SEARCHED).loss, *_order(knobs)))
+    def _ranked(self, knobs: Iterable[Knobs], worlds: int) -> list[Outcome]:
+        outcomes = (self._outcome(each, worlds) for each in dict.fromkeys(knobs))
+        return sorted(outcomes, key=lambda outcome: (outcome.loss, *_order(outcome.knobs)))
 
     def _outcome(self, knobs: Knobs, worlds: int) -> Outcome:
         log = math.fsum(self._log_seconds(knobs, world) for world in range(worlds)) / worlds
