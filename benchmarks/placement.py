@@ -13,11 +13,12 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.placement_live import live_runs
 from yatt_core.placement.campaign import Campaign, draw_iterations, run_campaign, setting_of
 from yatt_core.placement.dynamic import Dynamic
 from yatt_core.placement.fixed import ColocatePool, SplitPool
@@ -229,6 +230,8 @@ def main() -> None:
             outcomes.append(outcome)
     figures = figures_of(outcomes)
     figures["decide_cpu_s_16384"] = None if options.workload else decide_at(FOLDER / "w11_large_512.yaml", 32)
+    live = {} if options.workload else live_runs(FOLDER)
+    figures["simulator_gap_max"] = max((one.gap for rows in live.values() for one in rows), default=None)
     if options.log is not None:
         with options.log.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for outcome in outcomes for line in outcome.log)
@@ -240,7 +243,10 @@ def main() -> None:
         baselines={
             outcome.name: {"best_split": sum(outcome.best), "colocate": sum(outcome.colocate)} for outcome in outcomes
         },
-        details={"workloads": [row for outcome in outcomes for row in rows_of(outcome)]},
+        details={
+            "workloads": [row for outcome in outcomes for row in rows_of(outcome)],
+            "live": {name: [asdict(one) for one in rows] for name, rows in live.items()},
+        },
     )
     print_report(report, options.json)
 

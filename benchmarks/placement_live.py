@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,13 @@ class LiveIteration:
     def gap(self) -> float:
         """Relative to the iteration's time."""
         return abs(self.measured - self.simulated) / (self.simulated + self.training)
+
+
+def live_runs(folder: Path) -> dict[str, list[LiveIteration]]:
+    """The iterations of each live workload of a folder, by name."""
+    # A short path: Ray's sockets lie below it.
+    with tempfile.TemporaryDirectory(prefix="yatt") as home:
+        return {name: live_iterations(folder, name, divisor, Path(home)) for name, divisor in LIVE}
 
 
 def live_iterations(folder: Path, name: str, divisor: int, home: Path) -> list[LiveIteration]:
