@@ -64,8 +64,10 @@ class Changing(RuleBasedStateMachine):
     def end_switch(self, data: st.DataObject) -> None:
         index = data.draw(st.sampled_from(sorted(self.on_the_way)))
         role = self.on_the_way.pop(index)
+        afterwards = self.queue.instances[index].afterwards
         self.queue.switched(index)
-        assert self.queue.instances[index].role == role and self.queue.instances[index].ready
+        assert self.queue.instances[index].role == role
+        assert self.queue.instances[index].joining == afterwards
 
     @invariant()
     def agrees(self) -> None:
@@ -164,6 +166,17 @@ def test_a_wave_is_drained_with_its_last_rollout_however_often_a_part_is_reporte
     assert (queue.unrolled, queue.unjudged, queue.drained) == (4, 6, False)
     queue.note("w0", "0/1", 4, 4)
     assert (queue.unrolled, queue.unjudged, queue.drained) == (0, 2, True)
+
+
+def test_who_is_on_its_way_when_an_iteration_begins_comes_back() -> None:
+    queue = DispatchQueue([1.0])
+    queue.apply(Switch(0, JUDGE))
+    assert queue.switches() == [(0, JUDGE)]
+    queue.assign(ROLLOUT)
+    queue.switched(0)
+    assert queue.switches() == [(0, ROLLOUT)]
+    queue.switched(0)
+    assert (queue.instances[0].role, queue.instances[0].ready) == (ROLLOUT, True)
 
 
 def test_a_successor_takes_up_the_role_that_was_coming() -> None:

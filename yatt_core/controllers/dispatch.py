@@ -40,7 +40,8 @@ class Limits:
 class PoolInstance:
     """An instance as its dispatcher knows it. leaving, joining: the role that it is going over to, else empty.
 
-    intake: it gets work only while it has less than this outstanding. evict: sequences that are to leave it.
+    afterwards: the role that it is to have behind the one that it is joining. intake: it gets work only while it has less than
+    this outstanding. held: sequences that have not ended, by ticket.
     """
 
     index: int
@@ -49,8 +50,8 @@ class PoolInstance:
     ready: bool = True
     leaving: str = ""
     joining: str = ""
+    afterwards: str = ""
     intake: int | None = None
-    evict: int = 0
     lost: bool = False
     held: dict[int, int] = field(default_factory=dict)
 
@@ -181,7 +182,7 @@ class DispatchQueue:
         """A new instance stands in the place of an old one, whose batches are dropped; it begins with the old one's role."""
         instance = self._instances[index]
         self._drop(list(instance.held))
-        role = instance.joining or instance.leaving or instance.role
+        role = instance.afterwards or instance.joining or instance.leaving or instance.role
         self._switching = [entry for entry in self._switching if entry[0] != index]
         self._instances[index] = PoolInstance(index, instance.speed, role)
 
@@ -263,13 +264,11 @@ class DispatchQueue:
         """Names the roles at an iteration's start; who holds something goes over when that is done."""
         for instance, role in zip(self.instances, roles, strict=True):
             instance.intake = None
-            current = instance.joining or instance.leaving or instance.role
-            if instance.lost or current == role:
-                continue
-            if instance.joining:  # its switch is under way, and cannot be called back
-                continue
-            instance.leaving = "" if instance.role == role else role
-            self._leave_if_empty(instance)
+            if instance.joining:  # a switch that is under way cannot be called back
+                instance.afterwards = "" if instance.joining == role else role
+            elif instance.ready:
+                instance.leaving = "" if instance.role == role else role
+                self._leave_if_empty(instance)
 
     def switches(self) -> list[tuple[int, str]]:
         """Instances that are to begin their switch now, each with its new role; `switched` says when it is done."""
@@ -281,6 +280,8 @@ class DispatchQueue:
         instance = self._instances[index]
         if instance.joining:
             instance.role, instance.joining, instance.ready = instance.joining, "", True
+            instance.leaving, instance.afterwards = instance.afterwards, ""
+            self._leave_if_empty(instance)
 
     def unserved(self) -> list[Action]:
         """What has to happen where all stands still: a role that is waited for, and that nobody has, gets all that is idle.
