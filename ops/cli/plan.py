@@ -6,6 +6,7 @@ standard output. A plan that does not fit is an answer too; it ends with the exi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -217,10 +218,13 @@ def _print_shortages(made: RunPlan) -> None:
     for shortage in made.demand.shortages:
         write(f"{shortage.stage}: {size(shortage.bytes)} more than {shortage.where} has")
     for settings in made.remedies:
-        write(f"it would fit with {' '.join(f'--set {setting}' for setting in settings)}")
-    if made.nodes is not None:
-        write(
-            f"it would fit as it is on {made.nodes} nodes of {made.cluster.devices_per_node}x{made.cluster.card_name}"
-        )
-    if not made.remedies and made.nodes is None:
+        write(f"it would fit with {_set(settings)}")
+    if (larger := made.larger) is not None:
+        how = f"with {_set(larger.settings)}" if larger.settings else "as it is"
+        write(f"it would fit {how} on {larger.nodes} nodes of {made.cluster.devices_per_node}x{made.cluster.card_name}")
+    if not made.remedies and made.larger is None:
         write("no single change, pair of changes or number of such nodes was found with which it would fit")
+
+
+def _set(settings: Sequence[str]) -> str:
+    return " ".join(f"--set {setting}" for setting in settings)

@@ -53,7 +53,7 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
         ],
         "shortages": [asdict(shortage) for shortage in demand.shortages],
         "remedies": [list(settings) for settings in made.remedies],
-        "nodes_that_fit": made.nodes,
+        "larger": None if made.larger is None else {"nodes": made.larger.nodes, "settings": list(made.larger.settings)},
         "times": None if made.times is None else _times(made.times),
         "warnings": made.warnings,
         "assumed": made.assumed,

@@ -14,6 +14,7 @@ from yatt_core.planning.demand import demand_of
 from yatt_core.planning.load import load_of
 from yatt_core.planning.plan import plan_run
 from yatt_core.planning.recommend import best, outcomes
+from yatt_core.planning.remedies import Larger
 from yatt_core.planning.roles import roles_of
 from yatt_core.planning.times import engine_constants, training_times
 from yatt_core.spec import override_spec
@@ -48,7 +49,7 @@ def test_an_impossible_plan_says_what_is_short_and_what_would_fit():
     for settings in plan.remedies:
         changed = override_spec(spec, settings, "test")
         assert demand_of(roles_of(changed, Assumptions()), devices, Assumptions()).fits
-    assert plan.nodes == 2
+    assert plan.larger == Larger(2, ())
     assert plan_run(spec, cluster("8xH200,2 nodes"), Assumptions()).fits
 
 
@@ -60,10 +61,22 @@ def test_where_no_single_change_helps_pairs_are_tried():
     assert all(len(settings) == 2 for settings in plan.remedies)
 
 
+def test_more_nodes_with_a_change_that_uses_them():
+    """Weights and gradients of 72 billion parameters: copies do not share them out, more stages do."""
+    devices = cluster("8xL40S")
+    plan = plan_run(spec_72b(), devices, Assumptions())
+    assert plan.remedies == []
+    assert plan.larger is not None
+    assert plan.larger.settings == ("trainer.engine.pipeline_model_parallel_size=2",)
+    wider = devices.model_copy(update={"nodes": plan.larger.nodes})
+    changed = override_spec(spec_72b(), plan.larger.settings, "test")
+    assert demand_of(roles_of(changed, Assumptions()), wider, Assumptions()).fits
+
+
 def test_a_plan_that_nothing_would_save():
     engine = "rollout.engine={kind: vllm, gpu_memory_utilization: 0.01, tensor_parallel_size: 8}"
     plan = plan_run(spec_72b(engine), cluster("8xL40S"), Assumptions())
-    assert (plan.remedies, plan.nodes) == ([], None)
+    assert (plan.remedies, plan.larger) == ([], None)
 
 
 def test_constants_are_those_of_the_placement_s_cost_model():

@@ -89,10 +89,18 @@ def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> 
         asked, engine = asked_of_judge(roles, roles.judge), roles.judge.engine
         judge = engine_memory(engine, roles.judge.shape, asked, cluster, assumed, others)
         judge_instances = instances_on(cluster.devices, judge.devices, engine, f"{roles.judge.place}.engine")
+
+    def engines_on_a_device(engine: EngineMemory, count: int) -> int:
+        return -(-count * engine.devices // cluster.devices)
+
     stages = [stage for stage in STAGES if stage != JUDGE or judge is not None]
     rows = [
-        _engine_row("rollout", COLLECT, rollout, assumed, -(-instances * rollout.devices // cluster.devices)),
-        *([_engine_row("judge", JUDGE, judge, assumed, 1)] if judge is not None else []),
+        _engine_row("rollout", COLLECT, rollout, assumed, engines_on_a_device(rollout, instances)),
+        *(
+            []
+            if judge is None
+            else [_engine_row("judge", JUDGE, judge, assumed, engines_on_a_device(judge, judge_instances))]
+        ),
         *_trainer_rows(trainer, assumed, -(-ranks // cluster.devices)),
     ]
     totals = stage_totals(rows, stages, cluster.card.memory, cluster.devices_per_node, cluster.host_memory)

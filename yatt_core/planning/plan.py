@@ -18,7 +18,7 @@ from yatt_core.planning.demand import Demand, demand_of
 from yatt_core.planning.fitted import Fitted
 from yatt_core.planning.load import Load, load_of
 from yatt_core.planning.recommend import Outcome, best, outcomes
-from yatt_core.planning.remedies import Settings, nodes_that_fit, remedies
+from yatt_core.planning.remedies import Larger, Settings, larger_that_fits, remedies
 from yatt_core.planning.roles import JudgeRole, Roles, roles_of
 from yatt_core.planning.times import TrainingTimes, engine_constants, switch_costs, training_times
 from yatt_core.spec.accelerated import VllmRollout
@@ -43,14 +43,14 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """times: none where it does not fit. remedies: settings with which it would; nodes: how many it would fit on as it is."""
+    """times: none where it does not fit. remedies: settings with which it would; larger: more nodes on which it would."""
 
     roles: Roles
     cluster: DescribedCluster
     demand: Demand
     times: Times | None
     remedies: list[Settings]
-    nodes: int | None
+    larger: Larger | None
     warnings: list[str]
     assumed: list[str]
 
@@ -77,7 +77,7 @@ def plan_run(
         demand=demand,
         times=times,
         remedies=[] if demand.fits else remedies(roles, cluster, assumed),
-        nodes=None if demand.fits else nodes_that_fit(roles, cluster, assumed),
+        larger=None if demand.fits else larger_that_fits(roles, cluster, assumed),
         warnings=list(_warnings(roles, demand, cluster)),
         assumed=[*_assumed(roles, cluster, assumed, fitted), *(fitted.told if fitted else ())],
     )

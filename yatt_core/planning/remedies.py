@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.demand import demand_of
-from yatt_core.planning.roles import JudgeRole, Roles, roles_of
+from yatt_core.planning.roles import Roles, roles_of
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.load import override_spec
 from yatt_core.spec.rollout import TorchRollout
-from yatt_core.spec.run import RunSpec
 
 MOST_REMEDIES = 6
 MOST_DEVICES = 16_384
@@ -26,24 +26,33 @@ DOUBLINGS = 5
 Settings = tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Larger:
+    """More nodes of the same kind, with which the spec fits: as it is, or with settings."""
+
+    nodes: int
+    settings: Settings
+
+
 def remedies(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> list[Settings]:
     """Single changes with which the plan fits; where there are none, pairs of changes."""
     single = list(changes(roles, cluster))
-    found: list[Settings] = [
-        (change,) for change in single if _fits(roles.spec, (change,), cluster, assumed, roles.judge)
-    ]
-    if not found:
-        pairs = [pair for pair in itertools.combinations(single, 2) if _key(pair[0]) != _key(pair[1])]
-        found = [pair for pair in pairs if _fits(roles.spec, pair, cluster, assumed, roles.judge)]
-    return _gentlest(found)[:MOST_REMEDIES]
+    for candidates in ([(change,) for change in single], _pairs(single)):
+        if found := [settings for settings in candidates if _fits(roles, settings, cluster, assumed)]:
+            return _gentlest(found)[:MOST_REMEDIES]
+    return []
 
 
-def nodes_that_fit(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> int | None:
-    """The least number of such nodes with which the spec fits as it is, by doubling; None where more of them do not help."""
+def larger_that_fits(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Larger | None:
+    """The least number of such nodes, by doubling, with which the spec fits as it is, else with a change, else with two."""
     nodes = cluster.nodes
     while (nodes := nodes * 2) * cluster.devices_per_node <= MOST_DEVICES:
-        if _fits(roles.spec, (), cluster.model_copy(update={"nodes": nodes}), assumed, roles.judge):
-            return nodes
+        wider = cluster.model_copy(update={"nodes": nodes})
+        single = list(changes(roles, wider))
+        candidates: list[Settings] = [(), *((change,) for change in single), *_pairs(single)]
+        for settings in candidates:
+            if _fits(roles, settings, wider, assumed):
+                return Larger(nodes, settings)
     return None
 
 
@@ -87,14 +96,17 @@ def _doubled(key: str, size: int, cluster: DescribedCluster) -> Iterator[str]:
         yield f"{key}={size}"
 
 
-def _fits(
-    spec: RunSpec, settings: Settings, cluster: DescribedCluster, assumed: Assumptions, judge: JudgeRole | None
-) -> bool:
+def _fits(roles: Roles, settings: Settings, cluster: DescribedCluster, assumed: Assumptions) -> bool:
     try:
-        changed = override_spec(spec, settings, "the plan") if settings else spec
-        return demand_of(roles_of(changed, assumed, judge), cluster, assumed).fits
+        changed = override_spec(roles.spec, settings, "the plan")
+        return demand_of(roles_of(changed, assumed, roles.judge), cluster, assumed).fits
     except ConfigurationError:
         return False
+
+
+def _pairs(single: Sequence[str]) -> list[Settings]:
+    """Two changes of different keys."""
+    return [pair for pair in itertools.combinations(single, 2) if _key(pair[0]) != _key(pair[1])]
 
 
 def _key(setting: str) -> str:
