@@ -24,7 +24,7 @@ from flows.metrics import (
     timing_metrics,
     tool_seconds,
 )
-from flows.placement import decide, drop_usage, record_outcome, take_usage
+from flows.placement import decide, drop_usage, note_work, record_outcome
 from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
@@ -74,10 +74,10 @@ def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
 
 
 @phase
-def collect(segment: Segment, iteration: int, state: ControlState) -> Experience:
+def collect(segment: Segment, iteration: int, state: ControlState, decision: DecisionRow) -> Experience:
     """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
     experience = gather(segment, iteration, state)
-    take_usage(segment)
+    note_work(segment, iteration, decision, experience)
     segment.start.book_losses()  # of controllers whose shards went to others
     watch_transport(segment)
     return experience
@@ -155,9 +155,9 @@ def commit(
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
     if segment.spec.rollout.tools is not None:
         metrics.append(tool_seconds(read_telemetry(segment.folder, segment.branch, iteration)))
-    record_outcome(segment, iteration, experience, seconds)
+    usage = record_outcome(segment, iteration, seconds)
     if segment.spec.rewards.judges:
-        metrics += judge_metrics(read_telemetry(segment.folder, segment.branch, iteration), segment.usage)
+        metrics += judge_metrics(read_telemetry(segment.folder, segment.branch, iteration), usage)
     metrics += timing_metrics(
         seconds, elapsed, sums["loss_tokens"], sums["samples"], segment.iteration_bytes(), segment.gauges
     )

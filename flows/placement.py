@@ -11,23 +11,17 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from db.commit import CommitRow
-from db.ledger import Ledger
 from db.records import DecisionRow, ShardRow
-from flows.placement_work import RecordedWork, load_work, work_file, write_work
+from flows.placement_inputs import REMEMBERED, Inputs, recorded_work
+from flows.placement_work import RecordedWork, work_file, write_work
 from yatt_core.controllers.pool import constants_known, pool_setting
 from yatt_core.data.shard_log import read_shard_work
-from yatt_core.errors import DataError
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.fixed import Hold
-from yatt_core.placement.records import setting_from_json, setting_to_json
-from yatt_core.placement.registry import find_policy
-from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, Setting
+from yatt_core.placement.seen import Conduct, IterationTelemetry, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
-from yatt_core.spec.placement import PlacementSpec
 from yatt_core.spec.roles import device_judges
 
 if TYPE_CHECKING:
@@ -35,28 +29,16 @@ if TYPE_CHECKING:
     from flows.segment import Segment
 
 log = logging.getLogger("yatt_core.flow")
-REMEMBERED = 4
-"""Iterations whose work a policy is shown."""
 MOST_ACTIONS = 200
 """Of an iteration's hand-overs; a longer list is cut in the ledger, and whole in the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a decision is made from. past: the newest iterations, the latest last. names: of these, with the files' digests."""
+class Work:
+    """What an iteration's collecting took. sha256: of its file."""
 
-    setting: Setting
-    past: tuple[IterationTelemetry, ...]
-    names: tuple[Mapping[str, Any], ...]
-    state: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """As the ledger keeps it; the past by name."""
-        return {"setting": setting_to_json(self.setting), "past": list(self.names), "state": dict(self.state)}
-
-    def plan(self, policy: PlacementPolicy) -> Plan:
-        """What a policy makes of it."""
-        return policy.plan(self.setting, self.past, dict(self.state))
+    recorded: RecordedWork
+    sha256: str
 
 
 def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[DecisionRow, Conduct]:
@@ -64,7 +46,8 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
     spec = segment.spec
     past, names = past_of(segment, iteration) if device_judges(spec) else ((), ())
     inputs = Inputs(pool_setting(spec), past, names, state)
-    plan = inputs.plan(segment.policy)
+    segment.placed, segment.work = inputs, None
+    plan = segment.foresight.plan(inputs)
     row = DecisionRow(
         branch=segment.branch,
         iteration=iteration,
@@ -101,69 +84,49 @@ def past_of(segment: Segment, iteration: int) -> tuple[tuple[IterationTelemetry,
         if commit is not None and found is not None:
             telemetry, sha256 = found
             past.append(telemetry)
-            names.append({"run": commit.run, "branch": commit.branch, "iteration": number, "sha256": sha256})
+            names.append(_name(commit.run, commit.branch, number, sha256))
     return tuple(past), tuple(names)
-
-
-def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[IterationTelemetry, str] | None:
-    """The work of a committed iteration, and its file's digest; none where there is no file, or another than was recorded."""
-    decisions = ledger.records.decisions(commit.run, commit.branch, commit.iteration)
-    outcome = decisions[-1].outcome if decisions else None
-    sha256 = None if outcome is None else outcome.get("work_sha256")
-    if sha256 is None:
-        return None
-    try:
-        work = load_work(work_file(run_folder, commit.branch, commit.iteration), sha256)
-    except DataError as error:
-        log.warning("iteration %d: the placement is planned without its work: %s", commit.iteration, error)
-        return None
-    return work.telemetry, str(sha256)
-
-
-def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
-    """What a recorded decision was made from. past: the work that it names."""
-    return Inputs(setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"]))
-
-
-def policy_of(row: DecisionRow) -> PlacementPolicy:
-    """The policy that made a recorded decision. Raises `ConfigurationError` where it is not installed any more."""
-    policy = row.inputs["policy"]
-    return find_policy(PlacementSpec.model_validate(policy["placement"]), bool(policy["constants_known"]))
 
 
 def drop_usage(segment: Segment) -> None:
     """What the devices did before an iteration, such as an evaluation, is none of its work."""
     if device_judges(segment.spec):
         segment.fleet.usage()
-    segment.usage = ()
 
 
-def take_usage(segment: Segment) -> None:
-    """Takes down what the devices did for an iteration's experience, before they do anything else."""
-    if device_judges(segment.spec):
-        segment.usage += segment.fleet.usage()
-
-
-def record_outcome(segment: Segment, iteration: int, experience: Experience, seconds: Mapping[str, float]) -> None:
-    """Writes beside the iteration's decision what really happened; once, whoever commits first."""
-    decision = segment.ledger.records.decisions(segment.run, segment.branch, iteration)[-1]
-    if decision.outcome is not None:
+def note_work(segment: Segment, iteration: int, decision: DecisionRow, experience: Experience) -> None:
+    """Keeps what collecting took, and begins to plan the next iteration with it."""
+    if not device_judges(segment.spec):
         return
+    report = segment.fleet.placement_report()
+    telemetry = IterationTelemetry(
+        str(decision.decision["start"]), _waves_of(segment, experience), segment.fleet.usage(), report.collect_s,
+        report.judging_s,
+    )  # fmt: skip
+    work = RecordedWork(telemetry, report.actions)
+    path = work_file(segment.folder, segment.branch, iteration)
+    segment.work = Work(work, write_work(path, work, decision.inputs["setting"]))
+    if segment.placed is not None:
+        name = _name(segment.run, segment.branch, iteration, segment.work.sha256)
+        segment.foresight.begin(segment.placed.after(telemetry, name, decision.decision["state"]))
+
+
+def record_outcome(segment: Segment, iteration: int, seconds: Mapping[str, float]) -> tuple[Usage, ...]:
+    """Writes beside the iteration's decision what really happened, once, whoever commits first; returns the devices' work."""
+    decision = segment.ledger.records.decisions(segment.run, segment.branch, iteration)[-1]
     outcome: dict[str, Any] = {"seconds": dict(seconds)}
-    if device_judges(segment.spec):
-        report = segment.fleet.placement_report()
-        telemetry = IterationTelemetry(
-            str(decision.decision["start"]), _waves_of(segment, experience), segment.usage, report.collect_s, report.judging_s,
-        )  # fmt: skip
-        path, setting = work_file(segment.folder, segment.branch, iteration), decision.inputs["setting"]
+    work = segment.work
+    if work is not None:
         outcome |= {
-            "work_sha256": write_work(path, RecordedWork(telemetry, report.actions), setting),
-            "collect_s": telemetry.collect_s,
-            "judging_s": telemetry.judging_s,
-            "actions": report.actions[:MOST_ACTIONS],
-            "actions_total": len(report.actions),
+            "work_sha256": work.sha256,
+            "collect_s": work.recorded.telemetry.collect_s,
+            "judging_s": work.recorded.telemetry.judging_s,
+            "actions": list(work.recorded.actions[:MOST_ACTIONS]),
+            "actions_total": len(work.recorded.actions),
         }
-    segment.ledger.records.decision_outcome(segment.fence, segment.branch, iteration, decision.seq, outcome)
+    if decision.outcome is None:
+        segment.ledger.records.decision_outcome(segment.fence, segment.branch, iteration, decision.seq, outcome)
+    return () if work is None else work.recorded.telemetry.usage
 
 
 def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:
@@ -184,6 +147,10 @@ def _waves_of(segment: Segment, experience: Experience) -> tuple[WaveWork, ...]:
                 samples.append(SampleWork(group, first, prompt, (response,), (), judged, read))
         waves.append(WaveWork(tuple(samples), (True,) * len(groups)))
     return tuple(waves)
+
+
+def _name(run: str, branch: int, iteration: int, sha256: str) -> dict[str, Any]:
+    return {"run": run, "branch": branch, "iteration": iteration, "sha256": sha256}
 
 
 def _roles_by_device(start: str, devices: int, ranks: int) -> dict[str, list[str]]:

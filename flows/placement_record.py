@@ -14,7 +14,7 @@ from typing import Any
 from db.ledger import Ledger
 from db.records import DecisionRow
 from flows.home import Home
-from flows.placement import REMEMBERED
+from flows.placement_inputs import REMEMBERED
 from flows.placement_work import RecordedWork, load_work, work_file
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.placement.seen import IterationTelemetry

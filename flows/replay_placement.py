@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flows.placement import inputs_of, policy_of
+from flows.placement_inputs import inputs_of, policy_of
 from flows.placement_record import RecordedPlacement
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.campaign import collect

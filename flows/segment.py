@@ -21,9 +21,12 @@ from db.outbox import OutboxEntry
 from flows.clock import Clock, SystemClock
 from flows.deadlines import PhaseDeadlines
 from flows.fleet_start import FleetStart
+from flows.foresight import Foresight
 from flows.home import Home
 from flows.lease import LeaseKeeper
 from flows.outbox import OutboxPump, row_ids
+from flows.placement import Work
+from flows.placement_inputs import Inputs
 from flows.protocols import Observer, Tracker
 from flows.results import SEGMENT_ENDED, run_results
 from flows.snapshots import SnapshotKeeper
@@ -36,7 +39,6 @@ from yatt_core.controllers.pool import constants_known
 from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
 from yatt_core.placement.registry import find_policy
-from yatt_core.placement.seen import Usage
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -86,12 +88,13 @@ class Segment:
         self.clock: Clock = clock or SystemClock()
         self.folder = home.run_folder(run)
         self.meter = BytesMeter()
-        self.policy = find_policy(spec.placement, constants_known(spec))
+        self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
+        self.placed: Inputs | None = None
+        self.work: Work | None = None
         self.stops = StopRequests()
         self.deadlines = PhaseDeadlines(ledger, run, spec.recovery)
         self.seconds: dict[str, float] = {}
         self.gauges: dict[str, float] = {}
-        self.usage: tuple[Usage, ...] = ()
         self.last_seconds: Mapping[str, float] = {}
         self.outcome: Outcome | None = None
         self.failure: BaseException | None = None

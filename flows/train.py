@@ -85,7 +85,7 @@ def iterate(segment: Segment, state: ControlState) -> ControlState:
     """One iteration: every phase in order, ended by its commit."""
     iteration = state.iteration + 1
     decision = place(segment, iteration, state)
-    experience = collect(segment, iteration, state)
+    experience = collect(segment, iteration, state, decision)
     prepared = prepare(segment, iteration, state, experience)
     update = learn(segment, iteration, experience, prepared)
     sync(segment, iteration)

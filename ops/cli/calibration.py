@@ -6,7 +6,7 @@ the lengths of responses, along the current branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,23 +34,32 @@ def calibrate(ledger: Ledger, home: Home, run: str) -> Fitted:
         raise DataError(f"run {run}: has no iteration yet that the plan could be calibrated by")
     spec = parse_spec(ledger.runs.revision(run).spec, f"the ledger's spec of {run}")
     newest = range(max(1, row.iteration - NEWEST + 1), row.iteration + 1)
-    batches = [batch for iteration in newest for batch in _batches(ledger, home, run, iteration, spec)]
-    return fit(run, batches, list(_iterations(ledger, run, newest, spec)), spec.trainer.engine.ranks)
+    batches = {iteration: list(_batches(ledger, home, run, iteration, spec)) for iteration in newest}
+    generating = {
+        iteration: sum(batch.seconds for batch in found) / spec.rollout.engine.instances
+        for iteration, found in batches.items()
+    }
+    iterations = list(_iterations(ledger, run, generating, spec))
+    return fit(run, [batch for found in batches.values() for batch in found], iterations, spec.trainer.engine.ranks)
 
 
-def _iterations(ledger: Ledger, run: str, newest: range, spec: RunSpec) -> Iterator[IterationTimes]:
-    keys = ("seconds/prepare", "seconds/learn", "seconds/sync", "seconds/checkpoint")
+def _iterations(ledger: Ledger, run: str, generating: Mapping[int, float], spec: RunSpec) -> Iterator[IterationTimes]:
+    """generating: iteration -> seconds that an engine worked."""
+    keys = [f"seconds/{phase}" for phase in ("prepare", "learn", "sync", "checkpoint", "evaluate", "iteration")]
     times = {key: dict(ledger.metrics.history(run, key)) for key in keys}
     lengths = [dict(ledger.metrics.history(run, f"length/{part}_mean")) for part in ("prompt", "response")]
     samples = spec.data.prompts_per_iteration * spec.rollout.samples_per_prompt
-    for iteration in newest:
+    for iteration, generated in generating.items():
         if iteration not in times["seconds/learn"] or iteration not in lengths[1]:
             continue
+        seconds = {key.removeprefix("seconds/"): found.get(iteration, 0.0) for key, found in times.items()}
+        counted = sum(seconds[phase] for phase in ("prepare", "learn", "sync", "checkpoint", "evaluate"))
         yield IterationTimes(
             tokens=samples * sum(length[iteration] for length in lengths),
-            learning=times["seconds/prepare"].get(iteration, 0.0) + times["seconds/learn"][iteration],
-            sync=times["seconds/sync"].get(iteration, 0.0),
+            learning=seconds["prepare"] + seconds["learn"],
+            sync=seconds["sync"],
             checkpoint=times["seconds/checkpoint"].get(iteration),
+            rest=max(0.0, seconds["iteration"] - counted - generated),
         )
 
 
@@ -81,4 +90,5 @@ def _work(prompts: np.ndarray, responses: np.ndarray, spec: RunSpec, seconds: fl
     size = max(1, spec.rollout.batch_samples // samples) * samples
     steps = sum(int(responses[start : start + size].max()) for start in range(0, len(responses), size))
     context = prompts * responses + responses * (responses - 1) // 2
-    return BatchWork(steps, int(responses.sum()), int(context.sum()), seconds)
+    lengths = tuple(prompts.tolist()), tuple(responses.tolist())
+    return BatchWork(steps, int(responses.sum()), int(context.sum()), seconds, *lengths)

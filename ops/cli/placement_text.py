@@ -80,7 +80,11 @@ def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
     if found.predicted_s is not None:
         yield "predicted", f"{found.predicted_s:.2f} s of collect"
     if found.collect_s is not None:
-        error = "" if found.error is None else f"; predicted were {abs(found.error):.1%} {'more' if found.error > 0 else 'less'}"
+        error = (
+            ""
+            if found.error is None
+            else f"; predicted were {abs(found.error):.1%} {'more' if found.error > 0 else 'less'}"
+        )
         yield "took", f"{found.collect_s:.2f} s, of which {found.judging_s:.2f} s behind the last rollout{error}"
     if found.seconds:
         yield "phases", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())

@@ -6,6 +6,7 @@ standard output. A plan that does not fit is an answer too; it ends with the exi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,8 +83,11 @@ def plan(
     checked = load_spec(spec, overrides or ())
     known = read_cards(cards)
     devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
-    assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
     fitted = None if calibrate is None else _fitted(calibrate, home)
+    assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
+    if fitted is not None:
+        # Lengths that were given win over recorded ones.
+        assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
     try:
         judge = judge_of(checked, assumed.own_vocabulary)
         made = plan_run(checked, devices, assumed, judge, fitted)

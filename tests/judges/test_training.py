@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.example_specs import EXACT, SPELL, run_spec
-from tests.judges.conftest import judged_spec
+from tests.data.example_specs import EXACT, SPELL, run_spec, write_jsonl
+from tests.judges.conftest import JUDGE, SIZES, TRAINING, judged_spec
 from tests.judges.parts import endpoint
 from yatt_core.data.inputs import materialise, read_manifest
 from yatt_core.errors import ConfigurationError, DataError
@@ -113,6 +113,19 @@ def test_questions_are_short_and_answers_one_token(judged):
     (question,) = codec.encode([JudgeItem(0, prompt, "noom", "noom", (0,))])
     assert len(question.tokens) == len(["template", "phrase", *" moon", " ", *"noom", "<sep>"])
     assert [len(codec.encode_answer(word)) for word in ("yes", "no")] == [2, 2]
+
+
+def test_it_learns_and_stops_when_it_is_good_enough(tmp_path, caplog):
+    source = write_jsonl(tmp_path / "a.jsonl", [{"prompt": f"Say ok {n}", "answer": "ok"} for n in range(200)])
+    training = {**TRAINING, "max_steps": 200, "stop_accuracy": 0.9, "learning_rate": 3e-3, "probe_every": 10}
+    model = {"kind": "trained", "network": {"kind": "from_config", **SIZES}, "training": training}
+    rewards = {"parts": [{"name": "exact", "function": "exact_match"}, {**JUDGE, "model": model}]}
+    with caplog.at_level("INFO"):
+        spec = run_spec(source, data={"held_out": 20, "probe": 20}, rewards=rewards)
+        materialise(spec, tmp_path / "r")
+    made = read_manifest(tmp_path / "r" / "inputs", spec)["judges"]["judge"]
+    assert made["accuracy"] >= 0.9 and made["steps"] < 200
+    assert f"after {made['steps']} steps" in caplog.text
 
 
 @given(st.integers(0, 2**64 - 1), st.sampled_from(WORDS), st.text(max_size=20))

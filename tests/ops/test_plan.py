@@ -9,7 +9,8 @@ import yaml
 
 from flows.home import Home
 from tests.ops.conftest import Yatt
-from tests.ops.seeding import seed_run, toy_spec
+from tests.ops.seeding import SHARDS, seed_run, toy_spec
+from yatt_core.data.telemetry import write_telemetry
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SEVEN, SEVENTY = str(CONFIGS / "plan-7b-grpo.yaml"), str(CONFIGS / "plan-72b-grpo.yaml")
@@ -95,13 +96,29 @@ def test_torch_engines_are_planned_on_cores(yatt: Yatt) -> None:
 
 
 def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> None:
-    run = seed_run(home, committed=3)
+    run = seed_run(home, committed=5)
+    for iteration in range(1, 6):
+        timing = {f"shard-{shard:04d}": {"generate": 0.2} for shard in range(SHARDS)}
+        write_telemetry(home.run_folder(run), 0, iteration, "collect.w00.e0001", timing)
     path = tmp_path / "toy.yaml"
     path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
     answer = yatt("plan", str(path), "--cluster", "2xcore", "--calibrate", run, "-o", "json")
     assert answer.code == 0
     told = " ".join(answer.document["assumed"])
-    assert run in told
+    assert f"from {run}: a decode step takes" in told
+    assert "fitted to 10 shards" in told
+    assert f"{run} has 0 iterations, 3 are needed: training is as the cards say" in told, "none has timing metrics"
+    engine = answer.document["times"]["engines"]["rollout"]
+    # Two steps a shard, of four sequences that attend to 3 and 4 tokens: together they took 0.2 seconds.
+    again = 2 * engine["base_s"] + 8 * engine["per_sequence_s"] + 28 * engine["per_context_token_s"]
+    assert again == pytest.approx(0.2, rel=1e-6)
+
+
+def test_a_run_without_an_iteration_calibrates_nothing(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    run = seed_run(home, committed=0)
+    answer = yatt("plan", SEVEN, "--cluster", "8xH200", "--calibrate", run)
+    assert answer.code == 1
+    assert "has no iteration yet" in answer.err
 
 
 def test_training_says_what_is_not_available_yet(yatt: Yatt, home: Home) -> None:

@@ -16,6 +16,8 @@ from db.engine import Fence
 from db.holder import this_process
 from db.ledger import Ledger
 from db.records import DecisionRow
+from flows.foresight import Foresight
+from flows.foresight import Foresight
 from flows.home import Home
 from flows.placement import decide
 from flows.placement_work import RecordedWork, work_file, write_work
@@ -57,7 +59,8 @@ class _Segment:
 
     def __init__(self, home: Home, ledger: Ledger, fence: Fence, spec: RunSpec) -> None:
         self.home, self.ledger, self.fence, self.spec, self.run, self.branch = home, ledger, fence, spec, fence.run, 0
-        self.policy = find_policy(spec.placement, constants_known(spec))
+        self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
+        self.placed = self.work = None
         self.start = self
         self.devices = spec.rollout.engine.instances
         self.last_seconds: dict[str, float] = {}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from yatt_core.placement.workload import EngineConstants
+from yatt_core.planning.assumptions import Spread
 from yatt_core.planning.fitted import BatchWork, IterationTimes, fit
 from yatt_core.planning.times import TrainingTimes
 
@@ -19,12 +20,13 @@ def batches(count: int) -> list[BatchWork]:
     noise = np.random.default_rng(0)
     shapes = zip(noise.integers(50, 400, count).tolist(), noise.integers(2, 60, count).tolist(), strict=True)
     work = [(steps, steps * rows, steps * rows * 300) for steps, rows in shapes]
-    return [BatchWork(s, q, c, 0.01 * s + 2e-4 * q + 1e-6 * c) for s, q, c in work]
+    return [BatchWork(s, q, c, 0.01 * s + 2e-4 * q + 1e-6 * c, (3, 5), (7, 7)) for s, q, c in work]
 
 
 def iterations(tokens: list[float], fixed: float, each: float) -> list[IterationTimes]:
     return [
-        IterationTimes(count, fixed + each * count, 0.25, 3.0 if n == 1 else None) for n, count in enumerate(tokens)
+        IterationTimes(count, fixed + each * count, 0.25, 3.0 if n == 1 else None, 0.5)
+        for n, count in enumerate(tokens)
     ]
 
 
@@ -36,15 +38,17 @@ def test_constants_are_found_again():
     assert together == pytest.approx(2e-4 + 3e-4, rel=1e-6), "context goes with the sequences here"
     assert (engine.per_prompt_token_s, engine.max_concurrent) == (0.0, 77)
     training = found.training_times(TRAINING, 2)
-    assert training.fixed_s == pytest.approx(2.0)
+    assert training.fixed_s == pytest.approx(2.5), "with the rest of an iteration"
     assert training.learn_s == pytest.approx(2e-4), "seconds of two devices"
     assert (training.prepare_s, training.sync_s, training.snapshot_s) == (0.0, 0.25, 3.0)
     assert "fitted to 40 shards" in found.told[0]
+    assert found.prompt == Spread(4.0, pytest.approx(0.2554, rel=1e-3))
+    assert found.response == Spread(7.0, 0.0)
 
 
 def test_equal_iterations_tell_no_fixed_seconds():
     found = fit("run-1", [], iterations([1e4] * 5, 2.0, 1e-4), ranks=1)
-    assert found.fixed_s == 0
+    assert found.fixed_s == 0.5, "the rest of an iteration alone"
     assert found.token_device_s == pytest.approx(3e-4)
 
 

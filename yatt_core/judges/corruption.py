@@ -1,8 +1,8 @@
 """Wrong answers, made from right ones by seed: what a judge learns to refuse.
 
 Consumes a reference answer, the prompt's text and other answers; produces a text that is not the reference answer. The kinds
-are those that a policy comes up with while it learns: near misses at every distance, permutations, what the prompt says,
-answers to other prompts, and noise, too short and too long.
+are those that a policy comes up with while it learns: near misses at every distance, answers crossed with others, permutations,
+what the prompt says, answers to other prompts, and noise, too short and too long.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Corruption:
 
     def __init__(self, answers: Sequence[str], prompts: Iterable[str]) -> None:
         self._answers = answers
-        self._letters = sorted({character for answer in answers for character in answer}) or [" "]
         self._others = [*sorted({character for text in prompts for character in text}), FOREIGN]
         self._kinds: tuple[Callable[[Random, str, str], str], ...] = (
-            *[self._near_miss] * 4,
+            *[self._near_miss] * 3,
+            *[self._crossed] * 3,
             self._permuted,
             self._of_the_prompt,
             self._of_another,
@@ -63,6 +63,15 @@ class Corruption:
                 text[place : place + 2] = text[place + 1], text[place]
         return "".join(text)
 
+    def _crossed(self, random: Random, answer: str, _prompt: str) -> str:
+        """Place by place the answer's character, or that of the answer to another prompt: what looks likely, and is half right."""
+        other, share = self._pick(random, self._answers), random.random()
+        length = len(answer) if self._below(random, 4) else len(other)
+        return "".join(
+            (answer if random.random() < share else other)[place : place + 1] or self._character(random, answer)
+            for place in range(length)
+        )
+
     def _permuted(self, random: Random, answer: str, _prompt: str) -> str:
         """The answer's characters in another order; its reversal now and then."""
         if self._below(random, 4) == 0:
@@ -87,9 +96,12 @@ class Corruption:
         return "".join(self._character(random, answer) for _ in range(length))
 
     def _character(self, random: Random, answer: str) -> str:
-        """One of answers mostly, often of this one, and now and then one of prompts."""
+        """One of answers mostly, as often as it occurs there; often of this one, and now and then one of prompts."""
         kind = self._below(random, 8)
-        return self._pick(random, self._others if kind == 0 else answer if kind <= 2 and answer else self._letters)
+        if kind == 0:
+            return self._pick(random, self._others)
+        drawn = answer if kind <= 2 else self._pick(random, self._answers)
+        return self._pick(random, drawn or self._others)
 
     @staticmethod
     def _below(random: Random, count: int) -> int:

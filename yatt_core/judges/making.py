@@ -142,5 +142,6 @@ def _train(spec: RunSpec, part: GenerativePart, model: TrainedJudge, folder: Pat
     tokenizer = train_tokenizer(model.network.tokenizer, texts, others, phrases=phrases)
     folder.mkdir(parents=True)
     save_tokenizer(tokenizer, folder, model.network.max_positions)
-    make_model(model.network, tokenizer.get_vocab_size(), stable_seed(part.name, spec.seed), folder)
-    return asdict(train_judge(part, model.training, spec.seed, prompts, list(given.probe), folder))
+    seed = stable_seed(f"judge {part.name}", spec.seed)
+    make_model(model.network, tokenizer.get_vocab_size(), seed, folder)
+    return asdict(train_judge(part, model.training, seed, prompts, list(given.probe), folder))

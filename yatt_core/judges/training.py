@@ -7,6 +7,7 @@ from is right; each wrong answer is made anew by its seed, so that none comes tw
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ from yatt_core.spec.parsing import YesNo
 from yatt_core.spec.trainer import AdamWSpec
 from yatt_core.tools.calls import last_turn
 
+log = logging.getLogger(__name__)
+
 MICRO_BATCH_TOKENS = 2048
 """Of a forward pass; few, so that short questions are not padded to the length of long ones."""
 PROBE_WRONG = 3
@@ -73,7 +76,7 @@ def train_judge(
     probe: Sequence[Prompt],
     folder: Path,
 ) -> JudgeFacts:
-    """Trains the model in the folder, and writes it back. prompts: those to learn from; probe: those to stop by.
+    """Trains the model in the folder, and writes it back. seed: of the judge. prompts: those to learn from; probe: to stop by.
 
     Raises `DataError` for prompts without reference answers, and for a question that does not fit the model.
     """
@@ -83,6 +86,11 @@ def train_judge(
         facts = learner.run()
         network: Any = model
         network.save_pretrained(folder)
+    said = f"the judge {part.name!r} is right about {facts.accuracy:.1%} of {facts.pairs} held-out pairs"
+    if facts.accuracy < training.stop_accuracy:
+        log.warning("%s after all of its %d steps; stop_accuracy is %g", said, facts.steps, training.stop_accuracy)
+    else:
+        log.info("%s after %d steps", said, facts.steps)
     return facts
 
 
@@ -128,7 +136,7 @@ class _Learner:
         """Right and wrong answers in turn, to prompts drawn by seed."""
         items, rights = [], []
         for row in range(self._training.batch_size):
-            draw = stable_seed("judge", self._seed, step, row)
+            draw = stable_seed("judge_batch", self._seed, step, row)
             prompt, answer = self._prompts[draw % len(self._prompts)]
             rights.append(row % 2 == 0)
             items.append(_item(row, prompt, answer, answer if rights[-1] else self._wrong(draw, prompt, answer)))

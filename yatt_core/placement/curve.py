@@ -20,13 +20,17 @@ RELATIVE_SURPLUS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """judges: instances that judge from the start. power: rollout's share of the capacity falls as this power of the share of
-    samples that are still rolled out. level: whether stragglers move to emptier instances. back: whether behind the last
-    rollout all judge, and return to rollout for a further wave, or those that are left stay.
+    """judges: instances that judge from the start. onset: share of samples still rolled out below which rollout gives capacity
+    up. power: rollout's share of the capacity falls as this power of the share alive over the onset; 0: it keeps all.
+    backlog: batches of open judgements for each judge, or no more join: late judges then start with full batches; 0: they join
+    regardless. level: whether stragglers move to emptier instances. back: whether behind the last rollout all judge, and
+    return to rollout for a further wave, or those that are left stay.
     """
 
     judges: int
+    onset: float
     power: float
+    backlog: float
     level: bool = True
     back: bool = True
 
@@ -36,10 +40,10 @@ class Curve:
 
     def __init__(self, knobs: Knobs, roles: str, setting: Setting) -> None:
         self._knobs, self._roles = knobs, roles
-        self._total = sum(setting.speeds)
         self._rolling = sum(v for v, role in zip(setting.speeds, roles, strict=True) if role == ROLLOUT)
         self._rollouts, self._judgements = setting.rollout.max_concurrent, setting.judge.max_concurrent
-        self._unit, self._levels = setting.judgements, knobs.level and not setting.tool_tokens
+        self._unit, self._migrates = setting.judgements, setting.migrates
+        self._levels = knobs.level and setting.migrates and not setting.tool_tokens
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
         """What to do now."""
@@ -78,17 +82,32 @@ class Curve:
         """Slow and nearly empty instances go first; never the last one, nor more than the others can take in for."""
         if not pool.waiting(JUDGE):
             return []
-        target = self._rolling * (pool.unrolled / pool.submitted) ** self._knobs.power - 1e-9
-        capacity = sum(i.speed for i in rolling)
+        capacity, target = sum(i.speed for i in rolling), self._target(pool)
         held = sum(i.outstanding for i in rolling) + pool.waiting(ROLLOUT)
-        staying = len(rolling)
+        staying, wanted = len(rolling), self._wanted(pool)
         actions: list[Action] = []
         for i in sorted(rolling, key=lambda i: (i.speed, i.outstanding, i.index)):
             if staying == 1 or capacity - i.speed < target or (staying - 1) * self._rollouts < held:
                 break
+            if len(actions) >= wanted:
+                break
             staying, capacity = staying - 1, capacity - i.speed
-            actions.append(HandOver(i.index, JUDGE, True) if i.outstanding else Switch(i.index, JUDGE))
+            actions.append(HandOver(i.index, JUDGE, self._migrates) if i.outstanding else Switch(i.index, JUDGE))
         return actions
+
+    def _target(self, pool: PoolSeen) -> float:
+        """Capacity that rollout keeps at this share of samples alive."""
+        alive = min(1.0, pool.unrolled / pool.submitted / self._knobs.onset)
+        return self._rolling * math.pow(alive, self._knobs.power) - 1e-9
+
+    def _wanted(self, pool: PoolSeen) -> float:
+        """Judges that the open judgements would fill, beyond those that serve or are on their way."""
+        if not self._knobs.backlog:
+            return math.inf
+        serving = [i for i in pool.instances if i.role == JUDGE and i.ready]
+        coming = sum(JUDGE in (i.joining, i.leaving) for i in pool.instances)
+        judgements = pool.waiting(JUDGE) * self._unit + sum(i.outstanding for i in serving)
+        return judgements / (self._knobs.backlog * self._judgements) - len(serving) - coming
 
     def _level(self, pool: PoolSeen, rolling: list[InstanceSeen]) -> list[Action]:
         """Whoever has far more than its share gives its newest away, once nothing waits any more."""

@@ -29,7 +29,7 @@ class Spread:
         return math.exp(mu + self.sigma**2 / 2) * below + longest * (1.0 - _normal((limit - mu) / self.sigma))
 
     def __str__(self) -> str:
-        return f"{self.median:g}:{self.sigma:g}"
+        return f"{self.median:.4g}:{self.sigma:.2g}"
 
 
 def _normal(x: float) -> float:

@@ -7,12 +7,14 @@ Consumes the cards that ship with YATT and a file of one's own, and descriptions
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from yatt_core.errors import ConfigurationError
@@ -127,10 +129,6 @@ def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
                 f"this machine's {name} has no model card; describe the devices with --cluster, and theirs with --cards FILE"
             )
         return DescribedCluster(card_name=known, card=cards[known], devices_per_node=len(gpus), origin="this machine")
-    import os
-
-    import psutil
-
     cores = len(os.sched_getaffinity(0))
     share = psutil.virtual_memory().total / cores / GB
     core = cards[CORE].model_copy(update={"memory_gb": share})

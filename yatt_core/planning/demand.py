@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import (
     COLLECT,
     JUDGE,
@@ -23,16 +22,12 @@ from yatt_core.planning.account import (
 from yatt_core.planning.activations import MicroBatchShape, micro_batch_of
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
-from yatt_core.planning.roles import GenerationEngine, Roles, own_ranks, trainer_ranks
-from yatt_core.planning.rollout_memory import EngineMemory, torch_rollout, vllm_rollout
-from yatt_core.planning.shape import ModelShape
+from yatt_core.planning.generation import NOTHING, asked_of_judge, asked_of_policy, engine_memory, instances_on
+from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
+from yatt_core.planning.rollout_memory import EngineMemory
 from yatt_core.planning.training_memory import TrainerMemory, fsdp2_trainer, megatron_trainer, torch_trainer
-from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
-from yatt_core.spec.rollout import TorchRollout, VirtualRollout
-from yatt_core.spec.run import RunSpec
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
-
-NOTHING = Bytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +81,14 @@ def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> 
     batch = largest_micro_batch(roles, copies)
     trainer = _trainer(roles, batch, ranks, copies)
     others = _sleepers(roles, assumed)
-    rollout = _engine(roles, roles.rollout, roles.policy, cluster, assumed, others)
-    judge = None if roles.judge is None else _judge(roles, cluster, assumed, others)
+    rollout = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
+    judge = None
     instances = instances_on(cluster.devices, rollout.devices, roles.rollout, "rollout.engine")
     judge_instances = 0
-    if roles.judge is not None and judge is not None:
-        judge_instances = instances_on(
-            cluster.devices, judge.devices, roles.judge.engine, f"{roles.judge.place}.engine"
-        )
+    if roles.judge is not None:
+        asked, engine = asked_of_judge(roles, roles.judge), roles.judge.engine
+        judge = engine_memory(engine, roles.judge.shape, asked, cluster, assumed, others)
+        judge_instances = instances_on(cluster.devices, judge.devices, engine, f"{roles.judge.place}.engine")
     stages = [stage for stage in STAGES if stage != JUDGE or judge is not None]
     rows = [
         _engine_row("rollout", COLLECT, rollout, assumed, -(-instances * rollout.devices // cluster.devices)),
@@ -111,67 +106,6 @@ def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
     budget = getattr(roles.trainer, "micro_batch_tokens", lengths.longest_prompt + lengths.longest_response)
     prompt = min(lengths.longest_prompt, round(lengths.prompt.median))
     return micro_batch_of(budget, samples, prompt, lengths.longest_response)
-
-
-def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:
-    """Engines of so many devices each. Raises `ConfigurationError` that begins with the key."""
-    if not isinstance(engine, VllmRollout):
-        return engine.instances
-    room = devices // each
-    if not room:
-        raise ConfigurationError(f"{key}.tensor_parallel_size: an engine needs {each} devices, there are {devices}")
-    if engine.instances > room:
-        raise ConfigurationError(
-            f"{key}.instances: {engine.instances} engines of {each} devices need {engine.instances * each}, there are {devices}; "
-            f"right would be at most {room}, or 0 for as many as there is room for"
-        )
-    return engine.instances or room
-
-
-def _engine(
-    roles: Roles,
-    engine: GenerationEngine,
-    shape: ModelShape,
-    cluster: DescribedCluster,
-    assumed: Assumptions,
-    others: int,
-) -> EngineMemory:
-    lengths, rollout = roles.lengths, roles.spec.rollout
-    match engine:
-        case VllmRollout():
-            longest = lengths.longest_prompt + lengths.longest_response
-            mean = lengths.mean_prompt + lengths.mean_response
-            return vllm_rollout(engine, shape, cluster.card.memory, assumed.engine_runtime, others, longest, mean)
-        case TorchRollout():
-            return torch_rollout(
-                engine, shape, _decode_batch(roles.spec), rollout.samples_per_prompt,
-                lengths.longest_prompt, lengths.longest_response, rollout.top_p,
-            )  # fmt: skip
-        case VirtualRollout():
-            return EngineMemory(1, NOTHING, NOTHING, 0, rollout.batch_samples, False, 0.0)
-
-
-def _decode_batch(spec: RunSpec) -> int:
-    """Responses of the largest decode batch: of a shard, or of an evaluation."""
-    shard = -(-spec.data.prompts_per_iteration // spec.shards) * spec.rollout.samples_per_prompt
-    return min(spec.rollout.batch_samples, max(shard, spec.data.held_out))
-
-
-def _judge(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, others: int) -> EngineMemory:
-    judge, lengths = roles.judge, roles.lengths
-    assert judge is not None
-    longest = lengths.longest_prompt + lengths.longest_response + judge.template_tokens + judge.max_new_tokens
-    mean = lengths.mean_prompt + lengths.mean_response + judge.template_tokens + lengths.mean_judgement
-    match judge.engine:
-        case VllmRollout():
-            return vllm_rollout(
-                judge.engine, judge.shape, cluster.card.memory, assumed.engine_runtime, others, longest, mean
-            )
-        case TorchRollout():
-            batch, read = _decode_batch(roles.spec) * judge.judgements, longest - judge.max_new_tokens
-            return torch_rollout(judge.engine, judge.shape, batch, judge.judgements, read, judge.max_new_tokens, 1.0)
-        case VirtualRollout():
-            return EngineMemory(1, NOTHING, NOTHING, 0, roles.spec.rollout.batch_samples, False, 0.0)
 
 
 def _sleepers(roles: Roles, assumed: Assumptions) -> int:

@@ -1,11 +1,12 @@
 """Constants of the cost model from a run that was recorded: what its engines and its trainer really took.
 
-Consumes the work and the seconds of decode batches and of iterations; produces `Fitted`, which stands in for the cards'
-constants. The seconds of a decode batch hold its prefill too, so that prefill is no constant of its own then.
+Consumes the work, the seconds and the lengths of decode batches and of iterations; produces `Fitted`, which stands in for the
+cards' constants. The seconds of a decode batch hold its prefill too, so that prefill is no constant of its own then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, pstdev
@@ -14,6 +15,7 @@ from yatt_core.placement.actions import ROLLOUT
 from yatt_core.placement.fitting import fitted
 from yatt_core.placement.seen import IterationTelemetry, Setting, Usage
 from yatt_core.placement.workload import EngineConstants, SwitchCosts
+from yatt_core.planning.assumptions import Spread
 from yatt_core.planning.times import TrainingTimes
 
 LEAST_SPREAD = 0.05
@@ -23,22 +25,31 @@ LEAST_BATCHES, LEAST_ITERATIONS = 8, 3
 
 @dataclass(frozen=True, slots=True)
 class BatchWork:
-    """A shard's decode batches: steps, steps times sequences, steps times tokens of context; seconds that they took."""
+    """A shard's decode batches: steps, steps times sequences, steps times tokens of context; seconds that they took.
+
+    prompts, responses: lengths of its samples, in tokens.
+    """
 
     steps: int
     sequence_steps: int
     context_steps: int
     seconds: float
+    prompts: tuple[int, ...]
+    responses: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
-    """tokens: of prompts and responses learnt from. Seconds: of prepare and learn, of sync, of a checkpoint if one was taken."""
+    """tokens: of prompts and responses learnt from. Seconds: of prepare and learn, of sync, of a checkpoint if one was taken.
+
+    rest: seconds in which neither engines nor trainer worked: the flow's own, and the controllers'.
+    """
 
     tokens: float
     learning: float
     sync: float
     checkpoint: float | None
+    rest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class Fitted:
     token_device_s: float | None
     sync_s: float
     snapshot_s: float | None
+    prompt: Spread | None
+    response: Spread | None
     told: tuple[str, ...]
 
     def rollout_constants(self, cards: EngineConstants) -> EngineConstants:
@@ -71,6 +84,8 @@ def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTi
     """From what was recorded of a run. ranks: of its trainer, each a device."""
     told = []
     engine = None
+    prompt = spread_of([length for batch in batches for length in batch.prompts])
+    response = spread_of([length for batch in batches for length in batch.responses])
     if len(batches) >= LEAST_BATCHES:
         engine = _engine(batches)
         told.append(
@@ -85,21 +100,32 @@ def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTi
         told.append(
             f"{run} has {len(iterations)} iterations, {LEAST_ITERATIONS} are needed: training is as the cards say"
         )
-        return Fitted(engine, 0.0, None, 0.0, None, tuple(told))
+        return Fitted(engine, 0.0, None, 0.0, None, prompt, response, tuple(told))
+    rest = median(row.rest for row in iterations)
     fixed, each = _line([(row.tokens, row.learning) for row in iterations])
     checkpoints = [row.checkpoint for row in iterations if row.checkpoint is not None]
     told.append(
         f"from {run}: an update takes {fixed:.3g} s and {each * ranks:.3g} device seconds a token, new weights "
-        f"{median(row.sync for row in iterations):.3g} s on their way (fitted to {len(iterations)} iterations)"
+        f"{median(row.sync for row in iterations):.3g} s on their way, all else of an iteration {rest:.3g} s (fitted to "
+        f"{len(iterations)} iterations)"
     )
     return Fitted(
         engine,
-        fixed,
+        fixed + rest,
         each * ranks,
         median(row.sync for row in iterations),
         median(checkpoints) if checkpoints else None,
+        prompt,
+        response,
         tuple(told),
     )
+
+
+def spread_of(lengths: Sequence[int]) -> Spread | None:
+    """The log-normal with their median and the deviation of their logarithms."""
+    if not lengths:
+        return None
+    return Spread(float(median(lengths)), pstdev(math.log(max(1, length)) for length in lengths))
 
 
 def _engine(batches: Sequence[BatchWork]) -> EngineConstants:

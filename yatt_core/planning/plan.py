@@ -152,14 +152,14 @@ def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitt
     )
     if roles.judge is not None:
         yield f"judgements of {lengths.judge} tokens (--judge-tokens), {roles.judge.template_tokens} tokens of template"
-    if roles.policy.vocabulary_assumed:
+    if roles.policy.vocabulary_assumed and not roles.spec.virtual:
         yield f"a vocabulary of {roles.policy.vocabulary} tokens: the run trains its tokenizer on its prompts"
     if fitted is None:
         yield (
             f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu), "
             f"prefill at {assumed.prefill_mfu:.0%}, decoding at {assumed.bandwidth_share:.0%} of its bandwidth"
         )
-    if demand_sleeps(roles):
+    if _sleeps(roles):
         yield (
             f"roles that are not at work sleep in host memory ({cluster.host_memory / GIB:.0f} GiB a node) and leave "
             f"{assumed.asleep_runtime / GIB:g} GiB on a device; a process at work takes {assumed.engine_runtime / GIB:g} GiB "
@@ -170,6 +170,6 @@ def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitt
     yield f"{assumed.between_failures_s / HOUR:g} hours between failures that lose the trainer's tensors"
 
 
-def demand_sleeps(roles: Roles) -> bool:
+def _sleeps(roles: Roles) -> bool:
     """Whether roles leave the device while others work."""
     return isinstance(roles.rollout, VllmRollout) or roles.trainer.kind in ("megatron", "fsdp2")

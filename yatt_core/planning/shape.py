@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -165,8 +165,6 @@ def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
     """The shape with the parameters that a folder's weights have besides the text model's, where there are weights."""
     if not any(folder.glob("*.safetensors")):
         return shape
-    from dataclasses import replace
-
     from yatt_core.data.model_folder import count_parameters
 
     return replace(shape, tower=max(0, count_parameters(folder) - shape.parameters))

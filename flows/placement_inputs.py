@@ -1,0 +1,76 @@
+"""What a placement decision is made from, and where an iteration's work is kept for the decisions to come.
+
+Consumes the ledger and the files of a run; produces inputs that a policy plans with: now, ahead, or again from the record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from db.commit import CommitRow
+from db.ledger import Ledger
+from db.records import DecisionRow
+from flows.placement_work import load_work, work_file
+from yatt_core.errors import DataError
+from yatt_core.placement.records import setting_from_json, setting_to_json
+from yatt_core.placement.registry import find_policy
+from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan, Setting
+from yatt_core.spec.placement import PlacementSpec
+
+log = logging.getLogger("yatt_core.flow")
+
+REMEMBERED = 4
+"""Iterations whose work a policy is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a decision is made from. past: the newest iterations, the latest last. names: of these, with the files' digests."""
+
+    setting: Setting
+    past: tuple[IterationTelemetry, ...]
+    names: tuple[Mapping[str, Any], ...]
+    state: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """As the ledger keeps it; the past by name."""
+        return {"setting": setting_to_json(self.setting), "past": list(self.names), "state": dict(self.state)}
+
+    def plan(self, policy: PlacementPolicy) -> Plan:
+        """What a policy makes of it."""
+        return policy.plan(self.setting, self.past, dict(self.state))
+
+    def after(self, telemetry: IterationTelemetry, name: Mapping[str, Any], state: Mapping[str, Any]) -> Inputs:
+        """Of the decision behind this one. telemetry, name: of the iteration between. state: what its decision remembers."""
+        past, names = (*self.past, telemetry)[-REMEMBERED:], (*self.names, name)[-REMEMBERED:]
+        return Inputs(self.setting, past, names, state)
+
+
+def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[IterationTelemetry, str] | None:
+    """The work of a committed iteration, and its file's digest; none where there is no file, or another than was recorded."""
+    decisions = ledger.records.decisions(commit.run, commit.branch, commit.iteration)
+    outcome = decisions[-1].outcome if decisions else None
+    sha256 = None if outcome is None else outcome.get("work_sha256")
+    if sha256 is None:
+        return None
+    try:
+        work = load_work(work_file(run_folder, commit.branch, commit.iteration), sha256)
+    except DataError as error:
+        log.warning("iteration %d: the placement is planned without its work: %s", commit.iteration, error)
+        return None
+    return work.telemetry, str(sha256)
+
+
+def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
+    """What a recorded decision was made from. past: the work that it names."""
+    return Inputs(setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"]))
+
+
+def policy_of(row: DecisionRow) -> PlacementPolicy:
+    """The policy that made a recorded decision. Raises `ConfigurationError` where it is not installed any more."""
+    policy = row.inputs["policy"]
+    return find_policy(PlacementSpec.model_validate(policy["placement"]), bool(policy["constants_known"]))

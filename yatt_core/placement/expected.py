@@ -1,0 +1,167 @@
+"""The work that the next iteration may bring: worlds to replay candidates on, made of the last iterations' telemetry.
+
+Consumes telemetry; produces waves of samples. Iterations of another load than the newest are left out, a steady growth of
+lengths is carried on, and where few iterations are left, groups drawn anew from them stand for more. Without telemetry
+the worlds are assumed ones, short and long, lightly and heavily judged. No random draw depends on anything but its number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.placement.seen import IterationTelemetry, Setting
+from yatt_core.placement.work import SampleWork, WaveWork, split_turns
+
+LOOKS_BACK = 4
+"""Iterations whose telemetry matters; no more need to be kept."""
+LEAST_FOR_A_LINE = 3
+SURE, STRAYED = 3.0, 3.0
+"""Standard errors from which on a slope counts, and from which on an iteration is of another load."""
+LEAST_FACTOR, MOST_FACTOR = 0.5, 8.0
+
+ASSUMED_MEDIANS = ((800.0, 400.0), (2500.0, 100.0), (800.0, 100.0), (2500.0, 400.0))
+"""Tokens of responses and judgements."""
+ASSUMED_PROMPT, ASSUMED_GROUP, ASSUMED_TURNS, ASSUMED_WAIT_S = 300, 16, 4, 2.0
+ASSUMED_SIGMA, ASSUMED_RHO, ASSUMED_JUDGE_SIGMA = 0.6, 0.4, 0.4
+
+Lengths = Callable[[SampleWork], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of an iteration's responses or judgements: geometric mean in tokens, and its standard error, groups independent."""
+
+    tokens: float
+    error: float
+
+
+def expected_work(setting: Setting, past: Sequence[IterationTelemetry], step: int = 1) -> list[list[WaveWork]]:
+    """Worlds like the iteration to come, the likeliest first, of every step-th group."""
+    if not past:
+        groups = math.ceil(setting.prompts / step)
+        return [assumed_work(setting, groups, response, judgement) for response, judgement in ASSUMED_MEDIANS]
+    recent = past[-LOOKS_BACK:]
+    responses = likened([size_of(iteration, lambda sample: sample.response) for iteration in recent])
+    judgements = likened([size_of(iteration, lambda sample: sum(sample.judge)) for iteration in recent])
+    worlds = [
+        scaled([thinned(wave, step) for wave in iteration.waves], response, judgement)
+        for iteration, response, judgement in zip(recent[::-1], responses, judgements, strict=False)
+    ]
+    drawn = [drawn_anew(worlds[number % len(worlds)], number) for number in range(LOOKS_BACK - len(worlds))]
+    return worlds + drawn
+
+
+def size_of(iteration: IterationTelemetry, tokens: Lengths) -> Size:
+    """How long an iteration's responses or judgements were."""
+    groups: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for number, wave in enumerate(iteration.waves):
+        for sample in wave.samples:
+            groups[number, sample.group].append(math.log(tokens(sample)))
+    means = np.array([sum(logs) / len(logs) for logs in groups.values()])
+    mean = math.exp(float(means.mean()))
+    error = mean * float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else mean
+    return Size(mean, error)
+
+
+def likened(sizes: Sequence[Size]) -> list[float]:
+    """Factors, newest first, that make the last iterations like the next one; only of those of the newest one's load.
+
+    The longest run of iterations up to the newest is taken that lies on a line within the errors; a slope beyond doubt is
+    carried on.
+    """
+    for count in range(len(sizes), 1, -1):
+        last = sizes[-count:]
+        tokens, error = np.array([size.tokens for size in last]), max(size.error for size in last)
+        number = np.arange(count) - (count - 1) / 2
+        slope = float(number @ tokens / (number @ number))
+        growing = abs(slope) > SURE * error / math.sqrt(float(number @ number))
+        if growing and count < LEAST_FOR_A_LINE:
+            continue
+        line = tokens.mean() + (slope * number if growing else 0.0)
+        if np.abs(tokens - line).max() <= STRAYED * error:
+            if not growing:
+                return [1.0] * count
+            expected = float(tokens.mean()) + slope * (count + 1) / 2
+            return [min(MOST_FACTOR, max(LEAST_FACTOR, expected / size)) for size in tokens[::-1].tolist()]
+    return [1.0]
+
+
+def scaled(waves: Sequence[WaveWork], response: float, judgement: float) -> list[WaveWork]:
+    """The waves with longer or shorter responses and judgements."""
+    if response == judgement == 1.0:
+        return list(waves)
+    samples = [sample for wave in waves for sample in wave.samples]
+    longest = limit_of([sample.response for sample in samples])
+    most = limit_of([tokens for sample in samples for tokens in sample.judge])
+
+    def longer(sample: SampleWork) -> SampleWork:
+        factor = min(response, longest / sample.response)
+        judge = tuple(max(1, round(min(tokens * judgement, most))) for tokens in sample.judge)
+        return replace(sample, turns=tuple(max(1, round(tokens * factor)) for tokens in sample.turns), judge=judge)
+
+    return [replace(wave, samples=tuple(longer(sample) for sample in wave.samples)) for wave in waves]
+
+
+def limit_of(tokens: Sequence[int]) -> float:
+    """Where lengths are cut off: the greatest one, if several have it."""
+    greatest = max(tokens)
+    return greatest if tokens.count(greatest) > 1 else math.inf
+
+
+def drawn_anew(waves: Sequence[WaveWork], seed: int) -> list[WaveWork]:
+    """As many groups of each wave, drawn from it with replacement."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    drawn: list[WaveWork] = []
+    for wave in waves:
+        groups: dict[int, list[SampleWork]] = defaultdict(list)
+        for sample in wave.samples:
+            groups[sample.group].append(sample)
+        known = list(groups.values())
+        picks = rng.integers(0, len(known), len(known)).tolist()
+        samples = tuple(replace(s, group=group) for group, pick in enumerate(picks) for s in known[pick])
+        drawn.append(WaveWork(samples, tuple(wave.valid[pick] for pick in picks)))
+    return drawn
+
+
+def thinned(wave: WaveWork, step: int) -> WaveWork:
+    """Every step-th group."""
+    if step == 1:
+        return wave
+    samples = tuple(sample for sample in wave.samples if sample.group % step == 0)
+    return WaveWork(samples, wave.valid[::step])
+
+
+# -- before anything is known --------------------------------------------------------------------------------------------
+
+
+def assumed_work(setting: Setting, groups: int, response: float, judgement: float) -> list[WaveWork]:
+    """Work of log-normal lengths of these medians; with tool calls where the setting has any."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    shape = (groups, ASSUMED_GROUP)
+    shared, own = rng.standard_normal((groups, 1)), rng.standard_normal(shape)
+    x = math.sqrt(ASSUMED_RHO) * shared + math.sqrt(1.0 - ASSUMED_RHO) * own
+    responses = _lengths(response, ASSUMED_SIGMA, x)
+    judge = _lengths(judgement, ASSUMED_JUDGE_SIGMA, rng.standard_normal((*shape, setting.judgements)))
+    turns = rng.integers(1, (ASSUMED_TURNS if setting.tool_tokens else 1) + 1, shape)
+    waits = ASSUMED_WAIT_S * rng.standard_exponential((*shape, ASSUMED_TURNS))
+    samples = tuple(
+        SampleWork(
+            group, sample == 0, ASSUMED_PROMPT,
+            split_turns(int(responses[group, sample]), int(turns[group, sample])),
+            tuple(waits[group, sample].tolist()[: turns[group, sample] - 1]),
+            tuple(judge[group, sample].tolist()),
+        )
+        for group in range(groups)
+        for sample in range(ASSUMED_GROUP)
+    )  # fmt: skip
+    return [WaveWork(samples, (True,) * groups)]
+
+
+def _lengths(median: float, sigma: float, x: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    return np.maximum(16, median * np.exp(sigma * x)).astype(np.int64)

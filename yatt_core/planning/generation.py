@@ -1,0 +1,93 @@
+"""What rollout engines and judges are asked for in an iteration, and what that makes of their memory on a cluster.
+
+Consumes roles and cluster; produces `EngineMemory` of either, and how many engines the devices hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning.account import Bytes
+from yatt_core.planning.assumptions import Assumptions
+from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.roles import GenerationEngine, JudgeRole, Roles
+from yatt_core.planning.rollout_memory import EngineMemory, torch_rollout, vllm_rollout
+from yatt_core.planning.shape import ModelShape
+from yatt_core.spec.accelerated import VllmRollout
+from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.run import RunSpec
+
+NOTHING = Bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Of an engine, in tokens. read, written: at most. mean: of both together.
+
+    batch, group: sequences in a decode batch, and of a prompt.
+    """
+
+    read: int
+    written: int
+    mean: float
+    batch: int
+    group: int
+    top_p: float
+
+
+def engine_memory(
+    engine: GenerationEngine,
+    shape: ModelShape,
+    asked: Asked,
+    cluster: DescribedCluster,
+    assumed: Assumptions,
+    others: int,
+) -> EngineMemory:
+    """others: bytes of sleeping processes beside it."""
+    match engine:
+        case VllmRollout():
+            longest, runtime = asked.read + asked.written, assumed.engine_runtime
+            return vllm_rollout(engine, shape, cluster.card.memory, runtime, others, longest, asked.mean)
+        case TorchRollout():
+            return torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.top_p)
+        case VirtualRollout():
+            return EngineMemory(1, NOTHING, NOTHING, 0, asked.batch, False, 0.0)
+
+
+def asked_of_policy(roles: Roles) -> Asked:
+    """It answers each prompt several times."""
+    lengths, rollout = roles.lengths, roles.spec.rollout
+    mean = lengths.mean_prompt + lengths.mean_response
+    batch, group = _decode_batch(roles.spec), rollout.samples_per_prompt
+    return Asked(lengths.longest_prompt, lengths.longest_response, mean, batch, group, rollout.top_p)
+
+
+def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
+    """It reads prompt and response in its template, and the judgements of a response share what was read."""
+    lengths = roles.lengths
+    read = lengths.longest_prompt + lengths.longest_response + judge.template_tokens
+    mean = lengths.mean_prompt + lengths.mean_response + judge.template_tokens + lengths.mean_judgement
+    batch = _decode_batch(roles.spec) * judge.judgements
+    return Asked(read, judge.max_new_tokens, mean, batch, judge.judgements, 1.0)
+
+
+def _decode_batch(spec: RunSpec) -> int:
+    """Responses of the largest decode batch: of a shard, or of an evaluation."""
+    shard = -(-spec.data.prompts_per_iteration // spec.shards) * spec.rollout.samples_per_prompt
+    return min(spec.rollout.batch_samples, max(shard, spec.data.held_out))
+
+
+def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:
+    """Engines of so many devices each. Raises `ConfigurationError` that begins with the key."""
+    if not isinstance(engine, VllmRollout):
+        return engine.instances
+    room = devices // each
+    if not room:
+        raise ConfigurationError(f"{key}.tensor_parallel_size: an engine needs {each} devices, there are {devices}")
+    if engine.instances > room:
+        raise ConfigurationError(
+            f"{key}.instances: {engine.instances} engines of {each} devices need {engine.instances * each}, there are {devices}; "
+            f"right would be at most {room}, or 0 for as many as there is room for"
+        )
+    return engine.instances or room
