@@ -136,10 +136,10 @@ def test_replay_names_what_differs_and_fails(yatt: Yatt, home: Home, run: str) -
     rewrite(home, run, 4, "inputs", lambda inputs: inputs["setting"]["switch"].update(role_s=90.0))
     answer = yatt("placement", "replay", run)
     assert (answer.code, answer.err) == (1, "not as recorded: 2, 4\n")
-    assert "iteration 2: roles: recorded RJJJ, now RRRR" in answer.out and "iteration 4: " in answer.out
-    found = yatt("placement", "replay", run, "-o", "json")
-    assert (found.code, found.document["differing"]) == (1, [2, 4])
-    assert yatt("placement", "replay", run, "--policy", "dynamic").code == 1
+    assert re.search(r"iteration 2: roles: recorded RJJJ, now [RJ]{4}\n", answer.out) and "iteration 4: " in answer.out
+    found = yatt("placement", "replay", run, "--iterations", "2", "-o", "json")
+    assert (found.code, found.document["differing"]) == (1, [2])
+    assert yatt("placement", "replay", run, "--iterations", "2", "--policy", "dynamic").code == 1
 
 
 def test_replay_fails_where_inputs_are_lost(yatt: Yatt, home: Home, run: str) -> None:
@@ -192,14 +192,16 @@ def test_the_gantt_as_text_has_every_instance(yatt: Yatt, run: str) -> None:
     refused(yatt("placement", "gantt", run, "5"), "it is still under way")
 
 
-@pytest.mark.parametrize("command", [("gantt", "3"), ("replay", "--policy", "colocate")], ids=["gantt", "comparison"])
+@pytest.mark.parametrize(
+    "command", [("gantt", "3"), ("replay", "--iterations", "1", "--policy", "colocate")], ids=["gantt", "comparison"]
+)
 def test_pictures_are_drawn_to_files(yatt: Yatt, tmp_path: Path, run: str, command: tuple[str, ...]) -> None:
     page, image = tmp_path / "drawn.html", tmp_path / "drawn.PNG"
     for path in (page, image):
         answer = yatt("placement", command[0], run, *command[1:], "--out", str(path))
         assert answer.code == 0 and f"drawn: {path}" in answer.err
     assert image.read_bytes().startswith(b"\x89PNG")
-    assert Page(page.read_text(encoding="utf-8")).items > 3
+    assert Page(page.read_text(encoding="utf-8")).items == (4 if command[0] == "gantt" else 1)
 
 
 def test_without_matplotlib_a_png_is_refused_and_a_page_is_not(

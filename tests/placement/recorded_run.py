@@ -17,7 +17,6 @@ from db.holder import this_process
 from db.ledger import Ledger
 from db.records import DecisionRow
 from flows.foresight import Foresight
-from flows.foresight import Foresight
 from flows.home import Home
 from flows.placement import decide
 from flows.placement_work import RecordedWork, work_file, write_work
