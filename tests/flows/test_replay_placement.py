@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
+from db.runs import Parent
 from flows.home import Home
 from flows.placement_record import PlacementRecord
 from flows.placement_work import work_file
@@ -133,6 +134,17 @@ def test_lost_inputs_and_lost_work_are_said_and_left_out(home: Home, dynamic: st
     assert [(row.other_s is None, bool(row.why)) for row in found.rows] == [(False, False)] * 4 + [(True, True)] * 3
     assert found.rows[4].start == "RRRR" and found.rows[5].start is None
     assert found.iterations == 4
+
+
+def test_a_fork_replays_what_it_inherited(home: Home, dynamic: str) -> None:
+    spec = judged_spec(*MODES["dynamic"])
+    with Ledger.open(home.ledger) as ledger:
+        parent = Parent(dynamic, 0, 3)
+        fork = ledger.runs.create("fork", spec.model_dump(mode="json"), spec.digest, 9, parent=parent).id
+    rows = replayed(home, fork)
+    assert [(row.iteration, row.same) for row in rows] == [(1, True), (2, True), (3, True)]
+    with recorded(home, fork) as record:
+        assert record.at(3).run == dynamic and record.at(3).work is not None
 
 
 def test_constants_that_engines_do_not_tell_come_from_the_telemetry(home: Home) -> None:
