@@ -34,14 +34,13 @@ JUDGE_SHARE, SIGMA = 0.25, 0.4
 
 @dataclass(slots=True)
 class Outcome:
-    """A workload's collect seconds by iteration. splits: totals by number of judging instances."""
+    """A workload's collect seconds by iteration. splits: by number of judging instances."""
 
     name: str
     steady: bool
     counted: bool
     colocate: list[float]
-    splits: dict[int, float]
-    best: list[float]
+    splits: dict[int, list[float]]
     bound: list[float]
     dynamic: list[float]
     fitted: list[float]
@@ -49,7 +48,18 @@ class Outcome:
     changed_starts: int
     plan_cpu_s: float
     tick_cpu_s: float
+    golden: Mapping[str, Any] | None
     log: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def best_judges(self) -> int:
+        """Judging instances of the best split in hindsight."""
+        return min(self.splits, key=lambda f: (sum(self.splits[f]), f))
+
+    @property
+    def best(self) -> list[float]:
+        """The best split in hindsight."""
+        return self.splits[self.best_judges]
 
     @property
     def ratio_to_split(self) -> float:
@@ -78,14 +88,17 @@ def run_workload(path: Path) -> Outcome:
     """Everything about one workload."""
     workload = read_workload(path)
     setting, iterations = setting_of(workload), draw_iterations(workload)
-    splits: dict[int, Campaign] = {}
+    splits: dict[int, list[float]] = {}
 
     def total(judges: int) -> float:
         if judges not in splits:
-            splits[judges] = run_campaign(workload, SplitPool(judges))
-        return sum(splits[judges].collect_s)
+            splits[judges] = run_campaign(workload, SplitPool(judges)).collect_s
+        return sum(splits[judges])
 
-    best = best_split(total, len(setting.speeds))
+    best_split(total, len(setting.speeds))
+    golden = golden_of(workload)
+    for judges in golden["splits"] if golden else ():
+        total(int(judges))
     colocate = run_campaign(workload, ColocatePool())
     log: list[dict[str, Any]] = []
     dynamic = run_campaign(workload, Dynamic(), log=log.append)
@@ -94,8 +107,7 @@ def run_workload(path: Path) -> Outcome:
         steady=workload.steady,
         counted=judge_share(colocate) >= JUDGE_SHARE and spread(workload) >= SIGMA,
         colocate=colocate.collect_s,
-        splits={f: sum(campaign.collect_s) for f, campaign in sorted(splits.items())},
-        best=splits[best].collect_s,
+        splits=dict(sorted(splits.items())),
         bound=[sum(wave_lower_bound(setting, wave) for wave in waves) for waves in iterations],
         dynamic=dynamic.collect_s,
         fitted=run_campaign(workload, Dynamic(fit=True)).collect_s,
@@ -103,6 +115,7 @@ def run_workload(path: Path) -> Outcome:
         changed_starts=changed_starts(dynamic),
         plan_cpu_s=max(dynamic.plan_cpu_s),
         tick_cpu_s=dynamic.tick_cpu_s,
+        golden=golden,
         log=log,
     )
 
@@ -143,12 +156,12 @@ def decide_at(path: Path, times: int) -> float:
 # -- figures -------------------------------------------------------------------------------------------------------------
 
 
-def figures_of(outcomes: Sequence[Outcome], golden: Mapping[str, Any]) -> dict[str, float | None]:
+def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
     """The figures that follow from the outcomes; none where a key has no meaning for them."""
     named = {outcome.name: outcome for outcome in outcomes}
     ratios = [outcome.ratio_to_split for outcome in outcomes]
     counted = [1.0 - sum(o.dynamic) / sum(o.colocate) for o in outcomes if o.counted]
-    gaps = [gap for outcome in outcomes if outcome.name in golden for gap in golden_gaps(outcome, golden[outcome.name])]
+    gaps = [gap for outcome in outcomes if outcome.golden for gap in golden_gaps(outcome, outcome.golden)]
     return {
         "golden_gap_max": max(gaps, default=None),
         "worst_ratio_to_best_split": max(ratios),
@@ -170,12 +183,19 @@ def figures_of(outcomes: Sequence[Outcome], golden: Mapping[str, Any]) -> dict[s
     }
 
 
+def golden_of(workload: Workload) -> Mapping[str, Any] | None:
+    """The golden figures of a described workload; none of another one, even of the same name."""
+    if all(read_workload(path) != workload for path in FOLDER.glob("*.yaml")):
+        return None
+    golden: Mapping[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))[workload.name]
+    return golden
+
+
 def golden_gaps(outcome: Outcome, golden: Mapping[str, Any]) -> Iterator[float]:
-    """Relative distances to the golden figures: colocate and best split by iteration, other splits by their totals."""
+    """Relative distances to the golden figures: colocate and the golden best split by iteration, all splits by their totals."""
     yield from _gaps(outcome.colocate, golden["colocate"]["per_iteration"])
-    yield from _gaps(outcome.best, golden["best_split"]["per_iteration"])
-    shared = [f for f in outcome.splits if str(f) in golden["splits"]]
-    yield from _gaps([outcome.splits[f] for f in shared], [golden["splits"][str(f)] for f in shared])
+    yield from _gaps(outcome.splits[golden["best_split"]["f"]], golden["best_split"]["per_iteration"])
+    yield from _gaps([sum(outcome.splits[int(f)]) for f in golden["splits"]], list(golden["splits"].values()))
 
 
 def _gaps(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
@@ -185,7 +205,7 @@ def _gaps(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
 def rows_of(outcome: Outcome) -> list[dict[str, Any]]:
     """A row per policy."""
     policies = {
-        "colocate": outcome.colocate, f"split({min(outcome.splits, key=outcome.splits.__getitem__)})": outcome.best,
+        "colocate": outcome.colocate, f"split({outcome.best_judges})": outcome.best,
         "dynamic": outcome.dynamic, "dynamic, fitted": outcome.fitted, "lower bound": outcome.bound,
     }  # fmt: skip
     return [
@@ -202,13 +222,12 @@ def main() -> None:
     options: argparse.Namespace = parser.parse_args()
     before = load_average()
     paths: list[Path] = options.workload or sorted(FOLDER.glob("*.yaml"))
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     outcomes: list[Outcome] = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for outcome in pool.map(run_workload, paths):
             progress(f"{outcome.name}: {outcome.ratio_to_split:.3f} of the best split")
             outcomes.append(outcome)
-    figures = figures_of(outcomes, golden)
+    figures = figures_of(outcomes)
     figures["decide_cpu_s_16384"] = None if options.workload else decide_at(FOLDER / "w11_large_512.yaml", 32)
     if options.log is not None:
         with options.log.open("w", encoding="utf-8") as file:

@@ -67,8 +67,8 @@ def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
 @phase
 def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
     """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
-    decision, conduct = decide(segment, iteration, state.placement)
     drop_usage(segment)
+    decision, conduct = decide(segment, iteration, state.placement)
     segment.fleet.place(str(decision.decision["start"]), conduct)
     return decision
 

@@ -92,16 +92,18 @@ def drop_usage(segment: Segment) -> None:
     """What the devices did before an iteration, such as an evaluation, is none of its work."""
     if device_judges(segment.spec):
         segment.fleet.usage()
+    segment.usage = ()
 
 
 def note_work(segment: Segment, iteration: int, decision: DecisionRow, experience: Experience) -> None:
     """Keeps what collecting took, and begins to plan the next iteration with it."""
     if not device_judges(segment.spec):
         return
+    # Of all attempts at it: what a failed one did was work too.
+    segment.usage += segment.fleet.usage()
     report = segment.fleet.placement_report()
     telemetry = IterationTelemetry(
-        str(decision.decision["start"]), _waves_of(segment, experience), segment.fleet.usage(), report.collect_s,
-        report.judging_s,
+        str(decision.decision["start"]), _waves_of(segment, experience), segment.usage, report.collect_s, report.judging_s,
     )  # fmt: skip
     work = RecordedWork(telemetry, report.actions)
     path = work_file(segment.folder, segment.branch, iteration)

@@ -39,6 +39,7 @@ from yatt_core.controllers.pool import constants_known
 from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
 from yatt_core.placement.registry import find_policy
+from yatt_core.placement.seen import Usage
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -95,6 +96,7 @@ class Segment:
         self.deadlines = PhaseDeadlines(ledger, run, spec.recovery)
         self.seconds: dict[str, float] = {}
         self.gauges: dict[str, float] = {}
+        self.usage: tuple[Usage, ...] = ()
         self.last_seconds: Mapping[str, float] = {}
         self.outcome: Outcome | None = None
         self.failure: BaseException | None = None

@@ -64,7 +64,7 @@ class Corruption:
         return "".join(text)
 
     def _crossed(self, random: Random, answer: str, _prompt: str) -> str:
-        """Place by place the answer's character, or that of the answer to another prompt: what looks likely, and is half right."""
+        """Place by place the answer's character, or that of the answer to another prompt: it looks likely, and is half right."""
         other, share = self._pick(random, self._answers), random.random()
         length = len(answer) if self._below(random, 4) else len(other)
         return "".join(

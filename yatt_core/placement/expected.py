@@ -137,7 +137,18 @@ def thinned(wave: WaveWork, step: int) -> WaveWork:
     return WaveWork(samples, wave.valid[::step])
 
 
+def sequences_of(iteration: IterationTelemetry) -> int:
+    """Turns and judgements of an iteration."""
+    return sum(len(sample.turns) + len(sample.judge) for wave in iteration.waves for sample in wave.samples)
+
+
 # -- before anything is known --------------------------------------------------------------------------------------------
+
+
+def assumed_sequences(setting: Setting) -> int:
+    """Turns and judgements of the work that is assumed, about."""
+    turns = (1 + ASSUMED_TURNS) // 2 if setting.tool_tokens else 1
+    return setting.prompts * ASSUMED_GROUP * (turns + setting.judgements)
 
 
 def assumed_work(setting: Setting, groups: int, response: float, judgement: float) -> list[WaveWork]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.campaign import collect
 from yatt_core.placement.curve import Curve, Knobs
-from yatt_core.placement.expected import ASSUMED_GROUP, expected_work
+from yatt_core.placement.expected import assumed_sequences, expected_work, sequences_of
 from yatt_core.placement.seen import IterationTelemetry, Setting
 
 JUDGE_SHARES = (0.0, 0.06, 0.12, 0.25, 0.4, 0.5)
@@ -30,8 +30,8 @@ SEARCHED = 1
 """Worlds that all candidates are replayed on; the finalists run on all."""
 FINALISTS, OTHERWISE = 8, 2
 """Of which so many are tried without levelling, too."""
-MOST_INSTANCES, MOST_SAMPLES, LEAST_INSTANCES = 64, 1536, 8
-"""Of what is replayed; of a larger pool every n-th instance and group stand for all."""
+MOST_INSTANCES, MOST_SEQUENCES, LEAST_INSTANCES = 64, 3072, 8
+"""Of what is replayed; of a larger pool every n-th instance and group stand for all. A turn or a judgement is a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Search:
     """Replays of candidates on worlds like the iteration behind the past ones, each once."""
 
     def __init__(self, setting: Setting, past: Sequence[IterationTelemetry]) -> None:
-        samples = max(len(wave.samples) for wave in past[-1].waves) if past else setting.prompts * ASSUMED_GROUP
         self.count = len(setting.speeds)
-        step = max(1, math.ceil(self.count / MOST_INSTANCES), math.ceil(samples / MOST_SAMPLES))
+        sequences = sequences_of(past[-1]) if past else assumed_sequences(setting)
+        step = max(1, math.ceil(self.count / MOST_INSTANCES), math.ceil(sequences / MOST_SEQUENCES))
         self.step = min(step, max(1, self.count // LEAST_INSTANCES))
         self.worlds = expected_work(setting, past, self.step)
         self._setting = replace(setting, speeds=setting.speeds[:: self.step])

@@ -121,10 +121,14 @@ class Pool:
                 drained |= self._end_turn(instance, stream)
             else:
                 self._end_judgement(instance, stream)
-        self.queues[instance.role].extendleft(reversed(instance.evicted()))
+        if instance.evict:
+            self.queues[instance.role].extendleft(reversed(instance.evicted()))
         if instance.outstanding != before:
             self._restamp(instance)
-        self._dispatch(instance)
+        if self.queues[ROLLOUT] or self.queues[JUDGE]:
+            self._dispatch(instance)
+        else:
+            self._begin(instance)
         if drained:
             self._act(Moment.DRAINED)
 
