@@ -79,7 +79,7 @@ def record_run(
     """
     home.folder.mkdir(parents=True, exist_ok=True)
     lengths = {"median": 60, "sigma": 0.6, "min": 4, "max": 400}
-    workload = small(judgements=2, prompts=12, response=lengths, judge=lengths | {"median": 20}, **samples)
+    workload = small(judgements=2, prompts=8, response=lengths, judge=lengths | {"median": 20}, **samples)
     waves = draw_iterations(workload.model_copy(update={"iterations": iterations}))
     setting = pool_setting(spec)
     real = replace(setting, speeds=tuple(speed / slower for speed in setting.speeds))
