@@ -13,13 +13,11 @@ from yatt_core.controllers.shards import Member
 from yatt_core.data.judge_log import JudgeLog
 from yatt_core.data.prompts import Prompt
 from yatt_core.judges.protocol import JudgeItem, Verdict, aggregate
-from yatt_core.keys import WorkKey, sample_seed
+from yatt_core.judges.seeds import judgement_seeds
+from yatt_core.keys import WorkKey
 from yatt_core.rewards.scoring import RewardScorer, SampleScore
 from yatt_core.spec import RunSpec
 from yatt_core.spec.judges import JudgePart
-
-MOST_JUDGEMENTS = 1024
-"""Of a part; the seeds of its judgements follow those of the parts before."""
 
 Questions = Mapping[str, Sequence[JudgeItem]]
 """What has to be judged, by reward part."""
@@ -73,8 +71,8 @@ class BatchScores:
             return {}
         heard = self._heard[number] = _Heard(text, last_turn)
         questions: dict[str, list[JudgeItem]] = {}
-        for place, part in enumerate(self._spec.rewards.judges):
-            item = self._items[part.name, number] = self._item(place, part, number, heard)
+        for part in self._spec.rewards.judges:
+            item = self._items[part.name, number] = self._item(part, number, heard)
             known = self.log.find(part.name, item)
             if known is None:
                 questions[part.name] = [item]
@@ -91,15 +89,11 @@ class BatchScores:
             self._heard[verdict.number].verdicts[part] = verdict
             self._score_if_judged(verdict.number)
 
-    def _item(self, place: int, part: JudgePart, number: int, heard: _Heard) -> JudgeItem:
+    def _item(self, part: JudgePart, number: int, heard: _Heard) -> JudgeItem:
         member, prompt, key = self._members[number], self._prompts[number], self._key
-        seeds = tuple(
-            sample_seed(
-                self._spec.seed, key.branch, key.iteration, member.ordinal, member.sample, 0,
-                1 + place * MOST_JUDGEMENTS + judgement,
-            )
-            for judgement in range(part.judgements)
-        )  # fmt: skip
+        seeds = judgement_seeds(
+            part.name, part.judgements, self._spec.seed, key.branch, key.iteration, member.ordinal, member.sample
+        )
         text = heard.text if part.reads == "response" else heard.last_turn
         return JudgeItem(number, prompt.text, text, prompt.answer, seeds)
 
