@@ -38,6 +38,8 @@ def test_devices_follow_the_load_and_the_ledger_says_why(driver: Driver) -> None
     assert {"judge/tokens", "judge/prompt_tokens", "judge/device_seconds"} <= set(keys)
 
 
+@pytest.mark.verify
+@pytest.mark.timeout(400)
 def test_the_placement_does_not_show_in_the_result(driver: Driver) -> None:
     modes = (("placement.mode=dynamic",), ("placement.mode=colocate",), ("placement.mode=split", "placement.judges=1"))
     runs = [driver.create("judged.yaml", *mode, f"controllers.count={1 + n}") for n, mode in enumerate(modes)]
