@@ -51,7 +51,7 @@ class Changing(RuleBasedStateMachine):
 
     @rule(roles=st.lists(ROLES, min_size=4, max_size=4))
     def assign(self, roles: list[str]) -> None:
-        self.queue.assign("".join(roles[: len(self.queue.instances)]))
+        self.queue.assign("".join(roles[: len(self.queue.instances)]), starting=True)
 
     @rule()
     def begin_switches(self) -> None:
@@ -172,11 +172,28 @@ def test_who_is_on_its_way_when_an_iteration_begins_comes_back() -> None:
     queue = DispatchQueue([1.0])
     queue.apply(Switch(0, JUDGE))
     assert queue.switches() == [(0, JUDGE)]
-    queue.assign(ROLLOUT)
+    queue.assign(ROLLOUT, starting=True)
     queue.switched(0)
     assert queue.switches() == [(0, ROLLOUT)]
     queue.switched(0)
     assert (queue.instances[0].role, queue.instances[0].ready) == (ROLLOUT, True)
+
+
+def test_who_begins_with_another_role_than_before_takes_it_up_anew() -> None:
+    queue = DispatchQueue([1.0, 1.0])
+    queue.assign("RR", starting=True)
+    assert queue.switches() == [], "nothing was before"
+    queue.apply(Switch(1, JUDGE))
+    assert queue.switches() == [(1, JUDGE)]
+    queue.switched(1)
+    queue.assign("RJ", starting=True)
+    assert queue.switches() == [(1, JUDGE)], "it judges already, but training had it in between"
+    queue.switched(1)
+    queue.assign("RJ", starting=True)
+    assert queue.switches() == []
+    queue.assign("RR", starting=False)
+    queue.assign("RJ", starting=True)
+    assert queue.switches() == [(1, ROLLOUT)] and queue.instances[1].afterwards == JUDGE
 
 
 def test_a_successor_takes_up_the_role_that_was_coming() -> None:

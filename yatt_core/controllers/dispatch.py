@@ -85,7 +85,7 @@ class DispatchQueue:
         self._instances = [PoolInstance(i, speed, given[i]) for i, speed in enumerate(speeds)]
         self.now = 0.0
         self.submitted = 0
-        self._wave = ""
+        self._wave = self._started = ""
         self._noted: dict[str, tuple[int, int]] = {}
         self._limits = dict(limits or {})
         self._queues: dict[str, deque[Ticket]] = {}
@@ -260,14 +260,20 @@ class DispatchQueue:
                 instance.intake = action.limit
                 return 0
 
-    def assign(self, roles: str) -> None:
-        """Names the roles at an iteration's start; who holds something goes over when that is done."""
-        for instance, role in zip(self.instances, roles, strict=True):
+    def assign(self, roles: str, starting: bool) -> None:
+        """Names the roles; who holds something goes over when that is done.
+
+        starting: an iteration begins with them. Who began the one before with another role takes its new one up anew, even if
+        it has it by now: training had all devices between the two.
+        """
+        before, self._started = self._started, roles if starting else self._started
+        for place, (instance, role) in enumerate(zip(self.instances, roles, strict=True)):
+            anew = starting and bool(before) and before[place] != role
             instance.intake = None
             if instance.joining:  # a switch that is under way cannot be called back
                 instance.afterwards = "" if instance.joining == role else role
             elif instance.ready:
-                instance.leaving = "" if instance.role == role else role
+                instance.leaving = "" if instance.role == role and not anew else role
                 self._leave_if_empty(instance)
 
     def switches(self) -> list[tuple[int, str]]:

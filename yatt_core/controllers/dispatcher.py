@@ -139,7 +139,7 @@ class Dispatcher:
         if starting:
             self._actions, self._judging = [], 0.0
             self._started = self._judged_at = self._drained_at = self._clock.now()
-        self._queue.assign(roles)
+        self._queue.assign(roles, starting)
         self._carry_on(starting)
         self._advance()
 

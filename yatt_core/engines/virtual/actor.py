@@ -56,7 +56,7 @@ class ContinuousActor:
             if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge)
         }
         self._live = LiveInstance(instance, instance_speeds(self._spec)[instance], self._clock)
-        self._role = self._started_with = ROLLOUT
+        self._role, self._started_with = ROLLOUT, ""
         self._serve()
 
     async def load(self, epoch: int, model_path: str) -> ActorIdentity:
@@ -134,7 +134,7 @@ class ContinuousActor:
         if not starting:
             seconds = self._settings.switch_seconds
         else:
-            seconds = 0.0 if role == self._started_with else self._settings.repartition_seconds
+            seconds = 0.0 if self._started_with in ("", role) else self._settings.repartition_seconds
             self._started_with = role
         await asyncio.sleep(self._clock.real_seconds(seconds))
         self._role = role
