@@ -55,6 +55,8 @@ def check_record(driver: Driver, run: str) -> None:
         assert any(line["do"] == SERVES for line in placement.work.actions), "from when on they had their new roles"
 
 
+@pytest.mark.verify
+@pytest.mark.timeout(400)
 def test_the_placement_does_not_show_in_the_result(driver: Driver) -> None:
     modes = (("placement.mode=dynamic",), ("placement.mode=colocate",), ("placement.mode=split", "placement.judges=1"))
     runs = [driver.create("judged.yaml", *mode, f"controllers.count={1 + n}") for n, mode in enumerate(modes)]
