@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.placement_record import PlacementRecord
+from flows.replay_placement import replay
 from tests.flows.tools import SECONDS, Driver, same_result
 from tests.recovery.parts import kill, living_actors
+from yatt_core.placement.actions import ROLLOUT, SERVES
 
 SLOW = (
     "rollout.engine.clock_factor=5", "rewards.parts.1.engine.clock_factor=5", "rollout.engine.switch_seconds=10",
@@ -36,6 +39,20 @@ def test_devices_follow_the_load_and_the_ledger_says_why(driver: Driver) -> None
         assert decision.outcome is not None and decision.outcome["collect_s"] > 0
         assert decision.outcome["actions"], "devices were handed over within the iteration"
     assert {"judge/tokens", "judge/prompt_tokens", "judge/device_seconds"} <= set(keys)
+    check_record(driver, run)
+
+
+def check_record(driver: Driver, run: str) -> None:
+    """Each decision can be made again; the devices' work is that of the samples alone, though iterations were evaluated."""
+    with driver.ledger() as ledger:
+        placements = list(PlacementRecord(ledger, driver.home, run).between(1, 3))
+    assert [replay(placement).why for placement in placements] == [()] * 3
+    for placement in placements:
+        assert placement.work is not None
+        telemetry = placement.work.telemetry
+        decoded = sum(row.sequence_steps for row in telemetry.usage if row.role == ROLLOUT)
+        assert decoded == sum(sample.response for wave in telemetry.waves for sample in wave.samples)
+        assert any(line["do"] == SERVES for line in placement.work.actions), "from when on they had their new roles"
 
 
 @pytest.mark.verify
