@@ -17,6 +17,7 @@ from yatt_core.checkpoints.publish import SnapshotIdentity
 from yatt_core.controllers.fleet import FleetStanding
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, snapshot_folder
+from yatt_core.placement.seen import Conduct
 from yatt_core.receipts import (
     BatchTask,
     EvaluateReceipt,
@@ -99,6 +100,9 @@ class SimulatedFleet:
         trainer = self._cluster.trainer
         trainer.version, trainer.state = 0, b"initial"
         return WarmupReceipt(0, 0.0, 0.0, 0.0, trainer.state.hex())
+
+    def place(self, roles: str, conduct: Conduct) -> None:
+        """All devices roll out: no judge is simulated."""
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Yields shards as they are sealed; goes on with a collection that an earlier driver began."""
