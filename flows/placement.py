@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from db.records import DecisionRow, ShardRow
@@ -18,7 +18,7 @@ from flows.placement_inputs import REMEMBERED, Inputs, recorded_work
 from flows.placement_work import RecordedWork, work_file, write_work
 from yatt_core.controllers.pool import constants_known, pool_setting
 from yatt_core.data.shard_log import read_shard_work
-from yatt_core.placement.actions import JUDGE
+from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.seen import Conduct, IterationTelemetry, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
@@ -70,6 +70,11 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
     recorded = segment.ledger.records.decision(segment.fence, row)
     if recorded.decision == json.loads(json.dumps(row.decision)):
         return recorded, plan.conduct
+    if (
+        "start" not in recorded.decision
+    ):  # made before judges shared the devices: all instances roll out, as they did then
+        everyone = {"start": ROLLOUT * len(plan.roles), "state": {}}
+        return replace(recorded, decision={**recorded.decision, **everyone}), Hold()
     # Files that it was made from are gone, or the policy has changed: its roles are obeyed, and nobody improves on them.
     log.warning("iteration %d: the recorded placement is not what its policy would say now; it is obeyed", iteration)
     return recorded, Hold()

@@ -53,7 +53,7 @@ class Watched:
         self.lines.append(line | {"t": round(line["t"], 3)})
 
 
-class _Segment:
+class DecidingSegment:
     """What `decide` needs of a segment."""
 
     def __init__(self, home: Home, ledger: Ledger, fence: Fence, spec: RunSpec) -> None:
@@ -87,7 +87,7 @@ def record_run(
         run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
         home.run_folder(run).mkdir()
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
-        segment: Any = _Segment(home, ledger, fence, spec)
+        segment: Any = DecidingSegment(home, ledger, fence, spec)
         ledger.commits.commit(fence, commit_of(0))
         state: dict[str, Any] = {}
         roles: str | None = None

@@ -1,0 +1,55 @@
+"""A decision that is recorded is obeyed, whatever the policy would say now, and whatever version recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.holder import this_process
+from db.ledger import Ledger
+from db.records import DecisionRow
+from flows.home import Home
+from flows.placement import decide
+from tests.ops.seeding import commit_of
+from tests.placement.recorded_run import DecidingSegment, judged_spec
+from yatt_core.placement.curve import Curve
+from yatt_core.placement.fixed import Hold
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Any]:
+    home, spec = Home(tmp_path / "runs"), judged_spec()
+    home.folder.mkdir()
+    with Ledger.open(home.ledger) as ledger:
+        run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
+        fence = ledger.leases.acquire(run, this_process("a test"), 600)
+        ledger.commits.commit(fence, commit_of(0))
+        yield DecidingSegment(home, ledger, fence, spec)
+
+
+def record(segment: Any, decision: dict[str, Any]) -> None:
+    segment.ledger.records.decision(segment.fence, DecisionRow(0, 1, 0, {}, decision, {}, "as it was"))
+
+
+def test_a_decision_made_now_is_carried_on_as_it_says(segment: Any) -> None:
+    row, conduct = decide(segment, 1, {})
+    assert isinstance(conduct, Curve) and len(row.decision["start"]) == 4
+    again, conduct = decide(segment, 1, {})
+    assert again.decision == row.decision and isinstance(conduct, Curve)
+
+
+def test_another_one_that_is_recorded_is_obeyed_and_left_alone(segment: Any) -> None:
+    record(segment, {"mode": "dynamic", "start": "RJJJ", "roles": {}, "state": {"kept": 1}})
+    row, conduct = decide(segment, 1, {})
+    assert (row.decision["start"], row.decision["state"], row.reason) == ("RJJJ", {"kept": 1}, "as it was")
+    assert isinstance(conduct, Hold)
+
+
+def test_one_from_before_judges_shared_the_devices_has_all_of_them_roll_out(segment: Any) -> None:
+    record(segment, {"mode": "colocate", "roles": {"collect": ["rollout-0"]}})
+    row, conduct = decide(segment, 1, {})
+    assert (row.decision["start"], row.decision["state"]) == ("RRRR", {})
+    assert row.decision["roles"] == {"collect": ["rollout-0"]} and isinstance(conduct, Hold)
