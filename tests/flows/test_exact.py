@@ -103,6 +103,7 @@ def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: 
     assert same_result(driver.results(run), undisturbed)
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(600)
 def test_another_number_of_ranks_goes_on_within_tolerance(finished: tuple[Driver, str]) -> None:
     """Behind the snapshot of 3: the same samples, the same update but for rounding, and a mark in the lineage."""

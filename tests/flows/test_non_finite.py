@@ -9,6 +9,7 @@ from tests.flows.tools import Driver, same_result
 BROKEN = "trainer.engine.non_finite_at=[4]"
 
 
+@pytest.mark.verify
 def test_a_skipped_update_is_skipped_again_in_replay(driver: Driver) -> None:
     """Snapshots lie at 3 and 6: behind the kill, updates 4 (skipped) and 5 are replayed by new actors."""
     quiet, killed = (driver.create("virtual.yaml", BROKEN, "iterations=7") for _ in range(2))

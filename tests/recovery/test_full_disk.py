@@ -19,7 +19,8 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, bed: Bed) -> RunResults:
     return driver.results(run)
 
 
-@pytest.mark.parametrize("place", [pytest.param("experience/b000/i000002", marks=pytest.mark.verify), "snapshots"])
+@pytest.mark.verify
+@pytest.mark.parametrize("place", ["experience/b000/i000002", "snapshots"])
 def test_the_run_pauses_and_what_stood_there_stays(driver: Driver, bed: Bed, quiet: RunResults, place: str) -> None:
     run = driver.create(*SMALL)
     driver.drive_until_killed(run, "collect:2")
