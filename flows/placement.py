@@ -110,6 +110,10 @@ def note_work(segment: Segment, iteration: int, decision: DecisionRow, experienc
     telemetry = IterationTelemetry(
         str(decision.decision["start"]), _waves_of(segment, experience), segment.usage, report.collect_s, report.judging_s,
     )  # fmt: skip
+    if report.defect:
+        segment.observer.warned(
+            f"iteration {iteration}: the placement's conduct failed, roles stayed as they were: {report.defect}"
+        )
     work = RecordedWork(telemetry, report.actions)
     path = work_file(segment.folder, segment.branch, iteration)
     segment.work = Work(work, write_work(path, work, decision.inputs["setting"]))

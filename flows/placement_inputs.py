@@ -15,7 +15,9 @@ from db.commit import CommitRow
 from db.ledger import Ledger
 from db.records import DecisionRow
 from flows.placement_work import load_work, work_file
-from yatt_core.errors import DataError
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.installed import failure_text
+from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.records import setting_from_json, setting_to_json
 from yatt_core.placement.registry import find_policy
 from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan, Setting
@@ -41,8 +43,17 @@ class Inputs:
         return {"setting": setting_to_json(self.setting), "past": list(self.names), "state": dict(self.state)}
 
     def plan(self, policy: PlacementPolicy) -> Plan:
-        """What a policy makes of it."""
-        return policy.plan(self.setting, self.past, dict(self.state))
+        """What a policy makes of it. Raises `ConfigurationError` for a policy that raises, or names roles that cannot be."""
+        try:
+            plan = policy.plan(self.setting, self.past, dict(self.state))
+        except Exception as error:
+            raise ConfigurationError(f"placement.mode: its policy failed: {failure_text(error)}") from error
+        if len(plan.roles) != len(self.setting.speeds) or set(plan.roles) - {ROLLOUT, JUDGE}:
+            raise ConfigurationError(
+                f"placement.mode: its policy names the roles {plan.roles!r}; right would be {len(self.setting.speeds)} letters, "
+                f"{ROLLOUT} or {JUDGE}"
+            )
+        return plan
 
     def after(self, telemetry: IterationTelemetry, name: Mapping[str, Any], state: Mapping[str, Any]) -> Inputs:
         """Of the decision behind this one. telemetry, name: of the iteration between. state: what its decision remembers."""

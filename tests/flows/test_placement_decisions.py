@@ -11,12 +11,15 @@ import pytest
 from db.holder import this_process
 from db.ledger import Ledger
 from db.records import DecisionRow
+from flows.foresight import Foresight
 from flows.home import Home
 from flows.placement import decide
 from tests.ops.seeding import commit_of
 from tests.placement.recorded_run import DecidingSegment, judged_spec
+from yatt_core.errors import ConfigurationError
 from yatt_core.placement.curve import Curve
 from yatt_core.placement.fixed import Hold
+from yatt_core.placement.seen import Plan
 
 
 @pytest.fixture
@@ -28,6 +31,26 @@ def segment(tmp_path: Path) -> Iterator[Any]:
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
         ledger.commits.commit(fence, commit_of(0))
         yield DecidingSegment(home, ledger, fence, spec)
+
+
+class Wrong:
+    def __init__(self, roles: str | None) -> None:
+        self._roles = roles
+
+    def plan(self, *_: Any) -> Plan:
+        if self._roles is None:
+            raise ZeroDivisionError("by hand")
+        return Plan(self._roles, Hold(), None, "wrong")
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"), [(None, "ZeroDivisionError: by hand"), ("RR", "right would be 4 letters"), ("RRRX", "RRRX")]
+)
+def test_a_policy_that_fails_is_said_before_anything_is_recorded(segment: Any, roles: str | None, said: str) -> None:
+    segment.foresight = Foresight(Wrong(roles))
+    with pytest.raises(ConfigurationError, match=f"placement.mode: .*{said}"):
+        decide(segment, 1, {})
+    assert segment.ledger.records.decisions(segment.run, 0, 1) == []
 
 
 def record(segment: Any, decision: dict[str, Any]) -> None:

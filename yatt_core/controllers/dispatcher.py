@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from yatt_core.controllers.dispatch import DispatchQueue, Ticket
 from yatt_core.controllers.pool import dispatch_limits, instance_roles, instance_speeds
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
+from yatt_core.installed import failure_text
 from yatt_core.logs import actor_logs
 from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, action_line, serves_line
 from yatt_core.placement.fixed import Hold
@@ -40,11 +41,13 @@ log = logging.getLogger(__name__)
 class PlacementReport:
     """What came of an iteration's placement. collect_s: from its start to the last judgement; judging_s: behind the last
     rollouts of its waves; both on the engines' clock. actions: of the conduct, as log lines, and from when on roles were served.
+    defect: what the conduct did wrong, after which it was not asked any more; else empty.
     """
 
     collect_s: float
     judging_s: float
     actions: list[dict[str, Any]]
+    defect: str = ""
 
 
 class Dispatcher:
@@ -63,7 +66,8 @@ class Dispatcher:
         self._period = self._clock.real_seconds(spec.placement.control_seconds)
         self._conduct: Conduct = Hold()
         self._actions: list[dict[str, Any]] = []
-        self._was_drained = True
+        self._defect = ""
+        self._was_drained, self._watched = True, False
         self._background: set[asyncio.Task[None]] = set()
 
     async def engage(self, epoch: int, engines: Sequence[Any]) -> None:
@@ -75,7 +79,8 @@ class Dispatcher:
                 self._engines[index] = engine
                 self._queue.renew(index)
         self._advance()
-        if not self._background:
+        if not self._watched:
+            self._watched = True
             self._spawn(self._watch())
 
     # -- batches ------------------------------------------------------------------------------------------------------
@@ -137,7 +142,7 @@ class Dispatcher:
         self._presence.fence.check(epoch)
         self._conduct, self._was_drained = conduct, True
         if starting:
-            self._actions, self._judging = [], 0.0
+            self._actions, self._judging, self._defect = [], 0.0, ""
             self._started = self._judged_at = self._drained_at = self._clock.now()
         self._queue.assign(roles, starting)
         self._carry_on(starting)
@@ -153,15 +158,16 @@ class Dispatcher:
 
     async def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """How many samples of a part of a wave are rolled out, and judged, in all."""
+        open_before = self._queue.unjudged
         self._queue.note(wave, part, rolled, judged)
-        if wave == self._queue.wave and not self._queue.unjudged:
+        if open_before and not self._queue.unjudged:
             self._judged_at = self._clock.now()
             self._judging += self._judged_at - self._drained_at
         self._advance()
 
     async def report(self) -> PlacementReport:
         """What came of the iteration's placement so far."""
-        return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions))
+        return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions), self._defect)
 
     async def _tick(self, wave: str) -> None:
         """Acts every control period, until the wave ends or another begins."""
@@ -184,17 +190,24 @@ class Dispatcher:
             stood_still = bool(actions)
 
     def _act(self, moment: Moment) -> None:
+        """Has the conduct act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
         self._queue.now = self._clock.now() - self._started
-        actions = list(self._conduct.act(moment, self._queue))
+        try:
+            self._carry_out(moment, list(self._conduct.act(moment, self._queue)))
+        except Exception as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
+            self._defect, self._conduct = failure_text(error), Hold()
+            log.error("the placement's conduct failed, roles stay as they are: %s", self._defect)
+        self._advance(acts=False)
+
+    def _carry_out(self, moment: Moment, actions: Sequence[Action]) -> None:
         if moment is Moment.SWITCHED:
             # Before anything is dispatched: else the first ones that are ready take all that waits.
             self._apply(action for action in actions if isinstance(action, Intake))
             self._advance(acts=False)
             actions = [action for action in actions if not isinstance(action, Intake)]
         self._apply(actions)
-        self._advance(acts=False)
 
-    def _apply(self, actions: Any) -> None:
+    def _apply(self, actions: Iterable[Action]) -> None:
         for action in actions:
             self._note_action(action)
             if leaving := self._queue.apply(action):

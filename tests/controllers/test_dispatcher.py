@@ -1,0 +1,100 @@
+"""The dispatcher carries a placement out: roles change as its conduct says, and a conduct that fails costs no run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from yatt_core.controllers import dispatcher as module
+from yatt_core.controllers.dispatcher import Dispatcher
+from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, Switch
+from yatt_core.placement.fixed import InTurn
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.seen import PoolSeen
+from yatt_core.spec import load_spec
+
+SPEC = Path(__file__).parent.parent / "specs" / "judged.yaml"
+
+
+class Engine:
+    """Takes up roles at once. roles: those that it was told."""
+
+    def __init__(self, number: int) -> None:
+        self._actor_id, self.roles = number, list[str]()
+        self.switch = SimpleNamespace(remote=self._switch)
+
+    async def _switch(self, epoch: int, role: str, starting: bool) -> None:
+        self.roles.append(role)
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dispatcher, list[Engine]]:
+    fence = SimpleNamespace(check=lambda epoch: None, epoch=1)
+    monkeypatch.setattr(module, "actor_logs", lambda *_: None)
+    monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(fence=fence))
+    return Dispatcher(load_spec(SPEC).model_dump_json(), str(tmp_path), 0, 1), [Engine(number) for number in range(4)]
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_roles_are_taken_in_turn_when_a_wave_is_drained(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> None:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, ROLLOUT * 4, InTurn(), True)
+        await dispatcher.begin_wave(1, "w0", 8)
+        rolled = asyncio.ensure_future(dispatcher.acquire(1, "controller-0", 8, ROLLOUT, False))
+        await settled()
+        number, _, _ = rolled.result()
+        judging = asyncio.ensure_future(dispatcher.acquire(1, "controller-0", 8, JUDGE, False))
+        await dispatcher.release(number)
+        assert not judging.done() and not any(engine.roles for engine in engines)
+        await dispatcher.note("w0", "0/0", 8, 0)
+        await settled()
+        assert judging.done() and all(engine.roles == [JUDGE] for engine in engines)
+        await dispatcher.note("w0", "0/0", 8, 8)
+        report = await dispatcher.report()
+        assert report.collect_s > 0 and not report.defect
+        assert [line["do"] for line in report.actions].count("switch") == 4
+
+    asyncio.run(wave())
+
+
+class Broken:
+    """Asks for what cannot be, or raises, at the first moment."""
+
+    def __init__(self, raises: bool) -> None:
+        self._raises = raises
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        if self._raises:
+            raise KeyError("nothing")
+        return [Switch(0, ROLLOUT)]
+
+
+@pytest.mark.parametrize(("raises", "said"), [(True, "KeyError: 'nothing'"), (False, "is not possible")])
+def test_a_conduct_that_fails_is_said_and_the_work_goes_on(
+    pool: tuple[Dispatcher, list[Engine]], raises: bool, said: str
+) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> Any:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", Broken(raises), True)
+        await settled()
+        await dispatcher.begin_wave(1, "w0", 8)
+        granted = await asyncio.wait_for(dispatcher.acquire(1, "controller-0", 4, ROLLOUT, False), 5)
+        assert granted[1] in (0, 1)
+        assert (await asyncio.wait_for(dispatcher.acquire(1, "controller-0", 4, JUDGE, False), 5))[1] in (2, 3)
+        return await dispatcher.report()
+
+    assert said in asyncio.run(wave()).defect
