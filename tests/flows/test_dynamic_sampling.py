@@ -17,6 +17,7 @@ def sparse(share: float) -> str:
     return f"rewards.parts=[{REWARD % share}]"
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(400)
 def test_controllers_kills_and_damage_between_waves_never_show(driver: Driver) -> None:
     wanted = (*SMALL, sparse(0.2), "dynamic_sampling.kind=valid_group")

@@ -66,6 +66,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> RunResu
     return driver.results(run)
 
 
+@pytest.mark.verify
 def test_responses_survive_a_reward_that_fails(driver: Driver, tmp_path: Path) -> None:
     """Generation is the dear part: after the reward is mended the same responses are scored, not made again."""
     switch = tmp_path / "switch"

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from db.ledger import Ledger
 from flows.home import Home
 from tests.services import ROOT
@@ -30,6 +32,7 @@ def yatt(home: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.verify
 def test_a_killed_driver_finds_its_cluster_and_a_finished_run_leaves_nothing(tmp_path: Path) -> None:
     home = tmp_path / "runs"
     first = yatt(home, "train", str(SPEC), "--set", "rollout.engine.base_seconds=0.05")

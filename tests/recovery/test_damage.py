@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.flows.tools import Driver, same_result
 
 SMALL = ("virtual.yaml", "iterations=3", "snapshots.every=100", "evaluation.every=0")
 
 
+@pytest.mark.verify
 def test_a_damaged_shard_is_made_again_alone(driver: Driver) -> None:
     """Of a committed iteration, which is replayed, and of the open one, which goes on."""
     quiet, struck = (driver.create(*SMALL) for _ in range(2))

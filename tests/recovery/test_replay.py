@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from flows.lineage import lineage_of
 from tests.flows.tools import Driver
 
@@ -32,6 +34,7 @@ def rewrite(driver: Driver, run: str, table: str, column: str, change: Change) -
     connection.close()
 
 
+@pytest.mark.verify
 def test_a_replay_that_differs_from_its_commit_ends_the_segment(driver: Driver) -> None:
     run = killed_in_collect_3(driver)
     rewrite(driver, run, "iteration", "fingerprint", lambda found: found.update(loss=7.0))
@@ -41,6 +44,7 @@ def test_a_replay_that_differs_from_its_commit_ends_the_segment(driver: Driver) 
         assert ledger.runs.find(run).state == "failed" and ledger.runs.find(run).iteration == 2
 
 
+@pytest.mark.verify
 def test_replay_in_another_environment_is_refused_unless_accepted_and_then_marked(driver: Driver) -> None:
     run = killed_in_collect_3(driver)
     rewrite(driver, run, "control_state", "state", lambda state: state["environment"].update(torch="1.0"))
