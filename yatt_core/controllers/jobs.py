@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-import numpy as np
-
 from yatt_core.controllers.in_flight import bytes_of, bytes_of_judging
 from yatt_core.controllers.stream import Arrival, Judged, Tag
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, Returned, resumed_request
@@ -105,7 +103,7 @@ def judging_job(number: int, tag: Tag, part: str, request: JudgeRequest, role: s
 def numbers_of(request: GenerateRequest | JudgeRequest) -> set[int]:
     """Of the responses or items that a request wants answered."""
     if isinstance(request, GenerateRequest):
-        return set(np.arange(request.seeds.size).tolist())
+        return set(range(request.seeds.size))
     return {item.number for item in request.items}
 
 
