@@ -78,6 +78,7 @@ def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
 def collect(segment: Segment, iteration: int, state: ControlState, decision: DecisionRow) -> Experience:
     """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
     experience = gather(segment, iteration, state)
+    segment.fleet.rest()
     note_work(segment, iteration, decision, experience)
     segment.start.book_losses()  # of controllers whose shards went to others
     watch_transport(segment)

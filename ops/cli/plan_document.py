@@ -15,6 +15,7 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
         "name": made.roles.spec.name,
         "spec_digest": made.roles.spec.digest,
         "fits": made.fits,
+        "resident": demand.resident,
         "parameters": made.roles.policy.parameters,
         "cluster": {
             "card": cluster.card_name,

@@ -7,7 +7,7 @@ from typing import Any
 from tests.planning.examples import SHORT, cluster, spec_7b
 from yatt_core.planning.account import JUDGE
 from yatt_core.planning.demand import demand_of
-from yatt_core.planning.judges import judge_of, judge_role
+from yatt_core.planning.judges import judge_role, judges_of
 from yatt_core.planning.roles import JudgeRole, roles_of
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.judges import GenerativePart
@@ -26,7 +26,7 @@ def role(engine: dict[str, Any], model: dict[str, Any] | None, *overrides: str) 
 
 
 def test_rules_alone_have_no_judge():
-    assert judge_of(spec_7b(), 300) is None
+    assert judges_of(spec_7b(), 300) == ()
 
 
 def test_a_vllm_judge_is_as_its_part_says():
@@ -40,9 +40,9 @@ def test_a_small_judge_that_is_trained_has_its_network_s_shape():
     found = role({"kind": "torch"}, {"kind": "trained"}, *QUICKSTART)
     assert found.engine == TorchRollout(instances=2)
     assert found.shape.hidden == 128
-    demand = demand_of(roles_of(spec_7b(*QUICKSTART), SHORT, found), cluster("2xcore"), SHORT)
+    demand = demand_of(roles_of(spec_7b(*QUICKSTART), SHORT, [found]), cluster("2xcore"), SHORT)
     held = next(row for row in demand.roles if row.role == "judge").at(JUDGE)
-    assert held.weights == 4 * found.shape.parameters
+    assert held.weights == 2 * 4 * found.shape.parameters, "of the engines on both cores, which share the memory"
     assert held.kv_cache > 0
 
 

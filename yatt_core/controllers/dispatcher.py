@@ -175,6 +175,8 @@ class Dispatcher:
             await asyncio.sleep(self._period)
             if self._queue.wave != wave or not self._queue.unjudged:
                 return
+            for index, count in self._queue.lingering():
+                self._spawn(self._evict(index, count))
             self._act(Moment.TICK)
 
     async def _watch(self) -> None:
