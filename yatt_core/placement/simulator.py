@@ -145,15 +145,22 @@ class Pool:
         instance.outstanding -= 1
         sample.rolled_out_at = self.now
         self.unrolled -= 1
-        self._enqueue(JUDGE, self._judge_request(sample))
+        if sample.work.judge:
+            self._enqueue(JUDGE, self._judge_request(sample))
+        else:
+            # No judge had anything to say of it.
+            self._end_judging(sample)
         return self.unrolled == 0
 
     def _end_judgement(self, instance: Instance, stream: Stream) -> None:
         instance.outstanding -= 1
         stream.sample.open -= 1
         if stream.sample.open == 0:
-            stream.sample.judged_at = self.now
-            self.unjudged -= 1
+            self._end_judging(stream.sample)
+
+    def _end_judging(self, sample: Sample) -> None:
+        sample.judged_at = self.now
+        self.unjudged -= 1
 
     def _return_from_tool(self, instance: Instance, stream: Stream) -> None:
         stream.number += 1
