@@ -23,7 +23,7 @@ from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.installed import failure_text
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, Switch, action_line, serves_line
+from yatt_core.placement.actions import ROLE_NAMES, Action, action_line, ahead_of_dispatch, serves_line
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
@@ -202,7 +202,7 @@ class Dispatcher:
         """Has the conduct act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
         self._queue.now = self._seconds()
         try:
-            self._carry_out(moment, list(self._conduct.act(moment, self._queue)))
+            self._carry_out(moment, self._conduct.act(moment, self._queue))
         except Exception as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
             self._defect, self._conduct = failure_text(error), Hold()
             log.error("the placement's conduct failed, roles stay as they are: %s", self._defect)
@@ -210,11 +210,9 @@ class Dispatcher:
 
     def _carry_out(self, moment: Moment, actions: Sequence[Action]) -> None:
         if moment is Moment.SWITCHED:
-            # Before anything is dispatched: else the first ones that are ready take all that waits, and who is to switch
-            # would no longer be empty.
-            self._apply(action for action in actions if isinstance(action, Intake | Switch))
+            ahead, actions = ahead_of_dispatch(actions)
+            self._apply(ahead)
             self._advance(acts=False)
-            actions = [action for action in actions if not isinstance(action, Intake | Switch)]
         self._apply(actions)
 
     def _apply(self, actions: Iterable[Action]) -> None:

@@ -12,7 +12,17 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take, action_line
+from yatt_core.placement.actions import (
+    JUDGE,
+    ROLLOUT,
+    Action,
+    HandOver,
+    Intake,
+    Switch,
+    Take,
+    action_line,
+    ahead_of_dispatch,
+)
 from yatt_core.placement.instance import Doing, Instance, Request, Sample, Stream
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct, Setting
@@ -245,13 +255,11 @@ class Pool:
     # -- actions -----------------------------------------------------------------------------------------------------
 
     def _act(self, moment: Moment) -> None:
-        actions = list(self._conduct.act(moment, self))
+        actions = self._conduct.act(moment, self)
         if moment is Moment.SWITCHED:
-            # What is empty now and is to switch must not get work meanwhile; nor may judges take more than their share.
-            first = [action for action in actions if isinstance(action, Intake | Switch)]
-            self._apply(first)
+            ahead, actions = ahead_of_dispatch(actions)
+            self._apply(ahead)
             self._dispatch()
-            actions = [action for action in actions if not isinstance(action, Intake | Switch)]
         self._apply(actions)
         self._dispatch()
 
