@@ -61,7 +61,7 @@ def ahead_of_dispatch(actions: Iterable[Action]) -> tuple[list[Action], list[Act
     Else the first instances that are ready take all that waits, and who is to switch is not empty any more.
     """
     listed = list(actions)
-    ahead = [action for action in listed if isinstance(action, Intake | Switch)]
+    ahead: list[Action] = [action for action in listed if isinstance(action, Intake | Switch)]
     return ahead, [action for action in listed if not isinstance(action, Intake | Switch)]
 
 
