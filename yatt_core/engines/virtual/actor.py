@@ -57,8 +57,7 @@ class ContinuousActor:
             if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge)
         }
         self._live = LiveInstance(instance, self._setting.speeds[instance], self._clock)
-        self._started_with = ""
-        self._serve(ROLLOUT)
+        self._role = self._started_with = ""
 
     async def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
         """Says who it is; there is no model to load, and nothing that takes memory."""
@@ -90,6 +89,7 @@ class ContinuousActor:
         Raises as the engine's `generate`.
         """
         self._presence.fence.check(epoch)
+        self._begin_with(ROLLOUT)
         answer, started = self._engine.answer(request), time.monotonic()
         left: asyncio.Queue[Stream] = asyncio.Queue()
         for work in _requests(request, answer.lengths):
@@ -108,6 +108,7 @@ class ContinuousActor:
     async def judge(self, epoch: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
         """Judges responses, each as its last judgement ends."""
         self._presence.fence.check(epoch)
+        self._begin_with(JUDGE)
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         verdicts = {item.number: self._submit_item(part, item, ended) for item in request.items}
         open_judgements = {number: len(verdict.judgements) for number, verdict in verdicts.items()}
@@ -149,8 +150,14 @@ class ContinuousActor:
         self._presence.fence.check(epoch)
         return self._live.usage()
 
+    def _begin_with(self, role: str) -> None:
+        """One that nobody has told a role yet, as it stands in the place of a dead one, has that of its first request."""
+        if not self._role:
+            self._serve(role)
+
     def _serve(self, role: str) -> None:
         """Has the constants that the placement policy is told of."""
+        self._role = role
         self._live.serve(role, self._setting.judge if role == JUDGE else self._setting.rollout)
 
 
