@@ -149,7 +149,7 @@ def test_no_more_requests_are_under_way_than_allowed():
 
     def answer(body, number):
         if number == 2:
-            full.set()
+            threading.Timer(0.2, full.set).start()  # Time enough for a fourth one to show.
         return Reply(body=completion("yes"), hold=full)
 
     with serving(answer) as server:
