@@ -41,13 +41,22 @@ def test_policies_are_found_by_name():
 
 
 def test_an_unknown_policy_is_an_error_with_a_suggestion():
-    with pytest.raises(ConfigurationError, match=r"placement.mode: 'dynamik'.*did you mean dynamic\?"):
+    with pytest.raises(ConfigurationError, match=r"placement.mode: 'dynamik'.*did you mean dynamic\?") as error:
         find_policy(PlacementSpec(mode="dynamik"), constants_known=True)
+    assert "package.module" not in str(error.value), "a dotted name is none that the spec takes"
+
+
+def fails(spec: PlacementSpec) -> None:
+    raise SystemExit("no licence")
 
 
 def test_a_policy_of_ones_own_is_an_entry_point_that_is_given_the_spec(monkeypatch):
-    monkeypatch.setattr(registry, "find_function", lambda name, group, place: lambda spec: SplitPool(spec.judges or 1))
-    assert isinstance(find_policy(PlacementSpec(mode="mine"), constants_known=True), SplitPool)
-    monkeypatch.setattr(registry, "find_function", lambda name, group, place: lambda spec: "nothing")
+    def found(made):
+        monkeypatch.setattr(registry, "find_entry_point", lambda name, group, place: made)
+        return find_policy(PlacementSpec(mode="mine"), constants_known=True)
+
+    assert isinstance(found(lambda spec: SplitPool(spec.judges or 1)), SplitPool)
     with pytest.raises(ConfigurationError, match="gives str, which cannot plan"):
-        find_policy(PlacementSpec(mode="mine"), constants_known=True)
+        found(lambda spec: "nothing")
+    with pytest.raises(ConfigurationError, match="'mine' cannot be made: SystemExit: no licence"):
+        found(fails)
