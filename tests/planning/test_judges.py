@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.planning.examples import SHORT, cluster, spec_7b
+from yatt_core.placement.workload import EngineConstants
 from yatt_core.planning.account import JUDGE
+from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.demand import demand_of
 from yatt_core.planning.judges import judge_of, judge_role
-from yatt_core.planning.roles import JudgeRole, roles_of
+from yatt_core.planning.roles import GenerationEngine, JudgeRole, Roles, roles_of
+from yatt_core.planning.rollout_memory import EngineMemory
+from yatt_core.planning.times import engine_constants, switch_costs
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.judges import GenerativePart
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
@@ -46,8 +50,41 @@ def test_a_small_judge_that_is_trained_has_its_network_s_shape():
     assert held.kv_cache > 0
 
 
-def test_a_virtual_judge_takes_no_memory():
-    times = {"base_seconds": 0.01, "seconds_per_sequence": 0.001, "clock_factor": 2.0, "median_tokens": 9.0}
-    found = role({"kind": "virtual", **times}, None)
+def test_a_torch_judge_takes_no_more_judgements_at_once_than_its_part_says():
+    def cache(most: int) -> int:
+        roles = roles_of(spec_7b(*QUICKSTART), SHORT, role({"kind": "torch", "max_concurrent": most}, {"kind": "trained"}))
+        engine = demand_of(roles, cluster("2xcore"), SHORT).judge
+        assert engine is not None
+        return engine.sequences
+
+    assert [cache(most) for most in (1, 7, 64, 10**6)] == [2, 6, 64, 512], "whole responses, of two judgements each"
+
+
+VIRTUAL = (
+    "rollout.engine={kind: virtual, instances: 2, clock_factor: 4.0, max_concurrent: 16, seconds_per_context_token: 0.008}",
+    "rollout.engine.switch_seconds=2.0",
+    "rollout.engine.repartition_seconds=3.0",
+    "trainer.engine={kind: virtual}",
+    "rollout.batch_samples=32",
+)
+
+
+def test_virtual_engines_take_no_memory_and_the_spec_s_own_times():
+    times = {"base_seconds": 0.01, "seconds_per_prompt_token": 0.002, "clock_factor": 2.0, "median_tokens": 9.0}
+    found = role({"kind": "virtual", "max_concurrent": 8, **times}, None, *VIRTUAL)
     assert isinstance(found.engine, VirtualRollout)
-    assert found.engine.base_seconds == 0.01
+    roles = roles_of(spec_7b(*VIRTUAL), Assumptions(), found)
+    demand = demand_of(roles, cluster("2xcore"), SHORT)
+    assert {total.tensors for total in demand.totals} == {0}
+    assert roles.lengths.judge.median == 9.0
+    judge = constants_of(found.engine, roles, demand.judge)
+    assert (judge.base_s, judge.per_prompt_token_s, judge.max_concurrent) == (0.005, 0.001, 8)
+    rollout = constants_of(roles.rollout, roles, demand.rollout)
+    assert (rollout.per_context_token_s, rollout.max_concurrent) == (0.002, 16), "its own limit, not that of a decode batch"
+    switch = switch_costs(roles, demand, cluster("2xcore"), SHORT)
+    assert (switch.role_s, switch.repartition_s, switch.train_s) == (0.5, 0.75, 0.0)
+
+
+def constants_of(engine: GenerationEngine, roles: Roles, memory: EngineMemory | None) -> EngineConstants:
+    assert memory is not None
+    return engine_constants(engine, roles.policy, memory, cluster("2xcore").card, SHORT)

@@ -137,6 +137,16 @@ def test_a_large_load_is_simulated_at_a_part_of_its_size():
     assert found.tokens_per_second * found.step_s == pytest.approx(512 * 16 * roles.lengths.mean_response, rel=0.05)
 
 
+def test_devices_without_an_engine_or_a_rank_make_learning_no_slower():
+    """Two ranks and two engines learn and generate alike, whatever else stands beside them."""
+    small = ("rollout.engine={kind: torch, instances: 2}", "trainer.engine={kind: torch, ranks: 2}", *SMALL)
+    tiny = "model={kind: sizes, hidden_size: 64, layers: 2, heads: 4, key_value_heads: 4, intermediate_size: 128}"
+    plans = [plan_run(spec_7b(*small, tiny), cluster(devices), SHORT) for devices in ("2xH200", "8xH200")]
+    two, eight = (plan.times.recommended for plan in plans if plan.times is not None)
+    assert eight.train_s == pytest.approx(two.train_s)
+    assert eight.collect_s == pytest.approx(two.collect_s)
+
+
 def test_a_mean_of_cut_lengths():
     assert Spread(100, 0.0).mean(1000) == 100
     assert Spread(100, 0.0).mean(60) == 60

@@ -6,17 +6,15 @@ that of the first such part. Raises `ConfigurationError` for a model whose shape
 
 from __future__ import annotations
 
-import re
-
 from yatt_core.planning.roles import GenerationEngine, JudgeRole
 from yatt_core.planning.shape import shape_of_model
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.judges import GenerativePart, JudgeEngineSpec, TrainedJudge, VirtualJudge
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.template import pieces_of
 
 CHARACTERS_PER_TOKEN = 4
-PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 def judge_of(spec: RunSpec, own_vocabulary: int) -> JudgeRole | None:
@@ -38,7 +36,8 @@ def judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: 
         engine=_engine(part.engine, spec),
         judgements=part.judgements,
         max_new_tokens=part.max_new_tokens,
-        template_tokens=-(-len(PLACEHOLDER.sub("", part.template)) // CHARACTERS_PER_TOKEN),
+        template_tokens=-(-sum(len(text) for text, _ in pieces_of(part.template)) // CHARACTERS_PER_TOKEN),
+        max_concurrent=None if isinstance(part.engine, VllmRollout) else part.engine.max_concurrent,
     )
 
 
@@ -52,6 +51,9 @@ def _engine(engine: JudgeEngineSpec, spec: RunSpec) -> GenerationEngine:
             instances=instances,
             base_seconds=engine.base_seconds,
             seconds_per_sequence=engine.seconds_per_sequence,
+            seconds_per_context_token=engine.seconds_per_context_token,
+            seconds_per_prompt_token=engine.seconds_per_prompt_token,
+            max_concurrent=engine.max_concurrent if spec.rollout.engine.continuous else None,
             clock_factor=engine.clock_factor,
             median_tokens=engine.median_tokens,
             sigma=engine.sigma,

@@ -20,7 +20,13 @@ from yatt_core.planning.load import Load, load_of
 from yatt_core.planning.recommend import Outcome, best, outcomes
 from yatt_core.planning.remedies import Larger, Settings, larger_that_fits, remedies
 from yatt_core.planning.roles import JudgeRole, Roles, roles_of
-from yatt_core.planning.times import TrainingTimes, engine_constants, switch_costs, training_times
+from yatt_core.planning.times import (
+    TrainingTimes,
+    devices_for_each_rank,
+    engine_constants,
+    switch_costs,
+    training_times,
+)
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.dynamic_sampling import AllGroups
 from yatt_core.spec.run import RunSpec
@@ -93,7 +99,8 @@ def _times(
         judge = judge.model_copy(update={"template_tokens": roles.judge.template_tokens})
     training = training_times(roles, demand, cluster, assumed)
     if fitted is not None:
-        rollout, training = fitted.rollout_constants(rollout), fitted.training_times(training, cluster.devices)
+        rollout = fitted.rollout_constants(rollout)
+        training = fitted.training_times(training, devices_for_each_rank(demand, cluster))
     switch = switch_costs(roles, demand, cluster, assumed)
     load = load_of(roles, demand, cluster, rollout, judge, switch, training.cost, assumed)
     tried = outcomes(load, judge is not None)

@@ -23,7 +23,10 @@ JUDGE_SIGMA = 0.4
 
 @dataclass(frozen=True, slots=True)
 class JudgeRole:
-    """A judge model behind an engine of its own. template_tokens: around what it judges. place: its part's key in the spec."""
+    """A judge model behind an engine of its own. place: its part's key in the spec. template_tokens: around what it judges.
+
+    max_concurrent: most judgements at once, where its part says that and not its engine.
+    """
 
     name: str
     place: str
@@ -32,6 +35,7 @@ class JudgeRole:
     judgements: int = 1
     max_new_tokens: int = 1024
     template_tokens: int = 200
+    max_concurrent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,11 @@ class Lengths:
     def mean_judgement(self) -> float:
         """Mean of the judgements."""
         return self.judge.mean(self.longest_judgement)
+
+    @property
+    def mean_sample(self) -> float:
+        """Mean of prompt and response together."""
+        return self.mean_prompt + self.mean_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +108,23 @@ def roles_of(spec: RunSpec, assumed: Assumptions, judge: JudgeRole | None = None
 def _lengths(spec: RunSpec, assumed: Assumptions, judge: JudgeRole | None) -> Lengths:
     longest_prompt, longest_response = spec.data.max_prompt_tokens, spec.rollout.max_response_tokens
     longest_judgement = judge.max_new_tokens if judge else 1
-    engine = spec.rollout.engine
-    stated = Spread(engine.median_tokens, engine.sigma) if isinstance(engine, VirtualRollout) else None
     return Lengths(
         prompt=assumed.prompt or Spread(max(1.0, assumed.prompt_share * longest_prompt), assumed.prompt_sigma),
         response=assumed.response
-        or stated
+        or _stated(spec.rollout.engine)
         or Spread(max(1.0, assumed.response_share * longest_response), assumed.response_sigma),
-        judge=assumed.judge or Spread(max(1.0, longest_judgement / 2), JUDGE_SIGMA if judge else 0.0),
+        judge=assumed.judge
+        or (_stated(judge.engine) if judge else None)
+        or Spread(max(1.0, longest_judgement / 2), JUDGE_SIGMA if judge else 0.0),
         longest_prompt=longest_prompt,
         longest_response=longest_response,
         longest_judgement=longest_judgement,
     )
+
+
+def _stated(engine: GenerationEngine) -> Spread | None:
+    """What a virtual engine writes."""
+    return Spread(engine.median_tokens, engine.sigma) if isinstance(engine, VirtualRollout) else None
 
 
 def _mistakes(roles: Roles) -> Iterator[str]:
