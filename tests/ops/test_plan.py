@@ -100,6 +100,8 @@ def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> No
     for iteration in range(1, 6):
         timing = {f"shard-{shard:04d}": {"generate": 0.2} for shard in range(SHARDS)}
         write_telemetry(home.run_folder(run), 0, iteration, "collect.w00.e0001", timing)
+        other = {shard: {"generate": 9.0} for shard in timing}
+        write_telemetry(home.run_folder(run), 0, iteration, "collect.w01.e0001", other)
     path = tmp_path / "toy.yaml"
     path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
     answer = yatt("plan", str(path), "--cluster", "2xcore", "--calibrate", run, "-o", "json")
@@ -111,7 +113,7 @@ def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> No
     engine = answer.document["times"]["engines"]["rollout"]
     # Two steps a shard, of four sequences that attend to 3 and 4 tokens: together they took 0.2 seconds.
     again = 2 * engine["base_s"] + 8 * engine["per_sequence_s"] + 28 * engine["per_context_token_s"]
-    assert again == pytest.approx(0.2, rel=1e-6)
+    assert again == pytest.approx(0.2, rel=1e-6), "those of another wave's shards of the same number do not count"
 
 
 def test_a_run_without_an_iteration_calibrates_nothing(yatt: Yatt, home: Home, tmp_path: Path) -> None:
