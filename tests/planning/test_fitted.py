@@ -40,7 +40,9 @@ def test_constants_are_found_again():
     training = found.training_times(TRAINING, 1.0)
     assert training.fixed_s == pytest.approx(2.5), "with the rest of an iteration"
     assert training.learn_s == pytest.approx(2e-4), "seconds of two devices"
-    assert found.training_times(TRAINING, 4.0).learn_s == pytest.approx(8e-4), "those of devices without a rank count too"
+    assert found.training_times(TRAINING, 4.0).learn_s == pytest.approx(8e-4), (
+        "those of devices without a rank count too"
+    )
     assert (training.prepare_s, training.sync_s, training.snapshot_s) == (0.0, 0.25, 3.0)
     assert "fitted to 40 shards" in found.told[0]
     assert found.prompt == Spread(4.0, pytest.approx(0.2554, rel=1e-3))

@@ -52,7 +52,9 @@ def test_a_small_judge_that_is_trained_has_its_network_s_shape():
 
 def test_a_torch_judge_takes_no_more_judgements_at_once_than_its_part_says():
     def cache(most: int) -> int:
-        roles = roles_of(spec_7b(*QUICKSTART), SHORT, role({"kind": "torch", "max_concurrent": most}, {"kind": "trained"}))
+        roles = roles_of(
+            spec_7b(*QUICKSTART), SHORT, role({"kind": "torch", "max_concurrent": most}, {"kind": "trained"})
+        )
         engine = demand_of(roles, cluster("2xcore"), SHORT).judge
         assert engine is not None
         return engine.sequences
@@ -80,7 +82,9 @@ def test_virtual_engines_take_no_memory_and_the_spec_s_own_times():
     judge = constants_of(found.engine, roles, demand.judge)
     assert (judge.base_s, judge.per_prompt_token_s, judge.max_concurrent) == (0.005, 0.001, 8)
     rollout = constants_of(roles.rollout, roles, demand.rollout)
-    assert (rollout.per_context_token_s, rollout.max_concurrent) == (0.002, 16), "its own limit, not that of a decode batch"
+    assert (rollout.per_context_token_s, rollout.max_concurrent) == (0.002, 16), (
+        "its own limit, not that of a decode batch"
+    )
     switch = switch_costs(roles, demand, cluster("2xcore"), SHORT)
     assert (switch.role_s, switch.repartition_s, switch.train_s) == (0.5, 0.75, 0.0)
 

@@ -38,9 +38,7 @@ def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPol
     try:
         policy = make(placement)
     except (Exception, SystemExit) as error:  # whatever a policy of one's own raises is that policy's failure
-        raise ConfigurationError(
-            f"placement.mode: {placement.mode!r} cannot be made: {failure_text(error)}"
-        ) from error
+        raise ConfigurationError(f"placement.mode: {placement.mode!r} cannot be made: {failure_text(error)}") from error
     if not callable(getattr(policy, "plan", None)):
         raise ConfigurationError(f"placement.mode: {placement.mode!r} gives {type(policy).__name__}, which cannot plan")
     found: PlacementPolicy = policy

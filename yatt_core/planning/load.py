@@ -29,7 +29,6 @@ from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.demand import Demand
 from yatt_core.planning.roles import Roles
 from yatt_core.spec.rollout import VirtualRollout
-from yatt_core.spec.run import RunSpec
 
 MOST_INSTANCES, MOST_SAMPLES = 32, 2048
 ITERATIONS = 3
@@ -85,7 +84,7 @@ def load_of(
             name=roles.spec.name,
             seed=roles.spec.seed,
             iterations=ITERATIONS,
-            control_period_s=_control_period_s(roles.spec),
+            control_period_s=_control_period_s(roles),
             cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=instances // scale * each),)),
             engines=Engines(
                 rollout=_widened(rollout, each // demand.rollout.devices),
@@ -99,10 +98,10 @@ def load_of(
     )
 
 
-def _control_period_s(spec: RunSpec) -> float:
-    """In real seconds; virtual engines have it on their clock."""
-    engine = spec.rollout.engine
-    return spec.placement.control_seconds / (engine.clock_factor if isinstance(engine, VirtualRollout) else 1.0)
+def _control_period_s(roles: Roles) -> float:
+    """In real seconds; virtual engines have it on their clock. Without a judge there is nothing to control."""
+    period, engine = roles.spec.placement.control_seconds, roles.rollout
+    return period / engine.clock_factor if roles.judge and isinstance(engine, VirtualRollout) else period
 
 
 def _scale(instances: int, prompts: int, samples: int) -> int:

@@ -166,7 +166,9 @@ def _recomputes(roles: Roles) -> float:
 
 def _width(roles: Roles) -> int:
     """Bytes of a weight on its way: the torch trainer's are float32 whatever the engine makes of them."""
-    return FLOAT if isinstance(roles.trainer, TorchTrainer) else element_bytes(getattr(roles.rollout, "dtype", "float32"))
+    if isinstance(roles.trainer, TorchTrainer):
+        return FLOAT
+    return element_bytes(getattr(roles.rollout, "dtype", "float32"))
 
 
 def _step_s(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> float:
