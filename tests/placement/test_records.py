@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +46,23 @@ def test_an_unknown_policy_is_an_error_with_a_suggestion():
     with pytest.raises(ConfigurationError, match=r"placement.mode: 'dynamik'.*did you mean dynamic\?") as error:
         find_policy(PlacementSpec(mode="dynamik"), constants_known=True)
     assert "package.module" not in str(error.value), "a dotted name is none that the spec takes"
+
+
+def test_the_policy_of_the_docs_is_found_by_its_entry_point_and_places(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
+    code, points = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "toml"))
+    (tmp_path / "my_policies").mkdir()
+    (tmp_path / "my_policies" / "half.py").write_text(code)
+    installed = tmp_path / "my_policies-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Name: my-policies\nVersion: 1\n")
+    name, target = re.search(r'(\w+) = "(.*)"', points).groups()
+    (installed / "entry_points.txt").write_text(f"[yatt.placement]\n{name} = {target}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = find_policy(PlacementSpec(mode=name), constants_known=True)
+    campaign = run_campaign(small(), policy)
+    assert campaign.plans[0].roles == "RRJJ"
+    assert all(set(plan.roles) == {"R", "J"} for plan in campaign.plans)
 
 
 def fails(spec: PlacementSpec) -> None:
