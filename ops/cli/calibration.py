@@ -7,6 +7,7 @@ the lengths of responses, along the current line of iterations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,8 +29,8 @@ GENERATE = "generate"
 """In the timing of a shard: seconds of its decode batches, all together."""
 
 
-def calibrate(ledger: Ledger, home: Home, run: str) -> Fitted:
-    """The constants of a run. Raises `DataError` where it has no commit yet."""
+def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
+    """The constants of a run. planned: what they are for. Raises `DataError` where it has no commit yet."""
     row = ledger.runs.find(run)
     if row.iteration < 1:
         raise DataError(f"run {run}: has no iteration yet that the plan could be calibrated by")
@@ -37,11 +38,24 @@ def calibrate(ledger: Ledger, home: Home, run: str) -> Fitted:
     newest = range(max(1, row.iteration - NEWEST + 1), row.iteration + 1)
     batches = {iteration: list(_batches(ledger, home, run, iteration, spec)) for iteration in newest}
     generating = {
-        iteration: sum(batch.seconds for batch in found) / spec.rollout.engine.instances
-        for iteration, found in batches.items()
+        iteration: sum(batch.seconds for batch in shards) / spec.rollout.engine.instances
+        for iteration, shards in batches.items()
     }
     iterations = list(_iterations(ledger, run, generating, spec))
-    return fit(run, [batch for found in batches.values() for batch in found], iterations, spec.trainer.engine.ranks)
+    found = fit(run, [batch for shards in batches.values() for batch in shards], iterations, spec.trainer.engine.ranks)
+    if others := _others(spec, planned):
+        return replace(found, told=(*found.told, f"{run} had another {', '.join(others)} than the plan has"))
+    return found
+
+
+def _others(recorded: RunSpec, planned: RunSpec) -> list[str]:
+    """The keys of what times hang on and that differs."""
+    pairs = {
+        "model": (recorded.model, planned.model),
+        "rollout.engine.kind": (recorded.rollout.engine.kind, planned.rollout.engine.kind),
+        "trainer.engine.kind": (recorded.trainer.engine.kind, planned.trainer.engine.kind),
+    }
+    return [key for key, (before, now) in pairs.items() if before != now]
 
 
 def _iterations(ledger: Ledger, run: str, generating: Mapping[int, float], spec: RunSpec) -> Iterator[IterationTimes]:

@@ -85,7 +85,7 @@ def plan(
     checked = load_spec(spec, overrides or ())
     known = read_cards(cards)
     devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
-    fitted = None if calibrate is None else _fitted(calibrate, home)
+    fitted = None if calibrate is None else _fitted(calibrate, home, checked)
     assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
     made = _planned(spec, checked, devices, assumed, fitted)
     if output is Output.JSON:
@@ -125,13 +125,13 @@ def _assumptions(response: str | None, prompt: str | None, judge: str | None, tr
     )
 
 
-def _fitted(run: str, home: Path | None) -> Fitted:
+def _fitted(run: str, home: Path | None, planned: RunSpec) -> Fitted:
     from flows.home import Home
     from ops.cli.calibration import calibrate
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
-        return calibrate(ledger, place, find_run(ledger, run))
+        return calibrate(ledger, place, find_run(ledger, run), planned)
 
 
 def print_plan(made: RunPlan) -> None:
