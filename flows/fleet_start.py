@@ -19,7 +19,10 @@ from yatt_core.cluster.devices import inventory
 from yatt_core.controllers.fleet import FleetStanding
 from yatt_core.data.inputs import INPUTS, MANIFEST
 from yatt_core.errors import DataError, FencedError, InfrastructureError
+from yatt_core.planning.cluster import cluster_of, read_cards
+from yatt_core.planning.room import check_room
 from yatt_core.receipts import InputsReceipt
+from yatt_core.spec.judges import is_trained
 
 if TYPE_CHECKING:
     from flows.segment import Segment
@@ -96,16 +99,40 @@ class FleetStart:
         self.book_losses()
         fleet = segment.fleet
         fleet.avoid_nodes = self._quarantined()
+        fleet.resident = self._account()
         fleet.start()
         self.book_losses()
         self._book_controllers()
+        segment.observer.stage(f"making the run's inputs{', with its judge' if self._trains_a_judge else ''}")
         self._inputs = fleet.materialise()
         self._check_inputs(self._inputs)
+        segment.observer.stage("loading engines and trainer")
         standing = fleet.load(self._inputs)
         self.environment = fleet.environment()
-        self.devices = len(inventory())
         segment.snapshots.attach(standing.snapshot_in_flight)
         return standing
+
+    @property
+    def _trains_a_judge(self) -> bool:
+        return any(is_trained(part) for part in self._segment.spec.rewards.judges)
+
+    def _account(self) -> bool:
+        """Looks, before it is used, whether the devices have memory for the run; returns whether for all of its roles at once.
+
+        Raises `ConfigurationError` where they have not even for one after the other.
+        """
+        devices, segment = inventory(), self._segment
+        self.devices = len(devices)
+        cluster = cluster_of(devices, read_cards())
+        demand = None if cluster is None else check_room(segment.spec, cluster)
+        if demand is None:
+            segment.observer.warned(
+                "the devices' memory, or the model's, is not known: nobody looked whether it suffices"
+            )
+            return True
+        if not demand.resident:
+            segment.observer.stage("engines and judges sleep while others work: there is no memory for all at once")
+        return demand.resident
 
     def _check_inputs(self, inputs: InputsReceipt) -> None:
         """Writes down, once a run, what it starts from. Raises `DataError` where the files are no longer that."""

@@ -19,6 +19,9 @@ from yatt_core.receipts import (
     UpdateReceipt,
 )
 
+Telemetry = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""By file and shard, as `read_telemetry` gives it."""
+
 
 def add_sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Exact sums of the shards' additive statistics, in whatever order the shards came."""
@@ -57,30 +60,25 @@ def learning_metrics(prepared: PrepareReceipt, update: UpdateReceipt) -> list[Me
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
 
 
-def tool_seconds(telemetry: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Metric:
-    """Seconds that controllers waited for tools, added up over the shards of all attempts. telemetry: by file and shard."""
-    seconds = [
-        stages.get("tools", 0.0)
-        for name, shards in telemetry.items()
-        if name.startswith("collect.")
-        for stages in shards.values()
-    ]
-    return Metric("tools/seconds", math.fsum(seconds), TIMING)
+def tool_seconds(telemetry: Telemetry) -> Metric:
+    """Seconds that controllers waited for tools, added up over the shards of all attempts."""
+    return Metric("tools/seconds", _collected(telemetry, "tools"), TIMING)
 
 
-def judge_metrics(telemetry: Mapping[str, Mapping[str, Mapping[str, float]]], usage: Iterable[Usage]) -> list[Metric]:
+def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
     """What judging took: tokens written and read over the shards of all attempts, and the devices' seconds of work."""
-    shards = [stages for name, shards in telemetry.items() if name.startswith("collect.") for stages in shards.values()]
-
-    def total(key: str) -> float:
-        return math.fsum(stages.get(key, 0.0) for stages in shards)
-
     seconds = math.fsum(row.decode_s + row.prefill_s for row in usage if row.role == JUDGE)
     return [
-        Metric("judge/tokens", total(JUDGE_TOKENS), TIMING),
-        Metric("judge/prompt_tokens", total(JUDGE_PROMPT_TOKENS), TIMING),
+        Metric("judge/tokens", _collected(telemetry, JUDGE_TOKENS), TIMING),
+        Metric("judge/prompt_tokens", _collected(telemetry, JUDGE_PROMPT_TOKENS), TIMING),
         Metric("judge/device_seconds", seconds, TIMING),
     ]
+
+
+def _collected(telemetry: Telemetry, key: str) -> float:
+    """A figure of collecting, added up over the shards of all attempts."""
+    collected = [shards for name, shards in telemetry.items() if name.startswith("collect.")]
+    return math.fsum(stages.get(key, 0.0) for shards in collected for stages in shards.values())
 
 
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:

@@ -35,6 +35,7 @@ from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.shard_log import sweep
 from yatt_core.data.telemetry import read_telemetry
 from yatt_core.errors import DataError
+from yatt_core.placement.seen import Usage
 from yatt_core.receipts import (
     EvaluateReceipt,
     PrepareReceipt,
@@ -77,6 +78,7 @@ def place(segment: Segment, iteration: int, state: ControlState) -> DecisionRow:
 def collect(segment: Segment, iteration: int, state: ControlState, decision: DecisionRow) -> Experience:
     """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
     experience = gather(segment, iteration, state)
+    segment.fleet.rest()
     note_work(segment, iteration, decision, experience)
     segment.start.book_losses()  # of controllers whose shards went to others
     watch_transport(segment)
@@ -153,11 +155,8 @@ def commit(
     if evaluation is not None:
         metrics += evaluation_metrics(evaluation)
     seconds, elapsed = segment.seconds, segment.iteration_seconds()
-    if segment.spec.rollout.tools is not None:
-        metrics.append(tool_seconds(read_telemetry(segment.folder, segment.branch, iteration)))
     usage = record_outcome(segment, iteration, seconds)
-    if segment.spec.rewards.judges:
-        metrics += judge_metrics(read_telemetry(segment.folder, segment.branch, iteration), usage)
+    metrics += _collecting_metrics(segment, iteration, usage)
     metrics += timing_metrics(
         seconds, elapsed, sums["loss_tokens"], sums["samples"], segment.iteration_bytes(), segment.gauges
     )
@@ -177,6 +176,15 @@ def commit(
     if new_snapshot:
         prune_experience(segment.ledger, segment.fence, segment.folder, segment.spec)
     return committed
+
+
+def _collecting_metrics(segment: Segment, iteration: int, usage: Sequence[Usage]) -> list[Metric]:
+    """What tools and judges took, for runs that have them."""
+    tools, judges = segment.spec.rollout.tools is not None, bool(segment.spec.rewards.judges)
+    if not tools and not judges:
+        return []
+    telemetry = read_telemetry(segment.folder, segment.branch, iteration)
+    return [*([tool_seconds(telemetry)] if tools else []), *(judge_metrics(telemetry, usage) if judges else [])]
 
 
 def _scored(state: ControlState, metrics: Sequence[Metric]) -> ControlState:

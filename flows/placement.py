@@ -70,9 +70,8 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
     recorded = segment.ledger.records.decision(segment.fence, row)
     if recorded.decision == json.loads(json.dumps(row.decision)):
         return recorded, plan.conduct
-    if (
-        "start" not in recorded.decision
-    ):  # made before judges shared the devices: all instances roll out, as they did then
+    if "start" not in recorded.decision:
+        # Made before judges shared the devices: all instances roll out, as they did then.
         everyone = {"start": ROLLOUT * len(plan.roles), "state": {}}
         return replace(recorded, decision={**recorded.decision, **everyone}), Hold()
     # Files that it was made from are gone, or the policy has changed: its roles are obeyed, and nobody improves on them.

@@ -24,7 +24,7 @@ class LookingEngine(RolloutActor):
     def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int, images: str) -> None:
         super().__init__(spec_json, run_folder, instance, epoch)
         self._images, self._seen = Path(images), Look()
-        self.load(epoch, "")
+        self.load(epoch, "", resident=True)
         self.update(epoch, pack_arrays({"state": np.zeros(1, np.uint8)}), VERSION)
 
     def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:

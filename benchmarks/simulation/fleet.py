@@ -44,6 +44,7 @@ class SimulatedFleet:
         self.deadline = 0.0
         self.failures: list[Any] = []
         self.avoid_nodes: frozenset[str] = frozenset()
+        self.resident = True
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -103,6 +104,9 @@ class SimulatedFleet:
 
     def place(self, roles: str, conduct: Conduct) -> None:
         """All devices roll out: no judge is simulated."""
+
+    def rest(self) -> None:
+        """Nothing takes memory."""
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Yields shards as they are sealed; goes on with a collection that an earlier driver began."""

@@ -102,14 +102,14 @@ def _planned(
 ) -> RunPlan:
     """The plan of the spec in a file, which its mistakes name."""
     from yatt_core.errors import ConfigurationError
-    from yatt_core.planning.judges import judge_of
+    from yatt_core.planning.judges import judges_of
     from yatt_core.planning.plan import plan_run
 
     if fitted is not None:
         # Lengths that were given win over recorded ones.
         assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
     try:
-        return plan_run(spec, devices, assumed, judge_of(spec, assumed.own_vocabulary), fitted)
+        return plan_run(spec, devices, assumed, judges_of(spec, assumed.own_vocabulary), fitted)
     except ConfigurationError as error:
         raise ConfigurationError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
 
@@ -140,16 +140,16 @@ def print_plan(made: RunPlan) -> None:
     write(
         f"{made.roles.spec.name} on {made.cluster} ({made.cluster.devices} devices): {shape.parameters / 1e9:.3g} B parameters"
     )
-    write("it fits" if made.fits else "it does not fit")
+    write(_verdict(made))
     write("")
     write_table(("role", "engine", "on"), _placement_rows(made), "Placement")
     if made.times is not None:
         write(f"recommended: {made.times.recommended.mode}, {made.times.recommended.partition}")
         write("")
     columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TENSORS), "runtime", "all")
-    write_table(
-        columns, _memory_rows(made), "Memory of the fullest device (copies: of weights and state, on their way or kept)"
-    )
+    whole = demand.where.removesuffix("'s memory").removeprefix("a ")
+    kept = "copies: of weights and state, on their way or kept"
+    write_table(columns, _memory_rows(made), f"Memory of the fullest {whole} ({kept})")
     for total in demand.totals:
         if total.host:
             write(f"{total.stage}: {size(total.host)} in a host's memory of {size(total.host_capacity)}")
@@ -162,6 +162,14 @@ def print_plan(made: RunPlan) -> None:
             write(f"\n{title}")
             for line in lines:
                 write(f"  {line}")
+
+
+def _verdict(made: RunPlan) -> str:
+    if not made.fits:
+        return "it does not fit"
+    if made.demand.resident:
+        return "it fits, all roles stay in memory"
+    return "it fits, as roles sleep while others work"
 
 
 def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:

@@ -16,6 +16,7 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
         "name": roles.spec.name,
         "spec_digest": roles.spec.digest,
         "fits": made.fits,
+        "resident": demand.resident,
         "parameters": roles.policy.parameters,
         "cluster": {
             "card": cluster.card_name,

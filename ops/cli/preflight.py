@@ -45,6 +45,14 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
     from yatt_core.data.codec_check import check_codec
 
     check_codec(spec)
+    from flows.launch import attached
+
+    if not attached():
+        # Ray's own account comes with the cluster; here it is said before a run is made.
+        from yatt_core.planning.cluster import core_cluster, read_cards
+        from yatt_core.planning.room import check_room
+
+        check_room(spec, core_cluster(read_cards()))
     folder = existing_parent(home)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{home}: {folder} is not writable; choose another folder with --home or $YATT_HOME")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from yatt_core.controllers.dispatch import DispatchQueue, Limits, Ticket
-from yatt_core.placement.actions import ROLLOUT
+from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver
 
 OWNERS = st.sampled_from(["controller-0", "controller-1", "controller-2"])
 
@@ -216,3 +216,17 @@ def test_owners_are_those_who_wait_or_hold() -> None:
     ((ticket, _),) = queue.grant()
     queue.release(ticket.number)
     assert queue.owners() == {"waits"}
+
+
+def test_who_migrates_is_told_until_it_is_empty() -> None:
+    queue = DispatchQueue([1.0, 1.0], {ROLLOUT: Limits(None, 8)})
+    tickets = [queue.submit("controller", 3) for _ in range(3)]
+    assert [index for _, index in queue.grant()] == [0, 1, 0]
+    assert queue.apply(HandOver(0, JUDGE, migrate=True)) == 6
+    queue.progress(tickets[0].number, 3)
+    queue.release(tickets[0].number)
+    assert queue.lingering() == [(0, 3)], "what was on its way as it was told to leave"
+    queue.release(tickets[2].number)
+    assert queue.lingering() == [] and queue.switches() == [(0, JUDGE)]
+    queue.apply(HandOver(1, JUDGE, migrate=False))
+    assert queue.lingering() == [], "who drains keeps what it has"

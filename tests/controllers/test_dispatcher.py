@@ -12,7 +12,7 @@ import pytest
 
 from yatt_core.controllers import dispatcher as module
 from yatt_core.controllers.dispatcher import Dispatcher
-from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, Switch
+from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, Intake, Switch
 from yatt_core.placement.fixed import InTurn
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import PoolSeen
@@ -22,13 +22,16 @@ SPEC = Path(__file__).parent.parent / "specs" / "judged.yaml"
 
 
 class Engine:
-    """Takes up roles at once. roles: those that it was told."""
+    """Takes up roles as soon as it may. roles: those that it was told."""
 
     def __init__(self, number: int) -> None:
         self._actor_id, self.roles = number, list[str]()
         self.switch = SimpleNamespace(remote=self._switch)
+        self.may_switch = asyncio.Event()
+        self.may_switch.set()
 
     async def _switch(self, epoch: int, role: str, starting: bool) -> None:
+        await self.may_switch.wait()
         self.roles.append(role)
 
 
@@ -98,3 +101,33 @@ def test_a_conduct_that_fails_is_said_and_the_work_goes_on(
         return await dispatcher.report()
 
     assert said in asyncio.run(wave()).defect
+
+
+class GoesOver:
+    """Nobody rolls out until instance 2 does; then instance 1, which is empty, may take work in, and is to judge."""
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        if moment is Moment.WAVE:
+            return [Intake(0, 0), Intake(1, 0), Switch(2, ROLLOUT)]
+        if moment is Moment.SWITCHED and pool.instances[1].role == ROLLOUT and pool.instances[2].role == ROLLOUT:
+            return [Intake(1, None), Switch(1, JUDGE)]
+        return []
+
+
+def test_who_is_to_switch_gets_no_work_before_it_does(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> Any:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", GoesOver(), True)
+        await settled()
+        engines[2].may_switch.clear()
+        await dispatcher.begin_wave(1, "w0", 8)
+        batches = asyncio.gather(*(dispatcher.acquire(1, "controller-0", 4, ROLLOUT, False) for _ in range(2)))
+        await settled()
+        engines[2].may_switch.set()
+        assert [index for _, index, _ in await asyncio.wait_for(batches, 5)] == [2, 2]
+        await settled()
+        return await dispatcher.report()
+
+    assert not asyncio.run(wave()).defect and engines[1].roles == [JUDGE]

@@ -9,7 +9,7 @@ from yatt_core.placement.workload import EngineConstants
 from yatt_core.planning.account import JUDGE
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.demand import demand_of
-from yatt_core.planning.judges import judge_of, judge_role
+from yatt_core.planning.judges import judge_role, judges_of
 from yatt_core.planning.roles import GenerationEngine, JudgeRole, Roles, roles_of
 from yatt_core.planning.rollout_memory import EngineMemory
 from yatt_core.planning.times import engine_constants, switch_costs
@@ -30,7 +30,7 @@ def role(engine: dict[str, Any], model: dict[str, Any] | None, *overrides: str) 
 
 
 def test_rules_alone_have_no_judge():
-    assert judge_of(spec_7b(), 300) is None
+    assert judges_of(spec_7b(), 300) == ()
 
 
 def test_a_vllm_judge_is_as_its_part_says():
@@ -44,17 +44,16 @@ def test_a_small_judge_that_is_trained_has_its_network_s_shape():
     found = role({"kind": "torch"}, {"kind": "trained"}, *QUICKSTART)
     assert found.engine == TorchRollout(instances=2)
     assert found.shape.hidden == 128
-    demand = demand_of(roles_of(spec_7b(*QUICKSTART), SHORT, found), cluster("2xcore"), SHORT)
+    demand = demand_of(roles_of(spec_7b(*QUICKSTART), SHORT, [found]), cluster("2xcore"), SHORT)
     held = next(row for row in demand.roles if row.role == "judge").at(JUDGE)
-    assert held.weights == 4 * found.shape.parameters
+    assert held.weights == 2 * 4 * found.shape.parameters, "of the engines on both cores, which share the memory"
     assert held.kv_cache > 0
 
 
 def test_a_torch_judge_takes_no_more_judgements_at_once_than_its_part_says():
     def cache(most: int) -> int:
-        roles = roles_of(
-            spec_7b(*QUICKSTART), SHORT, role({"kind": "torch", "max_concurrent": most}, {"kind": "trained"})
-        )
+        judge = role({"kind": "torch", "max_concurrent": most}, {"kind": "trained"})
+        roles = roles_of(spec_7b(*QUICKSTART), SHORT, [judge])
         engine = demand_of(roles, cluster("2xcore"), SHORT).judge
         assert engine is not None
         return engine.sequences
@@ -75,7 +74,7 @@ def test_virtual_engines_take_no_memory_and_the_spec_s_own_times():
     times = {"base_seconds": 0.01, "seconds_per_prompt_token": 0.002, "clock_factor": 2.0, "median_tokens": 9.0}
     found = role({"kind": "virtual", "max_concurrent": 8, **times}, None, *VIRTUAL)
     assert isinstance(found.engine, VirtualRollout)
-    roles = roles_of(spec_7b(*VIRTUAL), Assumptions(), found)
+    roles = roles_of(spec_7b(*VIRTUAL), Assumptions(), [found])
     demand = demand_of(roles, cluster("2xcore"), SHORT)
     assert {total.tensors for total in demand.totals} == {0}
     assert roles.lengths.judge.median == 9.0

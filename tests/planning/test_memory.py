@@ -9,14 +9,16 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
 from yatt_core.planning.activations import MicroBatchShape, torch_training
 from yatt_core.planning.demand import Demand, demand_of
-from yatt_core.planning.roles import JudgeRole, roles_of
+from yatt_core.planning.roles import JudgeRole, check_sizes, roles_of
 from yatt_core.planning.shape import ModelShape
 
 DENSE = ModelShape(1000, 64, 2, 4, 2, 16, 256, tied=True)
 
 
 def demand(*overrides: str, on: str = "8xH200", by: JudgeRole | None = None) -> Demand:
-    return demand_of(roles_of(spec_7b(*overrides), SHORT, by), cluster(on), SHORT)
+    roles = roles_of(spec_7b(*overrides), SHORT, [by] if by else [])
+    check_sizes(roles)
+    return demand_of(roles, cluster(on), SHORT)
 
 
 def held(found: Demand, role: str, stage: str) -> Bytes:

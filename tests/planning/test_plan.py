@@ -103,7 +103,7 @@ def test_learning_takes_six_operations_a_parameter_and_token():
 
 
 def test_a_judge_brings_modes_of_which_the_best_is_recommended():
-    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, judge(judgements=2))
+    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, [judge(judgements=2)])
     assert plan.times is not None
     modes = {outcome.mode for outcome in plan.times.tried}
     assert modes == {"colocate", "split", "dynamic"}
@@ -114,7 +114,7 @@ def test_a_judge_brings_modes_of_which_the_best_is_recommended():
 
 
 def test_engines_of_different_sizes_share_an_instance_of_the_larger_one():
-    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, judge(tensor=2))
+    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, [judge(tensor=2)])
     assert plan.times is not None
     workload = plan.times.load.workload
     assert workload.cluster.devices_per_instance == 2

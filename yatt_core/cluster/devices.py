@@ -8,15 +8,24 @@ from typing import Literal
 
 from yatt_core.cluster.gcs import Node, living_nodes
 
+MODEL = "accelerator_type:"
+"""Ray's resource that bears the name of a node's kind of GPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One schedulable slot. index: its number in the run. node: Ray's node id. name: `host:gpu0` or `host:core0`."""
+    """One schedulable slot. index: its number in the run. node: Ray's node id. name: `host:gpu0` or `host:core0`.
+
+    model: of a GPU, as Ray names its type; empty where it knows none. memory: bytes; of a core, its share of what Ray may give
+    out on the node; 0 of a GPU, whose model tells it.
+    """
 
     index: int
     kind: Literal["gpu", "core"]
     node: str
     name: str
+    model: str = ""
+    memory: int = 0
 
 
 def inventory() -> tuple[Device, ...]:
@@ -28,7 +37,13 @@ def devices_of(nodes: Sequence[Node]) -> tuple[Device, ...]:
     """The devices of nodes: all GPUs if there is one, else all cores."""
     kind, resource = ("gpu", "GPU") if any(node.resources.get("GPU") for node in nodes) else ("core", "CPU")
     places = [(node, slot) for node in nodes for slot in range(int(node.resources.get(resource, 0)))]
-    return tuple(
-        Device(index, "gpu" if kind == "gpu" else "core", node.id, f"{node.host}:{kind}{slot}")
-        for index, (node, slot) in enumerate(places)
-    )
+    return tuple(_device(index, kind, node, slot) for index, (node, slot) in enumerate(places))
+
+
+def _device(index: int, kind: str, node: Node, slot: int) -> Device:
+    name = f"{node.host}:{kind}{slot}"
+    if kind == "gpu":
+        model = next((key.removeprefix(MODEL) for key in node.resources if key.startswith(MODEL)), "")
+        return Device(index, "gpu", node.id, name, model=model)
+    share = int(node.resources.get("memory", 0) / node.resources["CPU"])
+    return Device(index, "core", node.id, name, memory=share)

@@ -1,4 +1,4 @@
-"""What Ray's control store (GCS) knows of nodes and actors, asked with a time limit and answered with our errors.
+"""What Ray's control store (GCS) knows of nodes and actors, and is told to keep; with a time limit, and errors of ours.
 
 Not through `ray.nodes()` and the state accessor behind it: when the head was restarted since this process connected, that ends
 the whole process instead of raising. Raises `InfrastructureError` where the store does not answer, or is another's.
@@ -67,6 +67,19 @@ def node_of_actor(actor_id: str) -> str:
     with ThreadPoolExecutor(1) as thread:
         found = _asked(lambda: thread.submit(asyncio.run, ask()).result())
     return "".join(info.address.node_id.hex() for info in found.values())
+
+
+def remember(namespace: str, key: str, value: str) -> None:
+    """Keeps a text in the store, as long as the cluster lives."""
+    client = _client()
+    _asked(lambda: client.internal_kv_put(key.encode(), value.encode(), True, namespace.encode(), ANSWER_SECONDS))
+
+
+def recall(namespace: str, key: str) -> str:
+    """What was kept there last; empty where nothing was."""
+    client = _client()
+    found: bytes | None = _asked(lambda: client.internal_kv_get(key.encode(), namespace.encode(), ANSWER_SECONDS))
+    return (found or b"").decode()
 
 
 def _client() -> Any:

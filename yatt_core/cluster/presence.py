@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from yatt_core.cluster.reservation import leave_devices
 from yatt_core.cluster.state import DriverWatch, SupervisorFiles, driver_epoch
 from yatt_core.fence import EpochFence
 
@@ -104,6 +105,7 @@ class Presence:
             time.sleep(POLL_SECONDS)
             if self._driver.silence() > self._grace:
                 log.warning("no sign of a driver for %g s: %s ends", self._grace, self._actor)
+                leave_devices()
                 logging.shutdown()
                 os._exit(GONE_EXIT_CODE)
             try:

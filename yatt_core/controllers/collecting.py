@@ -240,8 +240,7 @@ class Collector:
         shard, batch.responses = batch.shard, responses
         if (scores := shard.log.scores(batch.number)) is not None:
             batch.scores.log.use_all()
-            shard.finished[batch.number] = _joined(responses, scores)
-            shard.judgements[batch.number] = batch.scores.log.table(batch.members)
+            self._keep(batch, responses, scores)
             self._note(batch, len(batch.members), len(batch.members), stream)
             return
         texts = responses.column("response").to_pylist()
@@ -278,8 +277,13 @@ class Collector:
         with timed(shard.timing, "log"):
             scores = score_table([part.name for part in self.spec.rewards.parts], batch.scores.in_order())
             shard.log.append_scores(batch.number, scores)
-        shard.finished[batch.number] = _joined(batch.responses, scores)
-        shard.judgements[batch.number] = batch.scores.log.table(batch.members)
+        self._keep(batch, batch.responses, scores)
+
+    def _keep(self, batch: OpenBatch, responses: pa.Table, scores: pa.Table) -> None:
+        """Keeps a batch whose scores are durable until its shard is sealed."""
+        batch.shard.finished[batch.number] = _joined(responses, scores)
+        if self.spec.rewards.judges:
+            batch.shard.judgements[batch.number] = batch.scores.log.table(batch.members)
 
     def _note(self, batch: OpenBatch, ended: int, scored: int, stream: Stream[OpenBatch]) -> None:
         """Tells the dispatcher how far a batch is, where a placement looks at that."""

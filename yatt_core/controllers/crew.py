@@ -20,6 +20,7 @@ import ray
 
 from yatt_core.cluster.gcs import node_of_actor
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
+from yatt_core.cluster.reservation import Seat, release, reserve
 from yatt_core.cluster.state import SupervisorFiles, driver_epoch
 from yatt_core.controllers.controller import Controller
 from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
@@ -98,6 +99,8 @@ class Crew:
             ENDPOINT: len(endpoint_judges(spec)),
             TRAINER: spec.trainer.engine.ranks,
         }
+        self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
+        self._seats: tuple[Seat, ...] = ()
         # Of controllers: since the last `gather`, which looks at the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
@@ -147,6 +150,8 @@ class Crew:
         self.require_current()
         self._look_around()
         avoided = avoided_nodes(self._living, avoid_nodes)
+        if wanted := max((len(self._wanted[role]) for role in self._seated), default=0):
+            self._seats = reserve(wanted, avoided)
         found = self._find(avoided)
         self._book_lost(found)
         ranks = self._wanted[TRAINER]
@@ -178,10 +183,17 @@ class Crew:
         return tuple(names)
 
     def end_all(self) -> None:
-        """Ends all actors; those of a head that is gone have ended with it. A replaced driver leaves them to the next one."""
+        """Ends all actors and gives the devices back; those of a head that is gone have ended with it.
+
+        A replaced driver leaves them to the next one.
+        """
         members, self._members = self._members, {}
+        seats, self._seats = self._seats, ()
         with suppress(FencedError):
             self._end(list(members.values()))
+            if seats:
+                with suppress(InfrastructureError, ray.exceptions.RayError):
+                    release()
 
     # -- what is lost -------------------------------------------------------------------------------------------------
 
@@ -248,13 +260,17 @@ class Crew:
         kind = self._rollout_class if role == ROLLOUT else role
         calls = CONCURRENT.get(kind)
         options: dict[str, Any] = {} if calls is None else {"max_concurrency": calls}
+        if role in self._seated:
+            options |= self._seats[int(index) % len(self._seats)].options
+        else:
+            place = on_node(node) if node else elsewhere(self._living, avoided, int(index))
+            options["scheduling_strategy"] = place
         remote = ray.remote(CLASSES[kind]).options(
             name=f"{name}.{self._generation}",
             lifetime="detached",
             max_restarts=0,
             max_task_retries=0,
             num_cpus=0,
-            scheduling_strategy=on_node(node) if node else elsewhere(self._living, avoided, int(index)),
             **options,
         )
         deadline = time.monotonic() + NAME_SECONDS

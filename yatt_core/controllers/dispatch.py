@@ -40,8 +40,8 @@ class Limits:
 class PoolInstance:
     """An instance as its dispatcher knows it. leaving, joining: the role that it is going over to, else empty.
 
-    afterwards: the role that it is to have behind the one that it is joining. intake: it gets work only while it has less than
-    this outstanding. held: sequences that have not ended, by ticket.
+    migrating: what it holds leaves with it. afterwards: the role that it is to have behind the one that it is joining. intake: it
+    gets work only while it has less than this outstanding. held: sequences that have not ended, by ticket.
     """
 
     index: int
@@ -49,6 +49,7 @@ class PoolInstance:
     role: str
     ready: bool = True
     leaving: str = ""
+    migrating: bool = False
     joining: str = ""
     afterwards: str = ""
     intake: int | None = None
@@ -251,14 +252,18 @@ class DispatchQueue:
                 if not able or (isinstance(action, Switch) and instance.outstanding):
                     raise ConfigurationError(f"at {self.now:g} s: {action} is not possible for {instance}")
                 instance.leaving = action.role
-                evicted = instance.outstanding if isinstance(action, HandOver) and action.migrate else 0
+                instance.migrating = isinstance(action, HandOver) and action.migrate
                 self._leave_if_empty(instance)
-                return evicted
+                return instance.outstanding if instance.migrating else 0
             case Take():
                 return min(action.count, instance.outstanding)
             case Intake():
                 instance.intake = action.limit
                 return 0
+
+    def lingering(self) -> list[tuple[int, int]]:
+        """Instances that migrate, and how many sequences each still holds: those that were on their way to it, at first."""
+        return [(i.index, i.outstanding) for i in self._instances if i.leaving and i.migrating and i.outstanding]
 
     def assign(self, roles: str, starting: bool) -> None:
         """Names the roles; who holds something goes over when that is done.
@@ -269,7 +274,7 @@ class DispatchQueue:
         before, self._started = self._started, roles if starting else self._started
         for place, (instance, role) in enumerate(zip(self.instances, roles, strict=True)):
             anew = starting and bool(before) and before[place] != role
-            instance.intake = None
+            instance.intake, instance.migrating = None, False
             if instance.joining:  # a switch that is under way cannot be called back
                 instance.afterwards = "" if instance.joining == role else role
             elif instance.ready:

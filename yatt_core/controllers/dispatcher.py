@@ -23,7 +23,7 @@ from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.installed import failure_text
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, action_line, serves_line
+from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, Switch, action_line, serves_line
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
@@ -175,6 +175,8 @@ class Dispatcher:
             await asyncio.sleep(self._period)
             if self._queue.wave != wave or not self._queue.unjudged:
                 return
+            for index, count in self._queue.lingering():
+                self._spawn(self._evict(index, count))
             self._act(Moment.TICK)
 
     async def _watch(self) -> None:
@@ -201,10 +203,11 @@ class Dispatcher:
 
     def _carry_out(self, moment: Moment, actions: Sequence[Action]) -> None:
         if moment is Moment.SWITCHED:
-            # Before anything is dispatched: else the first ones that are ready take all that waits.
-            self._apply(action for action in actions if isinstance(action, Intake))
+            # Before anything is dispatched: else the first ones that are ready take all that waits, and who is to switch
+            # would no longer be empty.
+            self._apply(action for action in actions if isinstance(action, Intake | Switch))
             self._advance(acts=False)
-            actions = [action for action in actions if not isinstance(action, Intake)]
+            actions = [action for action in actions if not isinstance(action, Intake | Switch)]
         self._apply(actions)
 
     def _apply(self, actions: Iterable[Action]) -> None:

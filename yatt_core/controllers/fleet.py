@@ -73,7 +73,8 @@ class Fleet:
     """Controllers, rollout engines and trainer ranks of one run under one epoch.
 
     deadline: seconds for each wait of the phase at hand. avoid_nodes: names (`cluster.nodes`) of nodes that get no actors,
-    while there are others. failures: what was lost since the list was last cleared.
+    while there are others. resident: the devices have memory for engines, judges and trainer at once; otherwise they sleep
+    while others work. failures: what was lost since the list was last cleared.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Fleet:
         self._created: tuple[str, ...] = ()
         self._spilling = SpillMeter()
         self.avoid_nodes: frozenset[str] = frozenset()
+        self.resident = True
 
     @property
     def deadline(self) -> float:
@@ -169,7 +171,7 @@ class Fleet:
         Controllers may be busy with what an earlier driver gave them: they take this up behind it, and are not waited for.
         """
         loading = self._load_controllers(inputs)
-        loading += [engine.load.remote(self._epoch, inputs.model_path) for engine in self._engines]
+        loading += [engine.load.remote(self._epoch, inputs.model_path, self.resident) for engine in self._engines]
         loading += [endpoint.load.remote(self._epoch) for endpoint in self._crew.of(ENDPOINT)]
         versions = [engine.version.remote(self._epoch) for engine in self._engines]
         ranks = self._load_ranks(inputs)
@@ -265,6 +267,12 @@ class Fleet:
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Spreads shards over the controllers and yields receipts as they come (`collection.collect`)."""
         yield from collect(self._calls, tasks)
+
+    def rest(self) -> None:
+        """Engines and judges make room for the trainer, where the devices have no memory for all of them."""
+        if not self.resident:
+            resting = [engine.rest.remote(self._epoch) for engine in self._engines]
+            self._calls.get(resting, "the rollout engines to rest", self._members(ROLLOUT))
 
     def cut(self) -> None:
         """Takes back what controllers still wait for; what engines are at goes on, and its shards are not asked for."""

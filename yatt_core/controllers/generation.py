@@ -110,8 +110,8 @@ class GenerationStream(Generic[Tag]):
             arrival, off, rest = job.take(piece, f"rollout-{grant.instance}")
             if job.missing:
                 self._dispatcher.progress.remote(grant.number, off)
-            if rest is not None:
-                self._acquire(rest, at_the_head=True)
+            for resumed in reversed(rest):
+                self._acquire(resumed, at_the_head=True)
             if arrival is None:
                 continue
             yield arrival

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-import numpy as np
-
 from yatt_core.controllers.in_flight import bytes_of, bytes_of_judging
 from yatt_core.controllers.stream import Arrival, Judged, Tag
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, Returned, resumed_request
@@ -63,8 +61,8 @@ class Job(Generic[Tag]):
             return engine.generate.options(num_returns="streaming").remote(epoch, request)
         return engine.judge.options(num_returns="streaming").remote(epoch, self.batch.part, request)
 
-    def take(self, piece: Any, source: str) -> tuple[Arrival[Tag] | Judged[Tag] | None, int, Job[Tag] | None]:
-        """What has come for the consumer; how many sequences are off the instance; and what has to go on elsewhere.
+    def take(self, piece: Any, source: str) -> tuple[Arrival[Tag] | Judged[Tag] | None, int, list[Job[Tag]]]:
+        """What has come for the consumer; how many sequences are off the instance; and what has to go on elsewhere, in order.
 
         Raises `InfrastructureError` for what was not asked for.
         """
@@ -78,15 +76,19 @@ class Job(Generic[Tag]):
         if isinstance(piece, GeneratePiece):
             ours = GeneratePiece(self._in_batch(piece.rows), piece.result)
             self.batch.left.difference_update(ours.rows)
-            return Arrival(self.batch.number, self.batch.tag, ours, not self.batch.left), len(numbers), None
+            return Arrival(self.batch.number, self.batch.tag, ours, not self.batch.left), len(numbers), []
         self.batch.left.difference_update(numbers)
         sequences = sum(max(1, len(verdict.judgements)) for verdict in piece)
-        return Judged(self.batch.tag, self.batch.part, piece), sequences, None
+        return Judged(self.batch.tag, self.batch.part, piece), sequences, []
 
-    def _rest(self, returned: Returned) -> Job[Tag]:
+    def _rest(self, returned: Returned) -> list[Job[Tag]]:
+        """A job for each response, so that several instances may share them."""
         assert isinstance(self.request, GenerateRequest)
-        request = resumed_request(self.request, returned)
-        return Job(self.batch, request, self.role, self.epoch, self._in_batch(returned.rows))
+        jobs = []
+        for row, progress in zip(returned.rows, returned.progress, strict=True):
+            request = resumed_request(self.request, Returned((row,), (progress,)))
+            jobs.append(Job(self.batch, request, self.role, self.epoch, self._in_batch((row,))))
+        return jobs
 
     def _in_batch(self, rows: Sequence[int]) -> tuple[int, ...]:
         return tuple(rows) if self.rows is None else tuple(self.rows[row] for row in rows)
@@ -105,7 +107,7 @@ def judging_job(number: int, tag: Tag, part: str, request: JudgeRequest, role: s
 def numbers_of(request: GenerateRequest | JudgeRequest) -> set[int]:
     """Of the responses or items that a request wants answered."""
     if isinstance(request, GenerateRequest):
-        return set(np.arange(request.seeds.size).tolist())
+        return set(range(request.seeds.size))
     return {item.number for item in request.items}
 
 

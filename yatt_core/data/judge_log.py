@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -26,29 +26,31 @@ _JUDGEMENT = pa.struct(
         pa.field("prompt_tokens", pa.int32(), nullable=False),
     ]
 )
+_TOLD = (
+    pa.field("part", pa.string(), nullable=False),
+    pa.field("judgements", pa.list_(_JUDGEMENT), nullable=False),
+    pa.field("error", pa.string(), nullable=False),
+)
+"""Of a reward part. error: why there are no judgements, else empty."""
 VERDICT_SCHEMA = pa.schema(
     [
-        pa.field("part", pa.string(), nullable=False),
         pa.field("response", pa.int32(), nullable=False),
         pa.field("judged_sha256", pa.string(), nullable=False),
-        pa.field("judgements", pa.list_(_JUDGEMENT), nullable=False),
-        pa.field("error", pa.string(), nullable=False),
+        *_TOLD,
     ]
 )
-"""response: its number within the decode batch. error: why there are no judgements, else empty."""
+"""response: its number within the decode batch."""
 JUDGEMENTS_SCHEMA = pa.schema(
     [
         pa.field("prompt_ordinal", pa.int64(), nullable=False),
         pa.field("sample", pa.int32(), nullable=False),
-        pa.field("part", pa.string(), nullable=False),
-        pa.field("judgements", pa.list_(_JUDGEMENT), nullable=False),
-        pa.field("error", pa.string(), nullable=False),
+        *_TOLD,
     ]
 )
 """What is kept of a sealed shard: a row a response and reward part."""
 
 
-class Judged(Protocol):
+class JudgedResponse(Protocol):
     """Whose response a verdict is about."""
 
     @property
@@ -98,21 +100,21 @@ class JudgeLog:
         told = list(zip(items, verdicts, strict=True))
         if not told:
             return
-        rows = [_row(part, judged_sha256(item), verdict) for item, verdict in told]
+        rows = [
+            {"response": verdict.number, "judged_sha256": judged_sha256(item), **_told(part, verdict)}
+            for item, verdict in told
+        ]
         folder = self.own_folder()
         path = next(path for n in itertools.count() if not (path := folder / f"{self._prefix}{n:04d}.arrow").exists())
         write_chunk(path, pa.Table.from_pylist(rows, schema=VERDICT_SCHEMA), {"plan": self.plan})
         self._used |= {(part, verdict.number): verdict for _, verdict in told}
 
-    def table(self, members: Sequence[Judged]) -> pa.Table:
+    def table(self, members: Sequence[JudgedResponse]) -> pa.Table:
         """All verdicts that were used, by response and part. members: the responses of the batch, by number."""
         rows = [
-            {
-                "prompt_ordinal": members[number].ordinal, "sample": members[number].sample, "part": part,
-                "judgements": _judgements(verdict), "error": verdict.error,
-            }
+            {"prompt_ordinal": members[number].ordinal, "sample": members[number].sample, **_told(part, verdict)}
             for (part, number), verdict in sorted(self._used.items(), key=lambda entry: (entry[0][1], entry[0][0]))
-        ]  # fmt: skip
+        ]
         return pa.Table.from_pylist(rows, schema=JUDGEMENTS_SCHEMA)
 
     def _durable(self) -> dict[tuple[str, int, str], Verdict]:
@@ -135,18 +137,8 @@ class JudgeLog:
                         yield (row["part"], verdict.number, row["judged_sha256"]), verdict
 
 
-def _row(part: str, digest: str, verdict: Verdict) -> dict[str, object]:
-    return {
-        "part": part, "response": verdict.number, "judged_sha256": digest, "judgements": _judgements(verdict),
-        "error": verdict.error,
-    }  # fmt: skip
-
-
-def _judgements(verdict: Verdict) -> list[dict[str, object]]:
-    return [
-        {"answer": one.answer, "score": one.score, "tokens": one.tokens, "prompt_tokens": one.prompt_tokens}
-        for one in verdict.judgements
-    ]
+def _told(part: str, verdict: Verdict) -> dict[str, object]:
+    return {"part": part, "judgements": [asdict(one) for one in verdict.judgements], "error": verdict.error}
 
 
 def verdict_of(row: dict[str, object]) -> Verdict:

@@ -173,7 +173,8 @@ def _result_of(packed: PackedArrays, others: Mapping[str, Any]) -> GenerateResul
 class RolloutEngine(Protocol):
     """Generates. One call at a time; the caller serialises.
 
-    capabilities: `batch_invariant` (a response does not depend on the batch it is in), `sleep`, `in_flight_update`.
+    capabilities: `batch_invariant` (a response does not depend on the batch it is in), `sleep` (it gives memory
+    back when told to), `in_flight_update`.
     Raises `InfrastructureError` when asked for another version than it holds.
     """
 
@@ -200,6 +201,10 @@ class RolloutEngine(Protocol):
 
     def update_weights(self, tensors: Tensors, version: int) -> None:
         """Takes new weights in place. tensors: the full state dict in Hugging Face names."""
+        ...
+
+    def sleep(self) -> None:
+        """Gives back, between two calls, what memory it can; the next call wakes it, and nothing that it answers changes."""
         ...
 
 

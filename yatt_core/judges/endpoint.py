@@ -46,6 +46,9 @@ class EndpointJudge:
         """What it can do, by name."""
         return {"deterministic": self._part.seeded, "batch_invariant": self._part.seeded}
 
+    def sleep(self) -> None:
+        """Its memory is not ours."""
+
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Verdicts in the order in which they are complete.
 

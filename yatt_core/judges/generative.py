@@ -50,6 +50,10 @@ class GenerativeJudge:
             for piece in self._engine.stream(self._request(batch)):
                 yield () if piece is None else tuple(self._verdicts(batch, judgements, piece))
 
+    def sleep(self) -> None:
+        """As its engine does."""
+        self._engine.sleep()
+
     def _batches(self, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
         """Items in their order, as many as the engine may judge at once; at least one."""
         size = max(1, self._part.engine.max_concurrent // self._part.judgements)

@@ -84,6 +84,10 @@ class Judge(Protocol):
         """
         ...
 
+    def sleep(self) -> None:
+        """Gives back, between two calls, what memory it can; the next call wakes it, and nothing that it answers changes."""
+        ...
+
 
 class Aggregated(Protocol):
     """What `aggregate` reads of a part of the spec."""

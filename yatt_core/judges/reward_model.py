@@ -67,6 +67,9 @@ class RewardModelJudge:
             for start in range(0, len(by_length[length]), rows):
                 yield self._judged(by_length[length][start : start + rows])
 
+    def sleep(self) -> None:
+        """Has weights alone, which lie in the host's memory already."""
+
     def _judged(self, batch: Sequence[tuple[JudgeItem, list[int]]]) -> tuple[Verdict, ...]:
         """Verdicts on items whose sequences are of one length."""
         outputs = self._outputs([tokens for _, tokens in batch])

@@ -228,10 +228,11 @@ class Pool:
     def _act(self, moment: Moment) -> None:
         actions = list(self._conduct.act(moment, self))
         if moment is Moment.SWITCHED:
-            limits = [action for action in actions if isinstance(action, Intake)]
-            self._apply(limits)
+            # What is empty now and is to switch must not get work meanwhile; nor may judges take more than their share.
+            first = [action for action in actions if isinstance(action, Intake | Switch)]
+            self._apply(first)
             self._dispatch()
-            actions = [action for action in actions if not isinstance(action, Intake)]
+            actions = [action for action in actions if not isinstance(action, Intake | Switch)]
         self._apply(actions)
         self._dispatch()
 

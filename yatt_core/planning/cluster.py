@@ -1,4 +1,4 @@
-"""The devices that a plan is made for: model cards of accelerators, and a cluster described in a few words or found here.
+"""The devices that a plan is made for: model cards of accelerators, and a cluster described in a few words or found.
 
 Consumes the cards that ship with YATT and a file of one's own, and descriptions such as `8xH200`, `8xH200,16 nodes` or
 `16x8xH100`. Produces a `DescribedCluster`. Raises `ConfigurationError`.
@@ -10,9 +10,9 @@ import difflib
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import psutil
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
@@ -21,6 +21,10 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.documents import read_document
 from yatt_core.spec.mistakes import Mistake, mistakes_in
+
+if TYPE_CHECKING:
+    # Not at run time: it comes with Ray, which a plan has no need of.
+    from yatt_core.cluster.devices import Device
 
 SHIPPED = Path(__file__).parent / "cards.yaml"
 GB = 1e9
@@ -72,6 +76,16 @@ class DescribedCluster(SpecModel):
     def host_memory(self) -> int:
         """Bytes of a node's host; 0 where its devices are the host."""
         return int(self.card.host_memory_gb * GB) * self.devices_per_node
+
+    @property
+    def memories(self) -> int:
+        """How many memories there are: a device has its own, but all cores of a node have one."""
+        return self.nodes if self.card_name == CORE else self.devices
+
+    @property
+    def memory(self) -> int:
+        """Bytes of each."""
+        return self.card.memory * (self.devices_per_node if self.card_name == CORE else 1)
 
     def __str__(self) -> str:
         one = f"{self.devices_per_node}x{self.card_name}"
@@ -132,10 +146,39 @@ def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
                 f"this machine's {name} has no model card; describe the devices with --cluster, and theirs with --cards FILE"
             )
         return DescribedCluster(card_name=known, card=cards[known], devices_per_node=len(gpus))
+    return core_cluster(cards)
+
+
+def core_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
+    """This machine's cores."""
     cores = len(os.sched_getaffinity(0))
     share = psutil.virtual_memory().total / cores / GB
     core = cards[CORE].model_copy(update={"memory_gb": share})
     return DescribedCluster(card_name=CORE, card=core, devices_per_node=cores)
+
+
+def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> DescribedCluster | None:
+    """The devices of a Ray cluster as equal ones with the least memory of any; none where what they have is not known."""
+    nodes, first = len({device.node for device in devices}), devices[0]
+    per_node, memory = -(-len(devices) // nodes), min(device.memory for device in devices)
+    if first.kind == "core":
+        if not memory:
+            return None
+        card = cards[CORE].model_copy(update={"memory_gb": memory / GB})
+        return DescribedCluster(card_name=CORE, card=card, devices_per_node=per_node, nodes=nodes)
+    known = [_card_of_model(device.model, cards) for device in devices]
+    names = [name for name in known if name is not None]
+    if len(names) < len(known):
+        return None
+    least = min(names, key=lambda name: cards[name].memory)
+    return DescribedCluster(card_name=least, card=cards[least], devices_per_node=per_node, nodes=nodes)
+
+
+def _card_of_model(model: str, cards: Mapping[str, Card]) -> str | None:
+    """The card that Ray's name of a GPU means: H200 is no H20; of the A100 it may be the smaller one."""
+    text = model.lower().replace("-", " ")
+    fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in text]
+    return min(fitting, key=lambda key: (-len(cards[key].driver_name), cards[key].memory), default=None)
 
 
 def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:

@@ -1,10 +1,13 @@
 """The memory that each role takes on a device in each stage, when all devices serve the roles in turn.
 
 Consumes roles, cluster and assumptions; produces `Demand`: rows by role, totals by stage, and what the engines can hold at once.
+Roles stay resident, caches included, where all have room at once; else they sleep while others work. Cores share their node's
+memory, so that of them a node is accounted for, and not a core.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from yatt_core.planning.account import (
@@ -24,7 +27,7 @@ from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.generation import NOTHING, asked_of_judge, asked_of_policy, engine_memory, instances_on
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
-from yatt_core.planning.rollout_memory import EngineMemory
+from yatt_core.planning.rollout_memory import EngineMemory, reward_model
 from yatt_core.planning.training_memory import TrainerMemory, fsdp2_trainer, megatron_trainer, torch_trainer
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
@@ -41,9 +44,10 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """rollout, judge: of an instance's devices. instances: engines of each on all devices. ranks, copies: of the trainer.
+    """rollout, judge: of an instance's devices; judge: the one whose times count. instances: engines of each on all devices.
 
-    micro_batch: the largest. roles: rows of the table. totals: a device, stage by stage.
+    ranks, copies: of the trainer. micro_batch: the largest. resident: whether all roles stay in memory. roles: rows of the table.
+    totals: a memory, stage by stage.
     """
 
     rollout: EngineMemory
@@ -53,8 +57,10 @@ class Demand:
     ranks: int
     copies: int
     micro_batch: MicroBatchShape
+    resident: bool
     roles: tuple[RoleMemory, ...]
     totals: tuple[StageTotal, ...]
+    where: str
 
     @property
     def fits(self) -> bool:
@@ -64,7 +70,7 @@ class Demand:
     @property
     def shortages(self) -> tuple[Shortage, ...]:
         """What is too large, and by how much; the largest first."""
-        found = [Shortage(total.stage, "a device's memory", total.short) for total in self.totals if total.short]
+        found = [Shortage(total.stage, self.where, total.short) for total in self.totals if total.short]
         found += [
             Shortage(total.stage, "a host's memory", total.host_short) for total in self.totals if total.host_short
         ]
@@ -74,37 +80,61 @@ class Demand:
         return tuple(sorted(found, key=lambda shortage: -shortage.bytes))
 
 
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Those of a role. own: the stage in which they are awake. count: of them on all devices."""
+
+    name: str
+    own: str
+    memory: EngineMemory
+    count: int
+
+
 def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Demand:
-    """Raises `ConfigurationError` where parallel sizes do not come out on the devices."""
+    """What fits: all roles resident, else in turn. Raises `ConfigurationError` where parallel sizes do not come out."""
+    resident = _demand(roles, cluster, assumed, resident=True)
+    return resident if resident.fits else _demand(roles, cluster, assumed, resident=False)
+
+
+def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> Demand:
     ranks = trainer_ranks(roles.trainer, cluster.devices)
     copies = max(1, ranks // own_ranks(roles.trainer))
     batch = largest_micro_batch(roles, copies)
     trainer = _trainer(roles, batch, ranks, copies)
+    rollout, *judges = engines = list(_engines(roles, cluster, assumed))
+    first = judges[0] if roles.judge is not None else None
+    stages = [stage for stage in STAGES if stage != JUDGE or judges]
+    rows = [_engine_row(each, cluster, assumed, resident) for each in engines]
+    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories))
+    per_node = cluster.memories // cluster.nodes
+    totals = stage_totals(rows, stages, cluster.memory, per_node, cluster.host_memory)
+    return Demand(
+        rollout=rollout.memory,
+        judge=None if first is None else first.memory,
+        instances=rollout.count,
+        judge_instances=0 if first is None else first.count,
+        ranks=ranks,
+        copies=copies,
+        micro_batch=batch,
+        resident=resident,
+        roles=tuple(rows),
+        totals=tuple(totals),
+        where="a device's memory" if cluster.memories == cluster.devices else "a node's memory",
+    )
+
+
+def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[Engines]:
+    """The policy's, then those of the judges that generate, then reward models."""
     others = _sleepers(roles, assumed)
-    rollout = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
-    judge = None
-    instances = instances_on(cluster.devices, rollout.devices, roles.rollout, "rollout.engine")
-    judge_instances = 0
-    if roles.judge is not None:
-        asked, engine = asked_of_judge(roles, roles.judge), roles.judge.engine
-        judge = engine_memory(engine, roles.judge.shape, asked, cluster, assumed, others)
-        judge_instances = instances_on(cluster.devices, judge.devices, engine, f"{roles.judge.place}.engine")
-
-    def engines_on_a_device(engine: EngineMemory, count: int) -> int:
-        return -(-count * engine.devices // cluster.devices)
-
-    stages = [stage for stage in STAGES if stage != JUDGE or judge is not None]
-    rows = [
-        _engine_row("rollout", COLLECT, rollout, assumed, engines_on_a_device(rollout, instances)),
-        *(
-            []
-            if judge is None
-            else [_engine_row("judge", JUDGE, judge, assumed, engines_on_a_device(judge, judge_instances))]
-        ),
-        *_trainer_rows(trainer, assumed, -(-ranks // cluster.devices)),
-    ]
-    totals = stage_totals(rows, stages, cluster.card.memory, cluster.devices_per_node, cluster.host_memory)
-    return Demand(rollout, judge, instances, judge_instances, ranks, copies, batch, tuple(rows), tuple(totals))
+    memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
+    instances = instances_on(cluster.devices, memory.devices, roles.rollout, "rollout.engine")
+    yield Engines("rollout", COLLECT, memory, instances)
+    for judge in roles.judges:
+        memory = engine_memory(judge.engine, judge.shape, asked_of_judge(roles, judge), cluster, assumed, others)
+        count = instances_on(cluster.devices, memory.devices, judge.engine, f"{judge.place}.engine")
+        yield Engines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
+    for model in roles.reward_models:
+        yield Engines(model.part.name, JUDGE, reward_model(model), instances)
 
 
 def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
@@ -118,7 +148,7 @@ def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
 
 def _sleepers(roles: Roles, assumed: Assumptions) -> int:
     """Bytes that the processes of sleeping roles keep on a device beside an engine that is awake."""
-    asleep = 1 + (roles.judge is not None)
+    asleep = 1 + len(roles.judges)
     return asleep * assumed.asleep_runtime
 
 
@@ -136,36 +166,40 @@ def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> T
             return TrainerMemory(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, sleeps=False)
 
 
-def _engine_row(name: str, own: str, engine: EngineMemory, assumed: Assumptions, on_a_device: int) -> RoleMemory:
-    """Awake in its own stage, and in `sync` the policy has its weights; asleep otherwise."""
+def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> RoleMemory:
+    """Awake in its own stage, and in `sync` the policy has its weights; resident or asleep otherwise."""
+    engine, own = engines.memory, engines.own
+    together = -(-engines.count * engine.devices // cluster.memories)
     weights = Bytes(weights=engine.awake.weights)
-    stages = {stage: _times(engine.asleep, on_a_device) for stage in STAGES}
-    stages[own] = _times(engine.awake, on_a_device)
-    runtime = dict.fromkeys(STAGES, 0 if engine.awake == NOTHING else assumed.core_runtime * on_a_device)
+    stages = dict.fromkeys(STAGES, _times(engine.resident if resident else engine.asleep, together))
+    stages[own] = _times(engine.awake, together)
+    # Judges on cores live in the processes of the policy's engines.
+    alone = own == COLLECT and engine.awake != NOTHING
+    runtime = dict.fromkeys(STAGES, assumed.core_runtime * together if alone else 0)
     if engine.sleeps:
         runtime = {stage: assumed.engine_runtime if stage == own else assumed.asleep_runtime for stage in STAGES}
         if own == COLLECT:
             stages[SYNC] = weights
     host = {stage: weights for stage in STAGES if engine.sleeps and not stages[stage].weights}
-    return RoleMemory(name, stages, runtime, host)
+    return RoleMemory(engines.name, stages, runtime, host)
 
 
-def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, on_a_device: int) -> list[RoleMemory]:
+def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int) -> list[RoleMemory]:
     busy = {PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync}
     # Log-probabilities and new weights need the weights alone: gradients and optimizer are then asleep.
     weights = Bytes(weights=trainer.lasting.weights)
     held = dict.fromkeys(STAGES, trainer.lasting)
-    runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * on_a_device)
+    runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * together)
     host: dict[str, Bytes] = {}
     if trainer.sleeps:
         held = dict.fromkeys(STAGES, NOTHING) | {PREPARE: weights, LEARN: trainer.lasting, SYNC: weights}
         runtime = {stage: assumed.train_runtime if stage in busy else assumed.asleep_runtime for stage in STAGES}
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
-    stages = {stage: _times(held[stage] + busy.get(stage, NOTHING), on_a_device) for stage in STAGES}
+    stages = {stage: _times(held[stage] + busy.get(stage, NOTHING), together) for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
     if trainer.reference != NOTHING:
         awake = (PREPARE,) if trainer.sleeps else STAGES
-        frozen = {stage: _times(trainer.reference, on_a_device) for stage in awake}
+        frozen = {stage: _times(trainer.reference, together) for stage in awake}
         resting = {stage: trainer.reference for stage in STAGES if stage not in awake}
         rows.append(RoleMemory("reference", frozen, {}, resting))
     return rows

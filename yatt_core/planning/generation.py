@@ -52,7 +52,8 @@ def engine_memory(
         case TorchRollout():
             return torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.top_p)
         case VirtualRollout():
-            return EngineMemory(1, NOTHING, NOTHING, 0, engine.max_concurrent or asked.batch, False, 0.0)
+            sequences = engine.max_concurrent or asked.batch
+            return EngineMemory(1, NOTHING, NOTHING, NOTHING, 0, sequences, False, 0.0)
 
 
 def asked_of_policy(roles: Roles) -> Asked:

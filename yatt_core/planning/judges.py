@@ -1,7 +1,7 @@
-"""The judge of a spec as a plan sees it: the part of the rewards whose kind is `generative`, its model's shape and its engine.
+"""The judges of a spec as a plan sees them: the reward parts whose kind is `generative`, their models' shapes, their engines.
 
-Consumes the spec's reward parts; produces a `JudgeRole`, or none where rewards come from rules alone. A plan knows one judge:
-that of the first such part. Raises `ConfigurationError` for a model whose shape is not known.
+Consumes the spec's reward parts; produces a `JudgeRole` for each. Raises `ConfigurationError` for a model whose shape is not
+known.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from yatt_core.spec.template import pieces_of
 CHARACTERS_PER_TOKEN = 4
 
 
-def judge_of(spec: RunSpec, own_vocabulary: int) -> JudgeRole | None:
-    """The judge of the first generative part. own_vocabulary: assumed of a tokenizer that is yet to be trained."""
-    for number, part in enumerate(spec.rewards.parts):
-        if isinstance(part, GenerativePart):
-            return judge_role(part, f"rewards.parts.{number}", spec, own_vocabulary)
-    return None
+def judges_of(spec: RunSpec, own_vocabulary: int) -> tuple[JudgeRole, ...]:
+    """The judges that generate. own_vocabulary: assumed of a tokenizer that is yet to be trained."""
+    return tuple(
+        judge_role(part, f"rewards.parts.{number}", spec, own_vocabulary)
+        for number, part in enumerate(spec.rewards.parts)
+        if isinstance(part, GenerativePart)
+    )
 
 
 def judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: int) -> JudgeRole:

@@ -1,13 +1,13 @@
 """A plan of a run on described devices: what fits, where it sits, how long it takes, and what was assumed.
 
-Consumes a spec, a cluster, assumptions, a judge where rewards come from one, and constants fitted to a run where there are any.
+Consumes a spec, a cluster, assumptions, the judges that rewards come from, and constants fitted to a run where there are any.
 Produces a `RunPlan` of plain values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit
 is a plan, with what is short and what would fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from yatt_core.checkpoints.interval import overhead, snapshot_interval
@@ -19,7 +19,7 @@ from yatt_core.planning.fitted import Fitted
 from yatt_core.planning.load import Load, load_of
 from yatt_core.planning.recommend import Outcome, best, outcomes
 from yatt_core.planning.remedies import Larger, Settings, larger_that_fits, remedies
-from yatt_core.planning.roles import JudgeRole, Roles, roles_of
+from yatt_core.planning.roles import JudgeRole, Roles, check_sizes, roles_of
 from yatt_core.planning.times import (
     TrainingTimes,
     devices_for_each_rank,
@@ -70,11 +70,12 @@ def plan_run(
     spec: RunSpec,
     cluster: DescribedCluster,
     assumed: Assumptions,
-    judge: JudgeRole | None = None,
+    judges: Sequence[JudgeRole] = (),
     fitted: Fitted | None = None,
 ) -> RunPlan:
     """The plan. fitted: constants from a run's telemetry, which stand in for those of the cards."""
-    roles = roles_of(spec, assumed, judge)
+    roles = roles_of(spec, assumed, judges)
+    check_sizes(roles)
     demand = demand_of(roles, cluster, assumed)
     times = _times(roles, demand, cluster, assumed, fitted) if demand.fits else None
     return RunPlan(

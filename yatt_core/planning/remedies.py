@@ -14,7 +14,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.demand import demand_of
-from yatt_core.planning.roles import Roles, roles_of
+from yatt_core.planning.roles import Roles, check_sizes, roles_of
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.load import override_spec
 from yatt_core.spec.rollout import TorchRollout
@@ -99,7 +99,9 @@ def _doubled(key: str, size: int, cluster: DescribedCluster) -> Iterator[str]:
 def _fits(roles: Roles, settings: Settings, cluster: DescribedCluster, assumed: Assumptions) -> bool:
     try:
         changed = override_spec(roles.spec, settings, "the plan")
-        return demand_of(roles_of(changed, assumed, roles.judge), cluster, assumed).fits
+        wanted = roles_of(changed, assumed, roles.judges)
+        check_sizes(wanted)
+        return demand_of(wanted, cluster, assumed).fits
     except ConfigurationError:
         return False
 

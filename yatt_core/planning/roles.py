@@ -1,18 +1,18 @@
 """The roles of a run as a plan sees them: who generates, who judges, who learns, with their shapes, engines and lengths.
 
-Consumes the spec, the assumptions, and a judge where rewards come from one. Produces `Roles`; raises `ConfigurationError`, a line
-a mistake that begins with its key, where an engine's sizes do not fit the model.
+Consumes the spec, the assumptions, and the judges where rewards come from some. Produces `Roles`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
-from yatt_core.planning.shape import ModelShape, shape_of
+from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.judges import RewardModelPart
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TrainerEngineSpec
@@ -36,6 +36,14 @@ class JudgeRole:
     max_new_tokens: int = 1024
     template_tokens: int = 200
     max_concurrent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModelRole:
+    """A classifier over prompt and response, as its part of the spec says."""
+
+    shape: ModelShape
+    part: RewardModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +80,21 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """All of them. reference: whether a frozen policy is kept."""
+    """All of them. reference: whether a frozen policy is kept. judges: times are those of the first one."""
 
     spec: RunSpec
     policy: ModelShape
     rollout: GenerationEngine
     trainer: TrainerEngineSpec
-    judge: JudgeRole | None
+    judges: tuple[JudgeRole, ...]
+    reward_models: tuple[RewardModelRole, ...]
     reference: bool
     lengths: Lengths
+
+    @property
+    def judge(self) -> JudgeRole | None:
+        """The one whose times count."""
+        return self.judges[0] if self.judges else None
 
     @property
     def samples(self) -> int:
@@ -88,34 +102,43 @@ class Roles:
         return self.spec.data.prompts_per_iteration * self.spec.rollout.samples_per_prompt
 
 
-def roles_of(spec: RunSpec, assumed: Assumptions, judge: JudgeRole | None = None) -> Roles:
-    """The roles of a spec, checked against each other."""
+def roles_of(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole] = ()) -> Roles:
+    """The roles of a spec, as `check_sizes` has yet to look at them. Raises for a model whose shape is not known."""
     shape = shape_of(spec, assumed.own_vocabulary)
-    roles = Roles(
+    return Roles(
         spec=spec,
         policy=shape,
         rollout=spec.rollout.engine,
         trainer=spec.trainer.engine,
-        judge=judge,
+        judges=tuple(judges),
+        reward_models=tuple(_reward_models(spec, assumed)),
         reference=spec.algorithm.kl is not None,
-        lengths=_lengths(spec, assumed, judge),
+        lengths=_lengths(spec, assumed, judges),
     )
+
+
+def check_sizes(roles: Roles) -> None:
+    """Raises `ConfigurationError`, a line a mistake that begins with its key, where sizes do not go together."""
     if mistakes := list(_mistakes(roles)):
         raise ConfigurationError("\n".join(mistakes))
-    return roles
 
 
-def _lengths(spec: RunSpec, assumed: Assumptions, judge: JudgeRole | None) -> Lengths:
+def _reward_models(spec: RunSpec, assumed: Assumptions) -> Iterator[RewardModelRole]:
+    for part in spec.rewards.parts:
+        if isinstance(part, RewardModelPart):
+            yield RewardModelRole(shape_of_model(part.model, assumed.own_vocabulary), part)
+
+
+def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -> Lengths:
     longest_prompt, longest_response = spec.data.max_prompt_tokens, spec.rollout.max_response_tokens
-    longest_judgement = judge.max_new_tokens if judge else 1
+    longest_judgement = max((judge.max_new_tokens for judge in judges), default=1)
+    stated = _stated(judges[0].engine) if judges else None
     return Lengths(
         prompt=assumed.prompt or Spread(max(1.0, assumed.prompt_share * longest_prompt), assumed.prompt_sigma),
         response=assumed.response
         or _stated(spec.rollout.engine)
         or Spread(max(1.0, assumed.response_share * longest_response), assumed.response_sigma),
-        judge=assumed.judge
-        or (_stated(judge.engine) if judge else None)
-        or Spread(max(1.0, longest_judgement / 2), JUDGE_SIGMA if judge else 0.0),
+        judge=assumed.judge or stated or Spread(max(1.0, longest_judgement / 2), JUDGE_SIGMA if judges else 0.0),
         longest_prompt=longest_prompt,
         longest_response=longest_response,
         longest_judgement=longest_judgement,
@@ -136,8 +159,8 @@ def _mistakes(roles: Roles) -> Iterator[str]:
             "lower it, or data.max_prompt_tokens"
         )
     yield from _engine_mistakes("rollout.engine", roles.rollout, roles.policy)
-    if roles.judge is not None:
-        yield from _engine_mistakes(f"{roles.judge.place}.engine", roles.judge.engine, roles.judge.shape)
+    for judge in roles.judges:
+        yield from _engine_mistakes(f"{judge.place}.engine", judge.engine, judge.shape)
     trainer = roles.trainer
     if isinstance(trainer, MegatronTrainer):
         tensor, stages = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size

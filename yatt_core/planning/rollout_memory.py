@@ -1,8 +1,8 @@
 """What a rollout engine holds on a device: awake in `collect`, and in the stages in which others work.
 
 Consumes the engine's part of the spec and the model's shape; produces `EngineMemory`. The torch engine is counted as its code
-allocates: a cache that only ever grows, and sampling in float64. vLLM's cache is what its share of the device leaves over
-(arXiv 2309.06180).
+allocates: a cache that grows until the engine sleeps, and sampling in float64. vLLM's cache is what its share of the device
+leaves over (arXiv 2309.06180).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from yatt_core.engines.rollout.sizes import PREFILL_TOKENS, padded_length, rounded_slots, rows_for
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.activations import FLOAT, element_bytes
+from yatt_core.planning.roles import RewardModelRole
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.rollout import TorchRollout
@@ -23,7 +24,8 @@ NUCLEUS_COPIES = 11
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """On each device of an instance. awake: while it generates. asleep: while others work. cached_tokens: that an instance has
+    """On each device of an instance. awake: while it generates. asleep: while others work; resident: the same where there is
+    memory for all roles at once. cached_tokens: that an instance has
     room for. sequences: that it decodes at once. sleeps: whether its weights go to the host meanwhile. short: bytes
     that the share of the device which it may take lacks for a longest sequence.
     """
@@ -31,6 +33,7 @@ class EngineMemory:
     devices: int
     awake: Bytes
     asleep: Bytes
+    resident: Bytes
     cached_tokens: int
     sequences: int
     sleeps: bool
@@ -58,7 +61,17 @@ def torch_rollout(
     sampling = distribution * (size + FLOAT + DOUBLE + (NUCLEUS_COPIES * FLOAT if top_p < 1.0 else 0))
     held = Bytes(weights=weights, kv_cache=cache)
     awake = held + Bytes(activations=max(prefill, step, sampling))
-    return EngineMemory(1, awake, held, rows * slots, batch_samples, False, shape.cached_token_values() * size)
+    return EngineMemory(
+        1, awake, Bytes(weights=weights), held, rows * slots, batch_samples, False, shape.cached_token_values() * size
+    )
+
+
+def reward_model(role: RewardModelRole) -> EngineMemory:
+    """Weights, which stay, and a forward pass over as many tokens as its part allows."""
+    size, tokens = element_bytes(role.part.dtype), max(role.part.batch_tokens, role.part.max_tokens)
+    held = Bytes(weights=role.shape.parameters * size)
+    activations = tokens * (3 * role.shape.hidden + 2 * role.shape.query_width + 2 * role.shape.intermediate) * size
+    return EngineMemory(1, held + Bytes(activations=activations), held, held, 0, 0, False, 0.0)
 
 
 def vllm_rollout(
@@ -80,7 +93,7 @@ def vllm_rollout(
     # A device that is too small is shown with the least cache that vLLM starts with: one longest sequence.
     least = int(longest * token)
     awake = Bytes(weights=weights, kv_cache=max(room, least), activations=activations)
-    return EngineMemory(tensor * stages, awake, Bytes(), tokens, sequences, True, token, max(0, least - room))
+    return EngineMemory(tensor * stages, awake, Bytes(), Bytes(), tokens, sequences, True, token, max(0, least - room))
 
 
 def engine_weights(shape: ModelShape, tensor: int, stages: int) -> int:

@@ -1,7 +1,7 @@
 """The sizes of a dense causal language model, and what follows from them: parameters, operations, bytes of a cached token.
 
 Consumes the spec's model part, or a config.json; produces a `ModelShape`. No weights are read, but for a folder's tensor sizes
-where a vision tower adds to the text model. Raises `ConfigurationError` for a model whose shape is not known here.
+where a vision tower adds to the text model. Raises `UnknownShapeError` for a model whose shape is not known here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from yatt_core.spec.run import RunSpec
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 CHANNELS = 3
+
+
+class UnknownShapeError(ConfigurationError):
+    """A model of a family whose tensors are not known here, or without a config that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
     text = config.get("text_config", config)
     family = text.get("model_type")
     if family not in FAMILIES:
-        raise ConfigurationError(f"{origin}: model_type {family!r} has no known shape; known are {', '.join(FAMILIES)}")
+        raise UnknownShapeError(f"{origin}: model_type {family!r} has no known shape; known are {', '.join(FAMILIES)}")
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     if wrong := [name for name in names if not isinstance(text.get(name), int) or text[name] < 1]:
         raise ConfigurationError(f"{origin}: {', '.join(wrong)}: whole numbers of at least 1 are needed")
@@ -176,7 +180,7 @@ def read_json(path: Path, key: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{key}: {path} cannot be read as JSON: {error}") from None
+        raise UnknownShapeError(f"{key}: {path} cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
         raise ConfigurationError(f"{key}: {path} holds no JSON object")
     return value

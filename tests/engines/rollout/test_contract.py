@@ -12,7 +12,7 @@ from yatt_core.errors import DataError, InfrastructureError
 
 
 def test_capabilities_are_named(case):
-    assert case.engine.capabilities == {"batch_invariant": True, "sleep": False, "in_flight_update": False}
+    assert case.engine.capabilities == {"batch_invariant": True, "sleep": True, "in_flight_update": False}
 
 
 def test_rows_come_prompt_by_prompt(case):
@@ -160,3 +160,10 @@ def test_weights_may_be_read_only(case):
         tensor.flags.writeable = False
     case.engine.update_weights(tensors, 4)
     assert case.engine.version == 4
+
+
+def test_an_engine_that_slept_answers_the_same(case):
+    request = request_of(prompts_of([5, 40]), samples=4)
+    awake = rows_of(case.engine.generate(request))
+    case.engine.sleep()
+    assert rows_of(case.engine.generate(request)) == awake

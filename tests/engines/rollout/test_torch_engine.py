@@ -306,3 +306,20 @@ def test_a_row_that_fills_no_slot_multiple_is_padded_beyond_its_prompt():
 def test_stop_tokens_outside_the_vocabulary_never_come(torch_engine):
     result = torch_engine.engine.generate(request_of(prompts_of([5]), stop_tokens=(STOP, 10_000)))
     assert len(result.lengths) == 1
+
+
+def test_an_engine_that_sleeps_gives_its_cache_back(model_folder):
+    case = torch_case(model_folder)
+    engine = case.engine
+    engine.update_weights(case.weights(0), 0)
+
+    def cached():
+        return sum(buffer.nbytes for layer in engine._cache.layers for buffer in layer._buffers)
+
+    assert engine.capabilities["sleep"]
+    engine.generate(request_of(prompts_of([5, 40]), samples=4))
+    held = cached()
+    engine.sleep()
+    assert cached() == 0 < held
+    engine.generate(request_of(prompts_of([5, 40]), samples=4))
+    assert cached() == held

@@ -7,7 +7,7 @@ responses and verdicts. It has one role at a time, which its dispatcher gives it
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from yatt_core.cluster.presence import Presence
@@ -36,14 +36,19 @@ class RolloutActor:
         self._engine: RolloutEngine | None = None
         self._judges: dict[str, Judge] = {}
         self._usage: list[Usage] = []
+        self._resident = True
         self._folder = Path(run_folder)
         self._identity = actor_logs(self._folder, f"rollout-{instance}", epoch)
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._folder, self._identity.name, epoch, grace)
 
-    def load(self, epoch: int, model_path: str) -> ActorIdentity:
-        """Builds the engine, once, whose weights come with the first `update`, and the judges; all of them stay in memory."""
+    def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
+        """Builds the engine, once, whose weights come with the first `update`, and the judges.
+
+        resident: there is memory for all of them at once, caches included; otherwise they sleep while others work.
+        """
         with self._presence.serving("load", epoch):
+            self._resident = resident
             if self._engine is None:
                 engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
                 self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec))
@@ -88,9 +93,20 @@ class RolloutActor:
             self._book(JUDGE, lengths, time.monotonic() - started)
 
     def switch(self, epoch: int, role: str, starting: bool) -> None:
-        """Takes up another role. Engine and judges stay in memory, so that it costs nothing."""
+        """Takes up another role. Those of the others sleep, unless there is memory for all."""
         with self._presence.serving("switch", epoch):
-            self._ready()
+            engine = self._ready()
+            if not self._resident:
+                self._put_to_sleep([engine] if role == JUDGE else self._judges.values())
+
+    def rest(self, epoch: int) -> None:
+        """Engine and judges sleep, until they are asked again."""
+        with self._presence.serving("rest", epoch):
+            self._put_to_sleep([self._ready(), *self._judges.values()])
+
+    def _put_to_sleep(self, sleepers: Iterable[RolloutEngine | Judge]) -> None:
+        for sleeper in sleepers:
+            sleeper.sleep()
 
     def usage(self, epoch: int) -> tuple[Usage, ...]:
         """The work since this was last asked."""

@@ -31,7 +31,7 @@ class Window:
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values, [rows, key/value heads, slots, head size], over a buffer that only ever grows."""
+    """One layer's keys and values, [rows, key/value heads, slots, head size], over a buffer that grows until it is released."""
 
     def __init__(self, window: Window) -> None:
         super().__init__()
@@ -73,6 +73,11 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         count = len(window.rows)
         return self.keys[:count, :, : window.slots], self.values[:count, :, : window.slots]
 
+    def release(self) -> None:
+        """Gives the buffers back; the next batch allocates new ones."""
+        self._buffers, self.is_initialized = [], False
+        self.keys = self.values = torch.empty(0)
+
     def clear(self) -> None:
         """Zeroes the buffers."""
         for buffer in self._buffers:
@@ -107,6 +112,11 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Zeroes what is held: what weights with a NaN once wrote must not reach the rows of later ones."""
         for layer in self.layers:
             layer.clear()
+
+    def release(self) -> None:
+        """Gives its memory back, between two batches."""
+        for layer in self.layers:
+            layer.release()
 
     def begin(self, rows: int, slots: int) -> None:
         """Lays the cache out for a batch of rows that have at most so many positions."""

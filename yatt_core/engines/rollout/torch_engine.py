@@ -53,7 +53,7 @@ class TorchRolloutEngine:
         self._version = folder_version
         self._capabilities = {
             "batch_invariant": dtype == "float32" and _rows_are_independent(config.get_text_config()),
-            "sleep": False,
+            "sleep": True,
             "in_flight_update": False,
         }
 
@@ -113,6 +113,10 @@ class TorchRolloutEngine:
                 self._tensors[name].copy_(_as_torch(array))
         self._cache.clear()
         self._version = version
+
+    def sleep(self) -> None:
+        """Gives the key/value cache back. The weights stay: they lie in the host's memory already."""
+        self._cache.release()
 
     def _resolve(self, tensors: Tensors) -> dict[str, npt.NDArray[Any]]:
         """The given arrays by the model's own names, all of them there and of the right shape."""

@@ -59,13 +59,17 @@ class ContinuousActor:
         self._role, self._started_with = ROLLOUT, ""
         self._serve()
 
-    async def load(self, epoch: int, model_path: str) -> ActorIdentity:
-        """Says who it is; there is no model to load."""
+    async def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
+        """Says who it is; there is no model to load, and nothing that takes memory."""
         self._presence.fence.check(epoch)
         capabilities = {**self._engine.capabilities, "continuous": True}
         return ActorIdentity(
             self._identity.name, self._identity.pid, self._identity.node, self._settings.kind, capabilities
         )
+
+    async def rest(self, epoch: int) -> None:
+        """Has no memory to give back."""
+        self._presence.fence.check(epoch)
 
     async def version(self, epoch: int) -> int:
         """Version of the weights it holds; -1 while they are undefined."""

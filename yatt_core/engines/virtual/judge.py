@@ -34,6 +34,9 @@ class VirtualJudgeEngine:
         """What it can do, by name."""
         return {"deterministic": True, "batch_invariant": True}
 
+    def sleep(self) -> None:
+        """Has no memory to give back."""
+
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Verdicts as the decode steps finish their last judgement, as many at once as the engine takes."""
         size = max(1, self._engine.max_concurrent // self._part.judgements)

@@ -56,7 +56,10 @@ class VirtualRolloutEngine:
     @property
     def capabilities(self) -> Mapping[str, bool]:
         """What it can do, by name."""
-        return {"batch_invariant": True, "sleep": False, "in_flight_update": False}
+        return {"batch_invariant": True, "sleep": True, "in_flight_update": False}
+
+    def sleep(self) -> None:
+        """Has no memory to give back."""
 
     def update_weights(self, tensors: Tensors, version: int) -> None:
         """Takes any tensors; only their digest matters."""

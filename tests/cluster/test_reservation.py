@@ -1,0 +1,112 @@
+"""Devices are reserved node by node, told to the next driver, replaced where a node is lost, and given back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.many_nodes import ManyNodes
+from tests.services import ROOT
+from yatt_core.cluster import reservation
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.devices import Device
+from yatt_core.cluster.gcs import node_of_actor, remember
+from yatt_core.cluster.nodes import node_names
+from yatt_core.cluster.reservation import Group, lacking, release, reserve
+from yatt_core.controllers.crew import TRAINER, Crew
+from yatt_core.errors import InfrastructureError
+from yatt_core.spec import load_spec
+
+
+def cores(**counts: int) -> list[Device]:
+    places = [(node, slot) for node, count in counts.items() for slot in range(count)]
+    return [Device(index, "core", node, f"{node}:core{slot}") for index, (node, slot) in enumerate(places)]
+
+
+@pytest.mark.parametrize(
+    ("held", "avoided", "wanted", "added"),
+    [
+        ({}, set(), 3, {"b": 3}),
+        ({}, set(), 6, {"b": 4, "a": 2}),
+        ({}, set(), 99, {"a": 2, "b": 4, "c": 2}),
+        ({}, {"b"}, 3, {"a": 2, "c": 1}),
+        ({"b": 4}, set(), 4, {}),
+        ({"b": 4}, {"b"}, 4, {"a": 2, "c": 2}),
+        ({"a": 1}, set(), 2, {"b": 1}),  # a group never grows
+    ],
+)
+def test_what_is_lacking_is_reserved_on_as_few_nodes_as_possible(
+    held: dict[str, int], avoided: set[str], wanted: int, added: dict[str, int]
+) -> None:
+    groups = {node: Group("00", count) for node, count in held.items()}
+    assert lacking(cores(a=2, b=4, c=2), groups, avoided, wanted) == added
+
+
+OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManyNodes]:
+    for name, value in OPEN.items():
+        monkeypatch.setenv(name, value)
+    with ManyNodes(["a", "b"], OPEN) as cluster:
+        connect_ray(cluster.address, "one")
+        yield cluster
+        disconnect_ray()
+
+
+def test_devices_of_several_nodes(nodes: ManyNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = {name: node for node, name in node_names().items()}
+    seats = reserve(3, ())
+    assert sorted(Counter(seat.node for seat in seats).values()) == [1, 2]
+    assert reserve(3, ()) == seats, "as the next driver finds them"
+    spec = load_spec(ROOT / "configs" / "quickstart.yaml", ["trainer.engine.ranks=3", "controllers.count=1"])
+    crew = Crew(spec, tmp_path, 1, 0)
+    crew.gather(frozenset())
+    placed = [node_of_actor(rank._actor_id.hex()) for rank in crew.of(TRAINER)]
+    assert placed == [seat.node for seat in seats], "each rank on a device of its own"
+
+    connect_ray(nodes.address, "another")
+    monkeypatch.setattr(reservation, "FREE_SECONDS", 1.0)
+    with pytest.raises(InfrastructureError, match=r"cores of Ray's node \w+ are not free"):
+        reserve(4, ())
+    connect_ray(nodes.address, "one")
+    crew.end_all()
+    monkeypatch.setattr(reservation, "FREE_SECONDS", 30.0)
+    assert len(reserve(4, ())) == 4, "what was given back"
+
+    remember("one", reservation.KEY, "{}")
+    assert len(reserve(4, ())) == 4, "what a driver reserved that died before it could tell"
+    assert {seat.node for seat in reserve(4, {ids["a"]})} == {ids["b"]}, "a node that is avoided keeps its group"
+    nodes.kill("b")
+    deadline = time.monotonic() + 30
+    while ids["b"] in node_names() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert {seat.node for seat in reserve(4, ())} == {ids["a"]}
+    release()
+    assert len(reserve(2, ())) == 2
+
+
+SHARED = """
+import os, ray
+ray.init(num_cpus=1, num_gpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
+from yatt_core.cluster.reservation import reserve
+seen = ray.remote(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
+seats = reserve(3, ())
+print(seats[0].kind, ray.get([seen.options(num_cpus=0, **seats[i % 2].options).remote() for i in range(4)]))
+"""
+
+
+def test_actors_of_a_gpu_see_it_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED], cwd=ROOT, env={**os.environ, **OPEN}, text=True, capture_output=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(maxsplit=1) == ["gpu", "['0', '1', '0', '1']\n"]

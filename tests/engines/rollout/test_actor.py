@@ -1,0 +1,48 @@
+"""The actor around an engine and its judges: who sleeps while who works."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.services import ROOT
+from yatt_core.engines.rollout import actor as module
+from yatt_core.engines.rollout.actor import RolloutActor
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.spec import load_spec
+
+
+@contextmanager
+def serving(*_: object) -> Any:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("resident", "slept"),
+    [(True, []), (False, ["policy", "judge"])],
+)
+def test_roles_sleep_while_others_work_where_there_is_no_room_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool, slept: list[str]
+) -> None:
+    log: list[str] = []
+
+    def sleeper(name: str) -> Any:
+        return SimpleNamespace(sleep=lambda: log.append(name), capabilities={})
+
+    monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(serving=serving))
+    monkeypatch.setattr(module, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0", pid=1, node="here"))
+    monkeypatch.setattr(module, "build_rollout_engine", lambda *_: sleeper("policy"))
+    monkeypatch.setattr(module, "load_judges", lambda *_: {"judge": sleeper("judge")})
+    spec = load_spec(ROOT / "configs" / "genrm.yaml")
+    actor = RolloutActor(spec.model_dump_json(), str(tmp_path), 0, 1)
+    actor.load(1, "", resident)
+    actor.switch(1, JUDGE, False)
+    actor.switch(1, ROLLOUT, False)
+    assert log == slept
+    log.clear()
+    actor.rest(1)
+    assert log == ["policy", "judge"], "the trainer has the device"
