@@ -147,9 +147,8 @@ def print_plan(made: RunPlan) -> None:
         write(f"recommended: {made.times.recommended.mode}, {made.times.recommended.partition}")
         write("")
     columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TENSORS), "runtime", "all")
-    whole = demand.where.removesuffix("'s memory").removeprefix("a ")
     kept = "copies: of weights and state, on their way or kept"
-    write_table(columns, _memory_rows(made), f"Memory of the fullest {whole} ({kept})")
+    write_table(columns, _memory_rows(made), f"Memory of the fullest {demand.owner} ({kept})")
     for total in demand.totals:
         if total.host:
             write(f"{total.stage}: {size(total.host)} in a host's memory of {size(total.host_capacity)}")

@@ -1,6 +1,6 @@
 """What a plan takes for granted where neither spec, cards nor telemetry tell: lengths, efficiencies, the runtime's memory.
 
-All of it is printed with the plan; lengths and the training's efficiency can be given.
+What a plan uses of it is printed with the plan (`assumed_lines`); lengths and the training's efficiency can be given.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Assumptions:
     asleep_runtime: bytes of a process on a device besides tensors; core_runtime: on a core, of an engine or a rank. torch_step_s:
     a decode step's dispatch by a layer of the torch engine. wake_fixed_s: of a switch, besides copying weights. step_fixed_s: of
     an optimizer step of a trainer that is not torch. between_failures_s: time. response_correlation: of the lengths in a group.
-    response_share, prompt_share: median lengths, of the spec's limits. response_sigma, prompt_sigma: their spread.
+    response_share, prompt_share, judge_share: median lengths, of the spec's limits. response_sigma, prompt_sigma, judge_sigma:
+    their spread. tool_wait_s: of a call.
     """
 
     prompt: Spread | None = None
@@ -84,5 +85,8 @@ class Assumptions:
     response_correlation: float = 0.5
     response_share: float = 0.25
     prompt_share: float = 0.5
+    judge_share: float = 0.5
     response_sigma: float = 0.6
     prompt_sigma: float = 0.5
+    judge_sigma: float = 0.4
+    tool_wait_s: float = 1.0

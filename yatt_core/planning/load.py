@@ -32,7 +32,6 @@ from yatt_core.spec.rollout import VirtualRollout
 
 MOST_INSTANCES, MOST_SAMPLES = 32, 2048
 ITERATIONS = 3
-TOOL_WAIT_S = 1.0
 NO_JUDGE = EngineConstants(
     base_s=1e-9,
     per_sequence_s=0,
@@ -135,8 +134,10 @@ def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> Samples:
         judge=_cut(lengths.judge, lengths.longest_judgement),
         judgements=roles.judge.judgements if roles.judge else 1,
         tools=None
-        if tools is None or tools.max_turns < 2
-        else ToolUse(max_turns=tools.max_turns, mean_wait_s=TOOL_WAIT_S, output_tokens=tools.max_result_tokens // 2),
+        if tools is None
+        else ToolUse(
+            max_turns=tools.max_turns, mean_wait_s=assumed.tool_wait_s, output_tokens=tools.max_result_tokens // 2
+        ),
     )
 
 

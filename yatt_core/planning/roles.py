@@ -18,7 +18,6 @@ from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TrainerEngineSpec
 
 GenerationEngine = VllmRollout | TorchRollout | VirtualRollout
-JUDGE_SIGMA = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -
         response=assumed.response
         or _stated(spec.rollout.engine)
         or Spread(max(1.0, assumed.response_share * longest_response), assumed.response_sigma),
-        judge=assumed.judge or stated or Spread(max(1.0, longest_judgement / 2), JUDGE_SIGMA if judges else 0.0),
+        judge=assumed.judge or stated or Spread(max(1.0, assumed.judge_share * longest_judgement), assumed.judge_sigma),
         longest_prompt=longest_prompt,
         longest_response=longest_response,
         longest_judgement=longest_judgement,
