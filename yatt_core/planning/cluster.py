@@ -166,7 +166,7 @@ def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> Describe
             return None
         card = cards[CORE].model_copy(update={"memory_gb": memory / GB})
         return DescribedCluster(card_name=CORE, card=card, devices_per_node=per_node, nodes=nodes)
-    known = [_card_of_model(device.model, cards) for device in devices]
+    known = [card_of(device.model, 0, cards) for device in devices]
     names = [name for name in known if name is not None]
     if len(names) < len(known):
         return None
@@ -174,17 +174,14 @@ def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> Describe
     return DescribedCluster(card_name=least, card=cards[least], devices_per_node=per_node, nodes=nodes)
 
 
-def _card_of_model(model: str, cards: Mapping[str, Card]) -> str | None:
-    """The card that Ray's name of a GPU means: H200 is no H20; of the A100 it may be the smaller one."""
-    text = model.lower().replace("-", " ")
-    fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in text]
-    return min(fitting, key=lambda key: (-len(cards[key].driver_name), cards[key].memory), default=None)
-
-
 def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
-    """The card of a device by the name that its driver gives it, of several that with the nearest memory. memory: bytes."""
-    fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in name.lower()]
-    return min(fitting, key=lambda key: abs(cards[key].memory - memory), default=None)
+    """The card of a GPU by the name that its driver or Ray gives it: H200 is no H20; of several that with the nearest memory.
+
+    memory: bytes; 0 where they are not known, which means the smallest of that name.
+    """
+    text = name.lower().replace("-", " ")
+    fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in text]
+    return min(fitting, key=lambda key: (-len(cards[key].driver_name), abs(cards[key].memory - memory)), default=None)
 
 
 def _local_gpus() -> list[tuple[str, int]]:
