@@ -102,14 +102,13 @@ def _planned(
 ) -> RunPlan:
     """The plan of the spec in a file, which its mistakes name."""
     from yatt_core.errors import ConfigurationError
-    from yatt_core.planning.judges import judges_of
     from yatt_core.planning.plan import plan_run
 
     if fitted is not None:
         # Lengths that were given win over recorded ones.
         assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
     try:
-        return plan_run(spec, devices, assumed, judges_of(spec, assumed.own_vocabulary), fitted)
+        return plan_run(spec, devices, assumed, fitted)
     except ConfigurationError as error:
         raise ConfigurationError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
 

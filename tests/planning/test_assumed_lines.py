@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from tests.planning.examples import SHORT, cluster, judge, spec_7b
+from tests.planning.examples import SHORT, cluster, judged, spec_7b
 from tests.planning.test_fitted import batches, iterations
 from yatt_core.planning.assumed_lines import assumed_lines
 from yatt_core.planning.fitted import Fitted, fit
-from yatt_core.planning.roles import JudgeRole, roles_of
+from yatt_core.planning.roles import roles_of
 
 SHARES = ("training at 35%", "prefill at 50%, decoding at 75%", "a sequence adds 50%")
 TORCH = ("rollout.engine={kind: torch}", "trainer.engine={kind: torch, micro_batch_tokens: 16384}")
 VIRTUAL = ("rollout.engine={kind: virtual}", "trainer.engine={kind: virtual}")
 
 
-def told(*overrides: str, by: JudgeRole | None = None, fitted: Fitted | None = None) -> str:
-    roles = roles_of(spec_7b(*overrides), SHORT, [by] if by else [])
+def told(*overrides: str, fitted: Fitted | None = None) -> str:
+    roles = roles_of(spec_7b(*overrides), SHORT)
     return "\n".join(assumed_lines(roles, cluster("8xH200"), SHORT, fitted))
 
 
@@ -23,7 +23,7 @@ def said(text: str, *words: str) -> list[bool]:
 
 
 def test_of_engines_that_sleep():
-    text = told("rollout.engine.tensor_parallel_size=2", by=judge())
+    text = told("rollout.engine.tensor_parallel_size=2", judged())
     assert all(said(text, *SHARES, "an all-reduce takes 6 microseconds", "an optimizer step takes 1 s", "wakes in 2 s"))
     assert all(said(text, "their logarithms correlate by 0.5", "judgements of 200:0.3 tokens", "24 hours between"))
     assert not any(said(text, "torch", "tool"))
@@ -52,4 +52,4 @@ def test_what_a_run_tells_is_not_assumed():
     engines = fit("run-1", batches(40), [], ranks=2)
     assert said(told(fitted=training), *SHARES) == [False, True, True]
     assert said(told(fitted=engines), *SHARES) == [True, False, False]
-    assert all(said(told(by=judge(), fitted=engines), *SHARES)), "the judge's engine is as the card says"
+    assert all(said(told(judged(), fitted=engines), *SHARES)), "the judge's engine is as the card says"

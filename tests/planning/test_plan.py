@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.planning.examples import SHORT, cluster, judge, spec_7b, spec_72b
+from tests.planning.examples import SHORT, cluster, judged, on, spec_7b, spec_72b
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.workload import SwitchCosts
 from yatt_core.planning.assumptions import Assumptions, Spread, parse_spread
@@ -73,6 +73,23 @@ def test_more_nodes_with_a_change_that_uses_them():
     assert demand_of(roles_of(changed, Assumptions()), wider, Assumptions()).fits
 
 
+def test_a_judge_that_is_too_large_is_shared_out():
+    large = {
+        "kind": "sizes",
+        "hidden_size": 8192,
+        "layers": 80,
+        "heads": 64,
+        "key_value_heads": 8,
+        "intermediate_size": 29_568,
+    }
+    devices = cluster("8xH100")
+    spec = spec_7b(*SMALL, judged(model=large))
+    plan = plan_run(spec, devices, SHORT)
+    assert not plan.fits and "judge" in plan.demand.shortages[0].stage
+    assert ("rewards.parts.1.engine.tensor_parallel_size=4",) in plan.remedies
+    assert plan_run(override_spec(spec, plan.remedies[0], "test"), devices, SHORT).fits
+
+
 def test_a_plan_that_nothing_would_save():
     engine = "rollout.engine={kind: vllm, gpu_memory_utilization: 0.01, tensor_parallel_size: 8}"
     plan = plan_run(spec_72b(engine), cluster("8xL40S"), Assumptions())
@@ -103,7 +120,7 @@ def test_learning_takes_six_operations_a_parameter_and_token():
 
 
 def test_a_judge_brings_modes_of_which_the_best_is_recommended():
-    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, [judge(judgements=2)])
+    plan = plan_run(spec_7b(*SMALL, judged(judgements=2)), cluster("8xH200"), SHORT)
     assert plan.times is not None
     modes = {outcome.mode for outcome in plan.times.tried}
     assert modes == {"colocate", "split", "dynamic"}
@@ -114,7 +131,7 @@ def test_a_judge_brings_modes_of_which_the_best_is_recommended():
 
 
 def test_engines_of_different_sizes_share_an_instance_of_the_larger_one():
-    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, [judge(tensor=2)])
+    plan = plan_run(spec_7b(*SMALL, judged(engine=on(2))), cluster("8xH200"), SHORT)
     assert plan.times is not None
     workload = plan.times.load.workload
     assert workload.cluster.devices_per_instance == 2

@@ -11,7 +11,8 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
-from yatt_core.planning.roles import GenerationEngine, JudgeRole, Roles
+from yatt_core.planning.judges import GenerationEngine, JudgeRole
+from yatt_core.planning.roles import Roles
 from yatt_core.planning.rollout_memory import EngineMemory, torch_rollout, vllm_rollout
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import VllmRollout

@@ -7,7 +7,7 @@ is a plan, with what is short and what would fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from yatt_core.checkpoints.interval import overhead, snapshot_interval
@@ -19,7 +19,7 @@ from yatt_core.planning.fitted import Fitted
 from yatt_core.planning.load import Load, load_of
 from yatt_core.planning.recommend import Outcome, best, outcomes
 from yatt_core.planning.remedies import Larger, Settings, larger_that_fits, remedies
-from yatt_core.planning.roles import JudgeRole, Roles, check_sizes, roles_of
+from yatt_core.planning.roles import Roles, check_sizes, roles_of
 from yatt_core.planning.times import (
     TrainingTimes,
     devices_for_each_rank,
@@ -68,11 +68,10 @@ def plan_run(
     spec: RunSpec,
     cluster: DescribedCluster,
     assumed: Assumptions,
-    judges: Sequence[JudgeRole] = (),
     fitted: Fitted | None = None,
 ) -> RunPlan:
     """The plan. fitted: constants from a run's telemetry, which stand in for those of the cards."""
-    roles = roles_of(spec, assumed, judges)
+    roles = roles_of(spec, assumed)
     check_sizes(roles)
     demand = demand_of(roles, cluster, assumed)
     times = _times(roles, demand, cluster, assumed, fitted) if demand.fits else None

@@ -1,6 +1,6 @@
 """The roles of a run as a plan sees them: who generates, who judges, who learns, with their shapes, engines and lengths.
 
-Consumes the spec, the assumptions, and the judges where rewards come from some. Produces `Roles`.
+Consumes the spec and the assumptions. Produces `Roles`.
 """
 
 from __future__ import annotations
@@ -10,39 +10,12 @@ from dataclasses import dataclass
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
-from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
+from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRole, judges_of, reward_models_of
+from yatt_core.planning.shape import ModelShape, shape_of
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
-from yatt_core.spec.judges import RewardModelPart
-from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TrainerEngineSpec
-
-GenerationEngine = VllmRollout | TorchRollout | VirtualRollout
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeRole:
-    """A judge model behind an engine of its own. place: its part's key in the spec. template_tokens: around what it judges.
-
-    max_concurrent: most judgements at once, where its part says that and not its engine.
-    """
-
-    name: str
-    place: str
-    shape: ModelShape
-    engine: GenerationEngine
-    judgements: int = 1
-    max_new_tokens: int = 1024
-    template_tokens: int = 200
-    max_concurrent: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RewardModelRole:
-    """A classifier over prompt and response, as its part of the spec says."""
-
-    shape: ModelShape
-    part: RewardModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +74,17 @@ class Roles:
         return self.spec.data.prompts_per_iteration * self.spec.rollout.samples_per_prompt
 
 
-def roles_of(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole] = ()) -> Roles:
+def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
     """The roles of a spec, as `check_sizes` has yet to look at them. Raises for a model whose shape is not known."""
     shape = shape_of(spec, assumed.own_vocabulary)
+    judges = judges_of(spec, assumed.own_vocabulary)
     return Roles(
         spec=spec,
         policy=shape,
         rollout=spec.rollout.engine,
         trainer=spec.trainer.engine,
-        judges=tuple(judges),
-        reward_models=tuple(_reward_models(spec, assumed)),
+        judges=judges,
+        reward_models=reward_models_of(spec, assumed.own_vocabulary),
         reference=spec.algorithm.kl is not None,
         lengths=_lengths(spec, assumed, judges),
     )
@@ -120,12 +94,6 @@ def check_sizes(roles: Roles) -> None:
     """Raises `ConfigurationError`, a line a mistake that begins with its key, where sizes do not go together."""
     if mistakes := list(_mistakes(roles)):
         raise ConfigurationError("\n".join(mistakes))
-
-
-def _reward_models(spec: RunSpec, assumed: Assumptions) -> Iterator[RewardModelRole]:
-    for part in spec.rewards.parts:
-        if isinstance(part, RewardModelPart):
-            yield RewardModelRole(shape_of_model(part.model, assumed.own_vocabulary), part)
 
 
 def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -> Lengths:

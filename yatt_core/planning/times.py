@@ -18,7 +18,8 @@ from yatt_core.planning.activations import FLOAT, element_bytes
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import GB, Card, DescribedCluster
 from yatt_core.planning.demand import Demand
-from yatt_core.planning.roles import GenerationEngine, Roles, own_ranks
+from yatt_core.planning.judges import GenerationEngine
+from yatt_core.planning.roles import Roles, own_ranks
 from yatt_core.planning.rollout_memory import EngineMemory
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
