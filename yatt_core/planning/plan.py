@@ -1,6 +1,6 @@
 """A plan of a run on described devices: what fits, where it sits, how long it takes, and what was assumed.
 
-Consumes a spec, a cluster, assumptions, the judges that rewards come from, and constants fitted to a run where there are any.
+Consumes a spec, a cluster, assumptions, and constants fitted to a run where there are any.
 Produces a `RunPlan` of plain values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit
 is a plan, with what is short and what would fit.
 """
