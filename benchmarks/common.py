@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -50,6 +51,15 @@ def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
+
+
+def trained(home: Path, spec: Path, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """The figures of a run, as `yatt train -o json` prints them last. changes: KEY=VALUE, as of `--set`."""
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home), "train", str(spec), "-o", "json"]
+    options = [part for change in changes for part in ("--set", change)]
+    finished = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
+    return figures
 
 
 @dataclass(frozen=True)

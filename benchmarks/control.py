@@ -6,28 +6,15 @@ permuted over the batch (seeded), and compares how far the held-out accuracy ris
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
 
 SPEC = Path(__file__).parent.parent / "configs" / "quickstart.yaml"
-CONTROL = ("--set", "algorithm.permute_advantages=true")
-
-
-def train(home: Path, seed: int, *options: str) -> dict[str, Any]:
-    """The figures of one run, as `yatt train -o json` prints them last."""
-    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home), "train", str(SPEC), "-o", "json"]
-    finished = subprocess.run(
-        [*command, "--set", f"seed={seed}", *options], stdout=subprocess.PIPE, text=True, check=True
-    )
-    figures: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
-    return figures
+CONTROL = "algorithm.permute_advantages=true"
 
 
 def gain(figures: dict[str, Any]) -> float:
@@ -45,9 +32,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="yatt") as home:
         for seed in arguments.seeds:
             progress(f"seed {seed}: the quickstart")
-            runs.append(train(Path(home), seed))
+            runs.append(trained(Path(home), SPEC, [f"seed={seed}"]))
             progress(f"seed {seed}: the same with its advantages shuffled")
-            controls.append(train(Path(home), seed, *CONTROL))
+            controls.append(trained(Path(home), SPEC, [f"seed={seed}", CONTROL]))
     report = Report(
         name="control",
         figures={"gain": mean(map(gain, runs)), "gain_control": mean(map(gain, controls))},

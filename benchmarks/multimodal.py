@@ -6,10 +6,7 @@ weights shown the pictures of other rows: a policy that counts what it sees fall
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -19,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
 from db.ledger import Ledger
 from flows.home import Home
 from ops.cli.evaluate import kept_snapshot, snapshot_weights, wilson_interval
@@ -42,12 +39,8 @@ SHUFFLES = 5
 def train(home: Path, data: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], float]:
     """What `yatt train` says of the run, and its wall seconds."""
     sources = [f"data.sources.0.path={data / 'train.jsonl'}", f"data.sources.0.held_out_path={data / 'held-out.jsonl'}"]
-    settings = [argument for override in (*sources, *overrides) for argument in ("--set", override)]
-    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home), "train", str(CONFIG), "-o", "json", *settings]
     started = time.monotonic()
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    results: dict[str, Any] = json.loads(process.stdout)
-    return results, time.monotonic() - started
+    return trained(home, CONFIG, [*sources, *overrides]), time.monotonic() - started
 
 
 class Asker:

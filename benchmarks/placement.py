@@ -141,7 +141,9 @@ def changed_starts(campaign: Campaign) -> int:
 
 
 def decide_at(path: Path, times: int) -> float:
-    """CPU seconds of the second plan, the first with telemetry, of a workload with so many times the devices and prompts."""
+    """CPU seconds of a plan of a workload with so many times the devices and prompts: the slower one of the cold start's and the
+    next, which is the first with telemetry.
+    """
     workload = read_workload(path)
     groups = tuple(g.model_copy(update={"devices": g.devices * times}) for g in workload.cluster.groups)
     larger = workload.model_copy(

@@ -8,8 +8,6 @@ recorded work under the recorded decisions. Produces both times of each iteratio
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.common import progress
+from benchmarks.common import progress, trained
+from flows.placement_inputs import REMEMBERED
 from yatt_core.placement.campaign import collect
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.registry import find_policy
@@ -61,10 +60,7 @@ def live_iterations(folder: Path, name: str, divisor: int, home: Path) -> list[L
     spec = home / f"{name}.yaml"
     spec.write_text(yaml.safe_dump(spec_of(workload, home / f"{name}.jsonl"), sort_keys=False))
     progress(f"{name}: {len(workload.cluster.speeds)} instances, {ITERATIONS} iterations on a clock x {CLOCK_FACTOR:g}")
-    subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", "--home", str(home / "runs"), "train", str(spec), "-o", "json"],
-        stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
+    trained(home / "runs", spec)
     run = home / "runs" / f"{spec_name(workload)}-1"
     return list(_compared(workload, run))
 
@@ -79,7 +75,7 @@ def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
     for path in sorted((run / "placement").rglob("i*.json")):
         record = json.loads(path.read_text())
         telemetry, setting = telemetry_from_json(record["telemetry"]), setting_from_json(record["setting"])
-        plan = policy.plan(setting, past[-4:], state)
+        plan = policy.plan(setting, past[-REMEMBERED:], state)
         if plan.roles != telemetry.roles:
             raise ValueError(f"{path}: the plan says {plan.roles}, the run began with {telemetry.roles}")
         simulated = collect(setting, plan.roles, plan.conduct, telemetry.waves, before)

@@ -7,13 +7,12 @@ seeds, and compares the time that collecting takes and what is collected.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
+from yatt_core.spec import load_spec
 
 SPEC = Path(__file__).parent.parent / "configs" / "genrm.yaml"
 MODES = ("colocate", "dynamic")
@@ -24,11 +23,8 @@ FIRST = 3
 
 def train(home: Path, mode: str, iterations: int) -> tuple[dict[str, Any], list[float]]:
     """The figures of a run, and the seconds of each iteration's collect."""
-    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home), "train", str(SPEC), "-o", "json"]
     changes = (f"name={mode}", f"placement.mode={mode}", f"iterations={iterations}", "evaluation.every=0")
-    options = [part for change in changes for part in ("--set", change)]
-    finished = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True, check=True)
-    figures: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
+    figures = trained(home, SPEC, changes)
     records = sorted((home / f"{mode}-1" / "placement").rglob("i*.json"))
     return figures, [float(json.loads(path.read_text())["telemetry"]["collect_s"]) for path in records]
 
@@ -53,7 +49,7 @@ def main() -> None:
             "collect_s_dynamic": totals["dynamic"],
             "experience_digest_equal": float(equal),
         },
-        seeds=[0],
+        seeds=[load_spec(SPEC).seed],
         load=[*load, load_average()],
         baselines={"collect_s_colocate": totals["colocate"]},
         details={"collect_s": seconds},

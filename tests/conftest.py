@@ -1,4 +1,4 @@
-"""What all tests share: one torch thread, no telemetry, no secrets or settings of the surroundings."""
+"""What all tests share: one torch thread, no telemetry, no secrets or settings of the surroundings, no deadlines of examples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 SHARING = ("recovery", "flows", "cluster")
@@ -33,6 +34,10 @@ for name in (
     "PYTHONDONTWRITEBYTECODE",
 ):
     os.environ.pop(name, None)
+
+# How long an example takes says nothing: the machine has other work too.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def group_of(nodeid: str) -> str:

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from yatt_core.controllers import dispatcher as module
 from yatt_core.controllers.dispatcher import Dispatcher
 from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, Intake, Switch
-from yatt_core.placement.fixed import InTurn
+from yatt_core.placement.fixed import Hold, InTurn
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import PoolSeen
 from yatt_core.spec import load_spec
@@ -100,7 +101,65 @@ def test_a_conduct_that_fails_is_said_and_the_work_goes_on(
         assert (await asyncio.wait_for(dispatcher.acquire(1, "controller-0", 4, JUDGE, False), 5))[1] in (2, 3)
         return await dispatcher.report()
 
-    assert said in asyncio.run(wave()).defect
+    report = asyncio.run(wave())
+    assert said in report.defect
+    assert not [line for line in report.actions if line["do"] == "switch"], "what could not be was not done"
+
+
+def test_a_wave_that_begins_once_more_has_one_beat(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def beats() -> int:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", Hold(), True)
+        for _ in range(3):
+            await dispatcher.begin_wave(1, "w0", 8)
+        ticking = [t for t in asyncio.all_tasks() if getattr(t.get_coro(), "__qualname__", "") == "Dispatcher._tick"]
+        await settled()
+        return sum(not task.done() for task in ticking)
+
+    assert asyncio.run(beats()) == 1
+
+
+def test_a_wave_that_was_made_before_has_no_judging_behind_it(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> Any:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", Hold(), True)
+        await settled()
+        await dispatcher.begin_wave(1, "w0", 8)
+        await asyncio.sleep(0.01)
+        await dispatcher.note("w0", "0/0", 8, 8)
+        return await dispatcher.report()
+
+    report = asyncio.run(wave())
+    assert report.collect_s > 0.0 == report.judging_s
+
+
+def test_how_the_switch_of_a_replaced_instance_ends_is_no_news_of_its_successor(
+    pool: tuple[Dispatcher, list[Engine]],
+) -> None:
+    dispatcher, engines = pool
+
+    class Dies(Engine):
+        async def _switch(self, epoch: int, role: str, starting: bool) -> None:
+            await self.may_switch.wait()
+            raise ray.exceptions.RayActorError
+
+    async def wave() -> int:
+        dies, successor = Dies(4), Engine(5)
+        dies.may_switch.clear()
+        await dispatcher.engage(1, [dies, *engines[1:]])
+        await dispatcher.place(1, "JRRR", Hold(), True)
+        await settled()
+        await dispatcher.engage(1, [successor, *engines[1:]])
+        dies.may_switch.set()
+        await settled()
+        _, index, _ = await asyncio.wait_for(dispatcher.acquire(1, "controller-0", 4, JUDGE, False), 5)
+        return index
+
+    assert asyncio.run(wave()) == 0
 
 
 class GoesOver:

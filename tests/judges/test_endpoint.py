@@ -83,8 +83,9 @@ def test_a_key_that_is_not_there_is_said_before_anything_is_asked(monkeypatch, v
         [Reply(429, headers={"Retry-After": "0"})],
         [Reply(408), Reply(409)],
         [Reply(body=b"{not json"), Reply(body={"choices": []}), Reply(body=[1])],
+        [Reply(body=b"[" * 200_000)],
     ],
-    ids=["server errors", "too many requests", "conflicts", "malformed"],
+    ids=["server errors", "too many requests", "conflicts", "malformed", "bottomless"],
 )
 def test_what_may_pass_is_tried_again(failures):
     with serving(after(failures)) as server:
@@ -148,7 +149,7 @@ def test_no_more_requests_are_under_way_than_allowed():
 
     def answer(body, number):
         if number == 2:
-            full.set()
+            threading.Timer(0.2, full.set).start()  # Time enough for a fourth one to show.
         return Reply(body=completion("yes"), hold=full)
 
     with serving(answer) as server:
@@ -186,6 +187,32 @@ def test_an_item_that_cannot_be_judged_fails_alone():
     assert aggregate(part, said[2]) == (0.0, said[2].error)
 
 
+def test_of_several_failures_of_an_item_the_first_judgements_is_told_whichever_comes_first():
+    second_is_there = threading.Event()
+
+    def answer(body, number):
+        reply = completion(None)
+        reply["choices"][0]["finish_reason"] = f"filter {body['seed']}"
+        return Reply(body=reply, hold=second_is_there if body["seed"] == 1000 else None)
+
+    with serving(answer) as server:
+        pieces = EndpointJudge(endpoint(server.url, judgements=2, seeded=True)).judge(
+            JudgeRequest((item(1, judgements=2),))
+        )
+        assert next(pieces) == (), "one of two has come"
+        second_is_there.set()
+        ((verdict,),) = list(pieces)
+    assert verdict.error == "data: the endpoint gave no text (finish_reason 'filter 1000')"
+
+
+@pytest.mark.parametrize("count", [2**31, -1, 1.5, True, "3"])
+def test_a_count_of_tokens_that_is_none_is_not_believed(count):
+    reply = completion("yes", usage={"completion_tokens": count, "prompt_tokens": 2**31 - 1})
+    with serving(lambda body, number: Reply(body=reply)) as server:
+        (judgement,) = verdicts(EndpointJudge(endpoint(server.url)), item(1))[1].judgements
+    assert (judgement.tokens, judgement.prompt_tokens) == (0, 2**31 - 1)
+
+
 def test_half_a_surrogate_pair_can_be_kept():
     body = b'{"choices": [{"message": {"content": "yes \\ud800"}}]}'
     with serving(lambda _, number: Reply(body=body)) as server:
@@ -205,7 +232,8 @@ def test_retry_after_is_seconds_or_a_date():
     assert asked_seconds("7", now) == 7.0
     assert asked_seconds("Thu, 01 Jan 2026 00:00:30 GMT", now) == 30.0
     assert asked_seconds("Wed, 31 Dec 2025 00:00:00 GMT", now) == 0.0
-    assert [asked_seconds(text, now) for text in (None, "soon", "-3")] == [None, None, None]
+    no_dates = ("soon", "-3", "Thu, 01 Jan 99999999999999999999 00:00:00 GMT")
+    assert [asked_seconds(text, now) for text in (None, *no_dates)] == [None] * 4
 
 
 def test_what_statuses_mean():

@@ -24,7 +24,9 @@ ITEMS = [
 def make_folder(folder, labels=1, pad=None, kind="qwen2"):
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    tokenizer = train_tokenizer(TokenizerSpec(), ["sun nus", "cat moon", "ox dog"], ["abcdefghijklmnopqrstuvwxyz :"])
+    tokenizer = train_tokenizer(
+        TokenizerSpec(), ["sun nus", "cat moon", "ox dog"], ["abcdefghijklmnopqrstuvwxyz :0123456789"]
+    )
     folder.mkdir()
     save_tokenizer(tokenizer, folder, 64)
     torch.manual_seed(0)

@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from tests.placement.workloads import small
-from yatt_core.placement.campaign import run_campaign, setting_of
+from yatt_core.placement.actions import JUDGE
+from yatt_core.placement.campaign import collect, run_campaign, setting_of
+from yatt_core.placement.dynamic import Dynamic
 from yatt_core.placement.expected import LOOKS_BACK, Size, drawn_anew, expected_work, likened, limit_of, scaled, thinned
 from yatt_core.placement.fitting import fitted
 from yatt_core.placement.fixed import SplitPool
@@ -71,6 +73,20 @@ def test_what_is_cut_off_stays_so() -> None:
     (grown,) = scaled([WaveWork(samples, (True,) * 3)], 2.0, 1.5)
     assert [s.turns for s in grown.samples] == [(100,), (60, 40), (60,)]
     assert grown.samples[0].judge == (6, 8)
+
+
+@pytest.mark.parametrize("judge", [(0,), ()], ids=["reward model", "judge that failed"])
+def test_samples_whose_judge_wrote_nothing_can_be_planned_with(judge: tuple[int, ...]) -> None:
+    workload = small()
+    setting, (telemetry, *_) = setting_of(workload), run_campaign(workload, SplitPool(1)).past
+    (wave,) = telemetry.waves
+    waves = (dataclasses.replace(wave, samples=tuple(dataclasses.replace(s, judge=judge) for s in wave.samples)),)
+    past = [dataclasses.replace(telemetry, waves=waves)] * 3
+    assert {s.judge for world in expected_work(setting, past) for w in world for s in w.samples} == {judge}
+    assert {s.judge for s in scaled(waves, 2.0, 2.0)[0].samples} == {judge}
+    plan = Dynamic().plan(setting, past, {})
+    again = collect(setting, plan.roles, plan.conduct, waves, None)
+    assert again.collect_s > 0 and sum(u.sequence_steps for u in again.usage if u.role == JUDGE) == 0
 
 
 def test_every_nth_group_stands_for_all() -> None:

@@ -197,10 +197,6 @@ class DispatchQueue:
                 queue.clear()
         return stranded
 
-    def outstanding(self) -> list[int]:
-        """Sequences under way by instance."""
-        return [instance.outstanding for instance in self._instances]
-
     def waiting(self, role: str) -> int:
         """Sequences that wait for an instance of the role."""
         return sum(ticket.size for ticket in self._queues.get(role, ()))
@@ -215,11 +211,6 @@ class DispatchQueue:
         """So many samples of a part of the wave are rolled out, and judged, in all; a later word of a part counts."""
         if wave == self._wave:
             self._noted[part] = (rolled, judged)
-
-    @property
-    def wave(self) -> str:
-        """Name of the newest wave."""
-        return self._wave
 
     @property
     def unrolled(self) -> int:

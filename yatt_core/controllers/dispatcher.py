@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,12 @@ from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.installed import failure_text
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import ROLE_NAMES, Action, Intake, Switch, action_line, serves_line
+from yatt_core.placement.actions import ROLE_NAMES, Action, action_line, ahead_of_dispatch, serves_line
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
 from yatt_core.spec import RunSpec
+from yatt_core.spec.rollout import VirtualRollout
 
 CONCURRENT_CALLS = 100_000
 """Every decode batch that waits for an engine is a call under way; a release must never wait behind them."""
@@ -61,7 +62,8 @@ class Dispatcher:
         self._queue = DispatchQueue(speeds, dispatch_limits(spec), instance_roles(spec))
         self._engines: list[Any] = [None] * len(speeds)
         self._granted: dict[int, asyncio.Future[int]] = {}
-        self._clock = ScaledClock(getattr(spec.rollout.engine, "clock_factor", 1.0))
+        engine = spec.rollout.engine
+        self._clock = ScaledClock(engine.clock_factor if isinstance(engine, VirtualRollout) else 1.0)
         self._started = self._drained_at = self._judged_at = self._judging = 0.0
         self._period = self._clock.real_seconds(spec.placement.control_seconds)
         self._conduct: Conduct = Hold()
@@ -69,6 +71,7 @@ class Dispatcher:
         self._defect = ""
         self._was_drained, self._watched = True, False
         self._background: set[asyncio.Task[None]] = set()
+        self._ticking: asyncio.Task[None] | None = None
 
     async def engage(self, epoch: int, engines: Sequence[Any]) -> None:
         """Takes the pool's living engines, in order; what a replaced one held is dropped."""
@@ -131,15 +134,12 @@ class Dispatcher:
             self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} is gone"))
         self._advance()
 
-    async def outstanding(self) -> list[int]:
-        """Sequences under way by instance."""
-        return self._queue.outstanding()
-
     # -- placement ----------------------------------------------------------------------------------------------------
 
     async def place(self, epoch: int, roles: str, conduct: Conduct, starting: bool) -> None:
         """The devices get these roles, and go on as the conduct says. starting: an iteration begins with them."""
         self._presence.fence.check(epoch)
+        self._stop_ticking()
         self._conduct, self._was_drained = conduct, True
         if starting:
             self._actions, self._judging, self._defect = [], 0.0, ""
@@ -151,10 +151,11 @@ class Dispatcher:
     async def begin_wave(self, epoch: int, wave: str, samples: int) -> None:
         """So many samples of a wave are to be rolled out and judged."""
         self._presence.fence.check(epoch)
+        self._stop_ticking()
         self._queue.begin_wave(wave, samples)
         self._was_drained = not samples
         self._act(Moment.WAVE)
-        self._spawn(self._tick(wave))
+        self._ticking = self._spawn(self._tick())
 
     async def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """How many samples of a part of a wave are rolled out, and judged, in all."""
@@ -162,22 +163,28 @@ class Dispatcher:
         self._queue.note(wave, part, rolled, judged)
         if open_before and not self._queue.unjudged:
             self._judged_at = self._clock.now()
-            self._judging += self._judged_at - self._drained_at
+            # Of a wave that ends with its last rollout, as one whose shards were all made before, nothing is judged behind it.
+            self._judging += self._judged_at - self._drained_at if self._was_drained else 0.0
         self._advance()
 
     async def report(self) -> PlacementReport:
         """What came of the iteration's placement so far."""
         return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions), self._defect)
 
-    async def _tick(self, wave: str) -> None:
-        """Acts every control period, until the wave ends or another begins."""
+    async def _tick(self) -> None:
+        """Acts every control period, until the wave ends."""
         while True:
             await asyncio.sleep(self._period)
-            if self._queue.wave != wave or not self._queue.unjudged:
+            if not self._queue.unjudged:
                 return
             for index, count in self._queue.lingering():
                 self._spawn(self._evict(index, count))
             self._act(Moment.TICK)
+
+    def _stop_ticking(self) -> None:
+        """Ends the control periods of the wave before: it may not have come to its end, or be the same once more."""
+        if self._ticking is not None:
+            self._ticking.cancel()
 
     async def _watch(self) -> None:
         """Ends a standstill that no conduct ends, once it has lasted."""
@@ -193,9 +200,9 @@ class Dispatcher:
 
     def _act(self, moment: Moment) -> None:
         """Has the conduct act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
-        self._queue.now = self._clock.now() - self._started
+        self._queue.now = self._seconds()
         try:
-            self._carry_out(moment, list(self._conduct.act(moment, self._queue)))
+            self._carry_out(moment, self._conduct.act(moment, self._queue))
         except Exception as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
             self._defect, self._conduct = failure_text(error), Hold()
             log.error("the placement's conduct failed, roles stay as they are: %s", self._defect)
@@ -203,21 +210,25 @@ class Dispatcher:
 
     def _carry_out(self, moment: Moment, actions: Sequence[Action]) -> None:
         if moment is Moment.SWITCHED:
-            # Before anything is dispatched: else the first ones that are ready take all that waits, and who is to switch
-            # would no longer be empty.
-            self._apply(action for action in actions if isinstance(action, Intake | Switch))
+            ahead, actions = ahead_of_dispatch(actions)
+            self._apply(ahead)
             self._advance(acts=False)
-            actions = [action for action in actions if not isinstance(action, Intake | Switch)]
         self._apply(actions)
 
     def _apply(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            self._note_action(action)
-            if leaving := self._queue.apply(action):
+            leaving = self._queue.apply(action)
+            self._log(action_line(action))
+            if leaving:
                 self._spawn(self._evict(action.instance, leaving))
 
-    def _note_action(self, action: Action) -> None:
-        self._actions.append({"t": round(self._queue.now, 3), **action_line(action)})
+    def _log(self, line: dict[str, Any]) -> None:
+        """Takes down what has happened to an instance's role, and when."""
+        self._actions.append({"t": round(self._seconds(), 3), **line})
+
+    def _seconds(self) -> float:
+        """Since the iteration's start."""
+        return self._clock.now() - self._started
 
     async def _evict(self, index: int, count: int) -> None:
         """Has an instance give its newest sequences back; whoever asked for them asks again."""
@@ -227,25 +238,30 @@ class Dispatcher:
             log.warning("rollout-%d gives nothing back: %s", index, error)
 
     async def _switch(self, index: int, role: str, starting: bool) -> None:
-        """Has an instance take up another role."""
+        """Has an instance take up another role; what becomes of one that is replaced meanwhile says nothing about the new one."""
         log.info("rollout-%d goes over to %s", index, ROLE_NAMES[role])
+        engine, defect = self._engines[index], None
         try:
-            await self._engines[index].switch.remote(self._presence.fence.epoch, role, starting)
+            await engine.switch.remote(self._presence.fence.epoch, role, starting)
         except ray.exceptions.RayError as error:
-            # Its loss shows to whoever holds or syncs it; here it only gets no more.
-            log.warning("rollout-%d did not take up another role: %s", index, error)
-            self._queue.fail(index)
-        else:
+            defect = error
+        if engine is not self._engines[index]:
+            return
+        if defect is None:
             log.info("rollout-%d has gone over to %s", index, ROLE_NAMES[role])
             self._queue.switched(index)
-            now = self._clock.now() - self._started
-            self._actions.append({"t": round(now, 3), **serves_line(index, role)})
+            self._log(serves_line(index, role))
+        else:
+            # Its loss shows to whoever holds or syncs it; here it only gets no more.
+            log.warning("rollout-%d did not take up another role: %s", index, defect)
+            self._queue.fail(index)
         self._act(Moment.SWITCHED)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     # -- plumbing -----------------------------------------------------------------------------------------------------
 

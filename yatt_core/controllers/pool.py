@@ -6,8 +6,6 @@ which is an address and no device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from yatt_core.controllers.dispatch import Limits
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.fitting import usual_constants
@@ -19,6 +17,9 @@ from yatt_core.spec.roles import device_judges, endpoint_judges
 from yatt_core.spec.rollout import VirtualRollout
 
 UNBOUNDED = 1 << 30
+"""Sequences of an engine that names no bound."""
+LEAST_BASE_S = 1e-9
+"""Seconds of a decode step of an engine that is to take none: the cost model divides by them."""
 
 
 def judge_roles(spec: RunSpec) -> dict[str, str]:
@@ -74,10 +75,10 @@ def constants_known(spec: RunSpec) -> bool:
     return isinstance(spec.rollout.engine, VirtualRollout) and spec.rollout.engine.continuous
 
 
-def virtual_constants(engine: VirtualRollout) -> EngineConstants:
-    """The cost model's constants of a virtual engine."""
+def virtual_constants(engine: VirtualRollout | VirtualJudge) -> EngineConstants:
+    """The cost model's constants of a virtual engine; what all sequences of a request share it reads once."""
     return EngineConstants(
-        base_s=max(engine.base_seconds, 1e-9),
+        base_s=max(engine.base_seconds, LEAST_BASE_S),
         per_sequence_s=engine.seconds_per_sequence,
         per_context_token_s=engine.seconds_per_context_token,
         per_prompt_token_s=engine.seconds_per_prompt_token,
@@ -86,31 +87,18 @@ def virtual_constants(engine: VirtualRollout) -> EngineConstants:
     )
 
 
-def virtual_judge_constants(judge: VirtualJudge) -> EngineConstants:
-    """The cost model's constants of a virtual judge, which reads a response once for all of its judgements."""
-    return EngineConstants(
-        base_s=max(judge.base_seconds, 1e-9),
-        per_sequence_s=judge.seconds_per_sequence,
-        per_context_token_s=judge.seconds_per_context_token,
-        per_prompt_token_s=judge.seconds_per_prompt_token,
-        max_concurrent=judge.max_concurrent,
-        prefix_cache=True,
-    )
-
-
 def _judge_constants(spec: RunSpec) -> EngineConstants:
     """Of the first virtual judge; the constants of others are usual ones."""
     for part in device_judges(spec):
         if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge):
-            return virtual_judge_constants(part.engine)
+            return virtual_constants(part.engine)
     return usual_constants(_most_judgements(spec))
 
 
 def _most_judgements(spec: RunSpec) -> int:
-    engines: Mapping[str, int] = {
-        part.name: part.engine.max_concurrent for part in device_judges(spec) if isinstance(part, GenerativePart)
-    }
-    return min(engines.values(), default=UNBOUNDED)
+    """That every judge takes at once; a reward model names no bound."""
+    bounds = (part.engine.max_concurrent for part in device_judges(spec) if isinstance(part, GenerativePart))
+    return min(bounds, default=UNBOUNDED)
 
 
 def _role_of(part: EndpointPart) -> str:

@@ -177,6 +177,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     return _read_object(path)
 
 
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """Tokens that a model has room for, by its config.json; of one that sees images its text part's. None: it names no bound."""
+    positions = config.get("text_config", config).get("max_position_embeddings")
+    return None if positions is None else int(positions)
+
+
 def weight_files(folder: Path) -> Sequence[Path]:
     """The model's safetensors files, names sorted. Raises `ConfigurationError` if there are none."""
     index = folder / WEIGHTS_INDEX

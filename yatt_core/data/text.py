@@ -19,7 +19,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from yatt_core.data.image_tokens import ImageTokens, image_tokens
-from yatt_core.data.model_folder import read_config
+from yatt_core.data.model_folder import positions_of, read_config
 from yatt_core.data.result_text import ResultEncoder, TemplateFrame, check_tools_are_shown, frame_by_tags
 from yatt_core.data.tokenizer import load_tokenizer
 from yatt_core.engines.protocol import Int32
@@ -253,11 +253,10 @@ def longest_prompt(spec: RunSpec, model_path: str) -> int:
 
     model_path: as for `open_codec`. Raises `ConfigurationError` where no room is left.
     """
-    config = {} if spec.virtual else read_config(Path(model_path))
-    positions = config.get("text_config", config).get("max_position_embeddings")
+    positions = None if spec.virtual else positions_of(read_config(Path(model_path)))
     if positions is None:
         return spec.data.max_prompt_tokens
-    room = int(positions) - spec.rollout.max_response_tokens
+    room = positions - spec.rollout.max_response_tokens
     if room < 1:
         raise ConfigurationError(
             f"rollout.max_new_tokens: {spec.rollout.max_response_tokens} leaves no room for a prompt in the model's "

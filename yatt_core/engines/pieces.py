@@ -1,6 +1,6 @@
 """Pieces of a decode batch: cut from an answer, joined to one, and held back so that none is too small to travel.
 
-Consumes and produces `GeneratePiece`s; what they hold is the same bits however a batch is cut.
+Consumes and produces `GeneratePiece`s, or whatever else comes in pieces; what they hold is the same bits however it is cut.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from yatt_core.data.columns import Int64, offsets_of, ragged_positions
 from yatt_core.engines.protocol import GeneratePiece, GenerateResult
+
+Piece = TypeVar("Piece")
 
 HOLD_SECONDS = 0.1
 """A piece costs Ray about a millisecond on either side; ten in a second cost little and come soon enough."""
@@ -44,17 +47,27 @@ def hold_back(
     seconds: float = HOLD_SECONDS,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[GeneratePiece]:
-    """The pieces of an engine's stream, joined so that they come `seconds` apart; whatever is left comes at the end."""
-    held: list[GeneratePiece] = []
+    """The pieces of an engine's stream, fewer of them."""
+    return joined_in_time(pieces, join_pieces, seconds, now)
+
+
+def joined_in_time(
+    pieces: Iterable[Piece | None],
+    join: Callable[[Sequence[Piece]], Piece],
+    seconds: float = HOLD_SECONDS,
+    now: Callable[[], float] = time.monotonic,
+) -> Iterator[Piece]:
+    """Pieces joined so that they come `seconds` apart; whatever is left comes at the end. None: nothing is finished yet."""
+    held: list[Piece] = []
     passed_on = now()
     for piece in pieces:
         if piece is not None:
             held.append(piece)
         if held and now() - passed_on >= seconds:
-            yield join_pieces(held)
+            yield join(held)
             held, passed_on = [], now()
     if held:
-        yield join_pieces(held)
+        yield join(held)
 
 
 def _take(whole: GenerateResult, rows: Int64) -> GenerateResult:

@@ -13,6 +13,8 @@ from yatt_core.spec.judges import EndpointPart
 
 SEED_RANGE = 2**31
 """Endpoints take seeds below this."""
+COUNT_RANGE = 2**31
+"""Counts of tokens are kept below this; a larger one is none."""
 
 
 class MalformedError(Exception):
@@ -21,7 +23,7 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """text: of the first choice. tokens, prompt_tokens: as the endpoint counts them; 0 where it does not."""
+    """text: of the first choice. tokens, prompt_tokens: as the endpoint counts them; 0 where it does not, or absurdly."""
 
     text: str
     tokens: int
@@ -48,7 +50,7 @@ def completion_of(body: bytes) -> Completion:
         text, reason = choice["message"]["content"], choice.get("finish_reason")
         usage = tree.get("usage") or {}
         tokens, prompt_tokens = (_count(usage.get(key)) for key in ("completion_tokens", "prompt_tokens"))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedError(f"an answer that is no chat completion ({type(error).__name__})") from None
     if not isinstance(text, str):
         raise DataError(f"the endpoint gave no text (finish_reason {reason!r:.40})")
@@ -57,4 +59,4 @@ def completion_of(body: bytes) -> Completion:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < COUNT_RANGE else 0

@@ -1,8 +1,8 @@
 """A judge of others, behind an OpenAI-compatible `chat/completions`.
 
 Consumes items; produces verdicts as all judgements of an item are there. One request a judgement, as many at once as the part
-allows; each is tried again with exponential backoff while trying may help. Keys come from the environment and are in no
-message, and so are the bodies of refusals, which may repeat what was sent.
+allows; each is tried again with exponential backoff while trying may help. Keys come from the environment. No message has
+them, nor the body of a refusal, which may repeat what was sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 
 import httpx
@@ -25,9 +25,6 @@ from yatt_core.spec.judges import EndpointPart
 
 LARGEST_ANSWER_BYTES = 4 << 20
 """A longer answer counts as malformed."""
-
-Pending = dict[Future[Judgement], tuple[int, int]]
-"""Requests under way -> place of the item, number of the judgement."""
 
 
 class EndpointJudge:
@@ -55,40 +52,19 @@ class EndpointJudge:
         Raises `ConfigurationError` for an answer of 4xx that stays one, `InfrastructureError` once all attempts are used up.
         """
         stop = threading.Event()
-        found: list[list[Judgement | None]] = [[None] * len(item.seeds) for item in request.items]
-        failed: dict[int, str] = {}
         with ThreadPoolExecutor(self._part.max_concurrent, thread_name_prefix="judge") as pool:
-            pending: Pending = {
-                pool.submit(self._ask, item, seed, stop): (place, number)
-                for place, item in enumerate(request.items)
-                for number, seed in enumerate(item.seeds)
-            }
+            asked = [[pool.submit(self._ask, item, seed, stop) for seed in item.seeds] for item in request.items]
+            places = {future: place for place, futures in enumerate(asked) for future in futures}
+            missing = [len(futures) for futures in asked]
             try:
-                while pending:
-                    done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                    touched = []
-                    for future in done:
-                        place, number = pending.pop(future)
-                        touched.append(place)
-                        self._keep(future, found[place], number, failed, place)
-                    yield tuple(_complete(request.items, sorted(set(touched)), found, failed, pending))
+                for future in as_completed(places):
+                    if (error := future.exception()) is not None and not isinstance(error, DataError):
+                        raise error
+                    missing[place := places[future]] -= 1
+                    yield () if missing[place] else (_verdict(request.items[place].number, asked[place]),)
             finally:
                 stop.set()
                 pool.shutdown(cancel_futures=True)
-
-    def _keep(
-        self,
-        future: Future[Judgement],
-        judgements: list[Judgement | None],
-        number: int,
-        failed: dict[int, str],
-        place: int,
-    ) -> None:
-        """Takes what a request gave: a judgement, or why the item cannot be judged."""
-        try:
-            judgements[number] = future.result()
-        except DataError as error:
-            failed[place] = f"data: {error}"
 
     def _ask(self, item: JudgeItem, seed: int, stop: threading.Event) -> Judgement:
         """One judgement, after as many attempts as it takes and the part allows. stop: nobody waits for it any more."""
@@ -138,22 +114,12 @@ class EndpointJudge:
         return bytes(body)
 
 
-def _complete(
-    items: Sequence[JudgeItem],
-    touched: Sequence[int],
-    found: Sequence[Sequence[Judgement | None]],
-    failed: Mapping[int, str],
-    pending: Pending,
-) -> Iterator[Verdict]:
-    """Verdicts on those touched items of which nothing is under way any more."""
-    open_items = {place for place, _ in pending.values()}
-    for place in touched:
-        if place in open_items:
-            continue
-        if place in failed:
-            yield Verdict(items[place].number, (), failed[place])
-        else:
-            yield Verdict(items[place].number, tuple(judgement for judgement in found[place] if judgement is not None))
+def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
+    """On an item whose judgements have all come, or cannot; of several reasons the first judgement's is told."""
+    try:
+        return Verdict(number, tuple(judgement.result() for judgement in judgements))
+    except DataError as error:
+        return Verdict(number, (), f"data: {error}")
 
 
 def _key_header(part: EndpointPart) -> dict[str, str]:

@@ -5,12 +5,12 @@ Consumes the run's inputs; produces judges by reward part.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from yatt_core.data.inputs import read_manifest
-from yatt_core.engines.pieces import HOLD_SECONDS
+from yatt_core.engines.pieces import joined_in_time
 from yatt_core.judges.making import judge_model_path
 from yatt_core.judges.protocol import Judge, Verdict
 from yatt_core.judges.registry import build_judge
@@ -27,18 +27,6 @@ def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart]) -> dict
     return {part.name: build_judge(part, judge_model_path(inputs, manifest, part)) for part in listed}
 
 
-def held_verdicts(
-    pieces: Iterable[tuple[Verdict, ...]],
-    seconds: float = HOLD_SECONDS,
-    now: Callable[[], float] = time.monotonic,
-) -> Iterator[tuple[Verdict, ...]]:
-    """The verdicts, joined so that pieces come `seconds` apart; whatever is left comes at the end."""
-    held: list[Verdict] = []
-    passed_on = now()
-    for piece in pieces:
-        held += piece
-        if held and now() - passed_on >= seconds:
-            yield tuple(held)
-            held, passed_on = [], now()
-    if held:
-        yield tuple(held)
+def held_verdicts(pieces: Iterable[tuple[Verdict, ...]]) -> Iterator[tuple[Verdict, ...]]:
+    """A judge's verdicts in fewer pieces, none of them empty."""
+    return joined_in_time((piece or None for piece in pieces), lambda held: tuple(itertools.chain(*held)))

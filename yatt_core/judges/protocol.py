@@ -65,7 +65,7 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Judges. One call at a time; the caller serialises.
+    """Judges. One call at a time, the caller serialises; an endpoint's judge alone takes any number at once.
 
     capabilities: `deterministic` (a verdict is a function of the item alone), `batch_invariant` (it does not depend on the
     other items of its request; all judges here that are deterministic are that too).

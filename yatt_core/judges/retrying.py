@@ -39,6 +39,6 @@ def asked_seconds(header: str | None, now: datetime) -> float | None:
         return float(min(int(text[:12]), 10**9))
     try:
         until = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds())

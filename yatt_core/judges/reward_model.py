@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from jinja2 import TemplateError
 
-from yatt_core.data.model_folder import read_config
+from yatt_core.data.model_folder import positions_of, read_config
 from yatt_core.data.text import TEMPLATE_DATE
 from yatt_core.data.tokenizer import load_tokenizer
 from yatt_core.engines.rollout.loading import load_classifier
@@ -41,8 +41,8 @@ class RewardModelJudge:
             raise ConfigurationError(
                 f"rewards.parts {part.name!r}: the tokenizer in {model_path} has no chat template; write a template"
             )
-        positions = read_config(Path(model_path)).get("max_position_embeddings")
-        self._longest = part.max_tokens if positions is None else min(part.max_tokens, int(positions))
+        positions = positions_of(read_config(Path(model_path)))
+        self._longest = part.max_tokens if positions is None else min(part.max_tokens, positions)
 
     @property
     def capabilities(self) -> Mapping[str, bool]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 
-from yatt_core.data.model_folder import read_config
+from yatt_core.data.model_folder import positions_of, read_config
 from yatt_core.data.text import TEMPLATE_DATE, generation_stops
 from yatt_core.data.tokenizer import load_tokenizer
 from yatt_core.engines.protocol import Int32
@@ -121,8 +121,8 @@ def open_judge_codec(model_path: str, template: str, max_new_tokens: int) -> Jud
     config, tokenizer = read_config(folder), load_tokenizer(folder)
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(f"the judge's tokenizer in {folder} has no end-of-sequence token")
-    positions = config.get("text_config", config).get("max_position_embeddings")
-    longest = (UNBOUNDED if positions is None else int(positions)) - max_new_tokens
+    positions = positions_of(config)
+    longest = (UNBOUNDED if positions is None else positions) - max_new_tokens
     if longest < 1:
         raise ConfigurationError(
             f"max_new_tokens {max_new_tokens} leaves no room for a question in the judge's {positions} positions"

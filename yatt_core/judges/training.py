@@ -139,16 +139,15 @@ class _Learner:
             draw = stable_seed("judge_batch", self._seed, step, row)
             prompt, answer = self._prompts[draw % len(self._prompts)]
             rights.append(row % 2 == 0)
-            items.append(_item(row, prompt, answer, answer if rights[-1] else self._wrong(draw, prompt, answer)))
+            items.append(
+                _item(row, prompt, answer, answer if rights[-1] else self._corruption.wrong(draw, answer, prompt.text))
+            )
         rows = [
             _lesson(question, self._yes if right else self._no, right)
             for question, right in zip(self._questions(items), rights, strict=True)
         ]
         begins, learnt, counts = zip(*rows, strict=True)
         return demonstrations_of(begins, learnt, counts)
-
-    def _wrong(self, seed: int, prompt: Prompt, answer: str) -> str:
-        return self._corruption.wrong(seed, answer, prompt.text)
 
     def _probe_pairs(self, probe: Sequence[Prompt]) -> Iterator[tuple[JudgeItem, bool]]:
         """Held-out items, and whether each one's response is right."""

@@ -6,7 +6,7 @@ The record of a real run has one more kind of line, which is no action: from whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,6 +53,16 @@ class Intake:
 Action = Switch | HandOver | Take | Intake
 _NAMES: Mapping[type[Action], str] = {Switch: "switch", HandOver: "handover", Take: "take", Intake: "intake"}
 _KINDS = {name: kind for kind, name in _NAMES.items()}
+
+
+def ahead_of_dispatch(actions: Iterable[Action]) -> tuple[list[Action], list[Action]]:
+    """Of what is done at the end of a switch: what applies before anything is dispatched, and what does behind it.
+
+    Else the first instances that are ready take all that waits, and who is to switch is not empty any more.
+    """
+    listed = list(actions)
+    ahead: list[Action] = [action for action in listed if isinstance(action, Intake | Switch)]
+    return ahead, [action for action in listed if not isinstance(action, Intake | Switch)]
 
 
 def action_line(action: Action) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Curve:
             return math.inf
         serving = [i for i in pool.instances if i.role == JUDGE and i.ready]
         coming = sum(JUDGE in (i.joining, i.leaving) for i in pool.instances)
-        judgements = pool.waiting(JUDGE) * self._unit + sum(i.outstanding for i in serving)
+        judgements = pool.waiting(JUDGE) + sum(i.outstanding for i in serving)
         return judgements / (self._knobs.backlog * self._judgements) - len(serving) - coming
 
     def _level(self, pool: PoolSeen, rolling: list[InstanceSeen]) -> list[Action]:
@@ -127,7 +127,7 @@ class Curve:
         coming = leaving + sum(JUDGE in (i.joining, i.leaving) for i in pool.instances)
         limit = None
         if judges and coming:
-            open_units = pool.waiting(JUDGE) * self._unit + sum(i.outstanding for i in judges)
-            limit = max(self._unit, math.ceil(open_units / (len(judges) + coming)))
+            judgements = pool.waiting(JUDGE) + sum(i.outstanding for i in judges)
+            limit = max(self._unit, math.ceil(judgements / (len(judges) + coming)))
             limit = limit if limit < self._judgements else None
         return [Intake(i.index, limit) for i in judges if i.intake != limit]

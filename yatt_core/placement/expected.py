@@ -58,11 +58,11 @@ def expected_work(setting: Setting, past: Sequence[IterationTelemetry], step: in
 
 
 def size_of(iteration: IterationTelemetry, tokens: Lengths) -> Size:
-    """How long an iteration's responses or judgements were."""
+    """How long an iteration's responses or judgements were; those without a token, such as of a reward model, count as one."""
     groups: dict[tuple[int, int], list[float]] = defaultdict(list)
     for number, wave in enumerate(iteration.waves):
         for sample in wave.samples:
-            groups[number, sample.group].append(math.log(tokens(sample)))
+            groups[number, sample.group].append(math.log(max(1, tokens(sample))))
     means = np.array([sum(logs) / len(logs) for logs in groups.values()])
     mean = math.exp(float(means.mean()))
     error = mean * float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else mean
@@ -102,7 +102,8 @@ def scaled(waves: Sequence[WaveWork], response: float, judgement: float) -> list
 
     def longer(sample: SampleWork) -> SampleWork:
         factor = min(response, longest / sample.response)
-        judge = tuple(max(1, round(min(tokens * judgement, most))) for tokens in sample.judge)
+        # None stays none: a reward model writes nothing.
+        judge = tuple(max(min(1, tokens), round(min(tokens * judgement, most))) for tokens in sample.judge)
         return replace(sample, turns=tuple(max(1, round(tokens * factor)) for tokens in sample.turns), judge=judge)
 
     return [replace(wave, samples=tuple(longer(sample) for sample in wave.samples)) for wave in waves]
@@ -110,7 +111,7 @@ def scaled(waves: Sequence[WaveWork], response: float, judgement: float) -> list
 
 def limit_of(tokens: Sequence[int]) -> float:
     """Where lengths are cut off: the greatest one, if several have it."""
-    greatest = max(tokens)
+    greatest = max(tokens, default=0)
     return greatest if tokens.count(greatest) > 1 else math.inf
 
 

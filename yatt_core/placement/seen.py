@@ -81,7 +81,7 @@ class InstanceSeen(Protocol):
 
 
 class PoolSeen(Protocol):
-    """A pool as it stands. submitted: samples of the wave; unrolled, unjudged: of these. waiting: units in a role's queue."""
+    """A pool as it stands. submitted: samples of the wave; unrolled, unjudged: of these. waiting: sequences in a role's queue."""
 
     now: float
     submitted: int
@@ -102,7 +102,7 @@ class PoolSeen(Protocol):
         ...
 
     def waiting(self, role: str) -> int:
-        """Units that wait for an instance of the role."""
+        """Sequences that wait for an instance of the role; of a judge each judgement is one."""
         ...
 
 

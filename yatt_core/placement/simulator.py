@@ -7,12 +7,22 @@ judged, and what the engines did. Between two changes of an engine's batch its t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take, action_line
+from yatt_core.placement.actions import (
+    JUDGE,
+    ROLLOUT,
+    Action,
+    HandOver,
+    Intake,
+    Switch,
+    Take,
+    action_line,
+    ahead_of_dispatch,
+)
 from yatt_core.placement.instance import Doing, Instance, Request, Sample, Stream
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct, Setting
@@ -31,9 +41,9 @@ class Pool:
 
     def __init__(self, setting: Setting, conduct: Conduct, log: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.setting, self.instances = setting, [Instance(index, speed) for index, speed in enumerate(setting.speeds)]
-        self.now = self.wave_started = self.judging_s = 0.0
+        self.now = self.judging_s = 0.0
         self.queues: dict[str, deque[Request]] = {ROLLOUT: deque(), JUDGE: deque()}
-        self.samples: list[Sample] = []
+        self._waiting = {ROLLOUT: 0, JUDGE: 0}
         self.submitted = self.unrolled = self.unjudged = 0
         self._conduct, self._log = conduct, log
         self._constants = {ROLLOUT: setting.rollout, JUDGE: setting.judge}
@@ -56,13 +66,13 @@ class Pool:
 
     def run_wave(self, work: WaveWork) -> list[Sample]:
         """Samples a wave until its last judgement, at `now`; returns its samples."""
-        self.wave_started = self.now
-        self.samples = [Sample(sample) for sample in work.samples]
-        self.submitted = self.unrolled = self.unjudged = len(self.samples)
-        self.queues[ROLLOUT].extend(self._request(sample) for sample in self.samples)
+        started, samples = self.now, [Sample(sample) for sample in work.samples]
+        self.submitted = self.unrolled = self.unjudged = len(samples)
+        for sample in samples:
+            self._enqueue(ROLLOUT, self._request(sample))
         self._act(Moment.WAVE)
         ticks = 1
-        self._push(self.wave_started + self.setting.control_period_s, _TICK, None)
+        self._push(started + self.setting.control_period_s, _TICK, None)
         while self.unjudged:
             self.now, kind, _, subject = heappop(self._events)
             if kind == _BOUNDARY:
@@ -74,14 +84,14 @@ class Pool:
                 self._end_switches(subject)
             else:
                 ticks += 1
-                self._push(self.wave_started + ticks * self.setting.control_period_s, _TICK, None)
+                self._push(started + ticks * self.setting.control_period_s, _TICK, None)
                 self._act(Moment.TICK)
                 if len(self._events) == 1:
                     self._refuse_standstill()
-        self.judging_s += self.now - max(sample.rolled_out_at for sample in self.samples)
+        self.judging_s += self.now - max(sample.rolled_out_at for sample in samples)
         self._events = [event for event in self._events if event[1] == _SWITCHED]
         heapify(self._events)
-        return self.samples
+        return samples
 
     def _refuse_standstill(self) -> None:
         """Raises `ConfigurationError`: nothing is to come but control periods."""
@@ -91,8 +101,8 @@ class Pool:
         )
 
     def waiting(self, role: str) -> int:
-        """Units of dispatch that wait for an instance of the role."""
-        return len(self.queues[role])
+        """Sequences that wait for an instance of the role."""
+        return self._waiting[role]
 
     def _request(self, sample: Sample) -> Request:
         work = sample.work
@@ -122,7 +132,7 @@ class Pool:
             else:
                 self._end_judgement(instance, stream)
         if instance.evict:
-            self.queues[instance.role].extendleft(reversed(instance.evicted()))
+            self._put_back(instance.role, instance.evicted())
         if instance.outstanding != before:
             self._restamp(instance)
         if self.queues[ROLLOUT] or self.queues[JUDGE]:
@@ -145,15 +155,22 @@ class Pool:
         instance.outstanding -= 1
         sample.rolled_out_at = self.now
         self.unrolled -= 1
-        self.queues[JUDGE].append(self._judge_request(sample))
+        if sample.work.judge:
+            self._enqueue(JUDGE, self._judge_request(sample))
+        else:
+            # No judge had anything to say of it.
+            self._end_judging(sample)
         return self.unrolled == 0
 
     def _end_judgement(self, instance: Instance, stream: Stream) -> None:
         instance.outstanding -= 1
         stream.sample.open -= 1
         if stream.sample.open == 0:
-            stream.sample.judged_at = self.now
-            self.unjudged -= 1
+            self._end_judging(stream.sample)
+
+    def _end_judging(self, sample: Sample) -> None:
+        sample.judged_at = self.now
+        self.unjudged -= 1
 
     def _return_from_tool(self, instance: Instance, stream: Stream) -> None:
         stream.number += 1
@@ -161,7 +178,7 @@ class Pool:
         stream.context += self.setting.tool_tokens
         if instance.migrating:
             instance.outstanding -= 1
-            self.queues[ROLLOUT].appendleft(Request(stream.context, (stream,)))
+            self._put_back(ROLLOUT, [Request(stream.context, (stream,))])
             self._restamp(instance)
             self._dispatch()
         else:
@@ -180,6 +197,16 @@ class Pool:
 
     # -- dispatching -------------------------------------------------------------------------------------------------
 
+    def _enqueue(self, role: str, request: Request) -> None:
+        """Behind all others."""
+        self.queues[role].append(request)
+        self._waiting[role] += len(request.streams)
+
+    def _put_back(self, role: str, requests: Sequence[Request]) -> None:
+        """Before all others, in their order."""
+        self.queues[role].extendleft(reversed(requests))
+        self._waiting[role] += sum(len(request.streams) for request in requests)
+
     def _restamp(self, instance: Instance) -> None:
         """Tells the dispatcher that an instance's load, limit or readiness has changed; begins its switch once it is empty."""
         instance.stamp += 1
@@ -195,19 +222,21 @@ class Pool:
         idle_now = list(idle)
         for role, queue in self.queues.items():
             if queue:
-                self._dispatch_queue(queue, self._ready[role], idle_now)
+                self._dispatch_queue(role, idle_now)
         for instance in idle_now:
             self._begin(instance)
 
-    def _dispatch_queue(self, queue: deque[Request], ready: list[Entry], idle: list[Instance]) -> None:
+    def _dispatch_queue(self, role: str, idle: list[Instance]) -> None:
+        queue, ready = self.queues[role], self._ready[role]
         aside: list[Entry] = []
         while queue and ready:
             _, index, stamp = ready[0]
             instance = self.instances[index]
             if stamp != instance.stamp:
                 heappop(ready)
-            elif instance.admits(len(queue[0].streams)):
+            elif instance.admits(size := len(queue[0].streams)):
                 instance.admit(queue.popleft())
+                self._waiting[role] -= size
                 self._restamp(instance)
                 self._stop_at_boundary(instance)
                 idle.append(instance)
@@ -226,13 +255,11 @@ class Pool:
     # -- actions -----------------------------------------------------------------------------------------------------
 
     def _act(self, moment: Moment) -> None:
-        actions = list(self._conduct.act(moment, self))
+        actions = self._conduct.act(moment, self)
         if moment is Moment.SWITCHED:
-            # What is empty now and is to switch must not get work meanwhile; nor may judges take more than their share.
-            first = [action for action in actions if isinstance(action, Intake | Switch)]
-            self._apply(first)
+            ahead, actions = ahead_of_dispatch(actions)
+            self._apply(ahead)
             self._dispatch()
-            actions = [action for action in actions if not isinstance(action, Intake | Switch)]
         self._apply(actions)
         self._dispatch()
 
@@ -268,7 +295,7 @@ class Pool:
 
     def _evict(self, instance: Instance) -> None:
         if instance.doing is Doing.IDLE:
-            self.queues[instance.role].extendleft(reversed(instance.evicted()))
+            self._put_back(instance.role, instance.evicted())
             self._restamp(instance)
         else:
             self._stop_at_boundary(instance)

@@ -22,7 +22,8 @@ SURPLUS = 1.2
 
 @dataclass(frozen=True, slots=True)
 class SampleWork:
-    """turns: response tokens of each. waits: seconds of the tool calls between them. judge: tokens of each judgement.
+    """turns: response tokens of each. waits: seconds of the tool calls between them. judge: tokens of each judgement, 0 where
+    a reward model writes none; without any where its judges failed.
 
     read: tokens that the judge reads of the sample; None for prompt, turns and what tools said.
     """

@@ -168,7 +168,8 @@ class EndpointPart(TemplatedPart):
     timeout_seconds: PositiveFloat = Field(default=60.0, le=LONGEST_CALL_SECONDS)
     """A request that takes longer has failed, and is tried again."""
     retries: NonNegativeInt = 4
-    """How often a request is tried again after a timeout, a lost connection, or an answer of 408, 409, 429 or 5xx."""
+    """How often a request is tried again after a timeout, a lost connection, an answer that is no chat completion, or one of
+    408, 409, 425, 429 or 5xx."""
     backoff_seconds: PositiveFloat = Field(default=1.0, le=LONGEST_CALL_SECONDS)
     """Wait before the first repetition, doubled before each further one; a longer `Retry-After` of the endpoint wins."""
     longest_wait_seconds: PositiveFloat = Field(default=60.0, le=LONGEST_CALL_SECONDS)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from yatt_core.cluster.presence import Presence
-from yatt_core.controllers.pool import instance_speeds, virtual_constants, virtual_judge_constants
+from yatt_core.controllers.pool import pool_setting
 from yatt_core.data.packed import PackedArrays
 from yatt_core.engines.pieces import cut_piece
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, Int32, Returned
@@ -36,6 +36,7 @@ from yatt_core.spec.rollout import VirtualRollout
 HOLD_SECONDS = 0.02
 """What ends within this time travels together."""
 _NOBODY = Sample(SampleWork(0, False, 0, (1,), (), ()))
+"""Whose sequences they are matters to the simulator alone."""
 
 
 class ContinuousActor:
@@ -45,26 +46,25 @@ class ContinuousActor:
         self._spec = RunSpec.model_validate_json(spec_json)
         engine = self._spec.rollout.engine
         assert isinstance(engine, VirtualRollout)
-        self._instance, self._settings = instance, engine
+        self._instance, self._setting = instance, pool_setting(self._spec)
         self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", epoch)
         self._presence = Presence(Path(run_folder), f"rollout-{instance}", epoch, self._spec.recovery.grace_seconds)
         self._clock = ScaledClock(engine.clock_factor)
         self._engine = VirtualRolloutEngine(engine, self._spec.seed, self._clock)
         self._judges = {
-            part.name: (part, VirtualJudgeEngine(part, part.engine, self._clock))
+            part.name: VirtualJudgeEngine(part, part.engine, self._clock)
             for part in self._spec.rewards.judges
             if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge)
         }
-        self._live = LiveInstance(instance, instance_speeds(self._spec)[instance], self._clock)
-        self._role, self._started_with = ROLLOUT, ""
-        self._serve()
+        self._live = LiveInstance(instance, self._setting.speeds[instance], self._clock)
+        self._role = self._started_with = ""
 
     async def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
         """Says who it is; there is no model to load, and nothing that takes memory."""
         self._presence.fence.check(epoch)
         capabilities = {**self._engine.capabilities, "continuous": True}
         return ActorIdentity(
-            self._identity.name, self._identity.pid, self._identity.node, self._settings.kind, capabilities
+            self._identity.name, self._identity.pid, self._identity.node, self._spec.rollout.engine.kind, capabilities
         )
 
     async def rest(self, epoch: int) -> None:
@@ -89,6 +89,7 @@ class ContinuousActor:
         Raises as the engine's `generate`.
         """
         self._presence.fence.check(epoch)
+        self._begin_with(ROLLOUT)
         answer, started = self._engine.answer(request), time.monotonic()
         left: asyncio.Queue[Stream] = asyncio.Queue()
         for work in _requests(request, answer.lengths):
@@ -107,6 +108,7 @@ class ContinuousActor:
     async def judge(self, epoch: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
         """Judges responses, each as its last judgement ends."""
         self._presence.fence.check(epoch)
+        self._begin_with(JUDGE)
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         verdicts = {item.number: self._submit_item(part, item, ended) for item in request.items}
         open_judgements = {number: len(verdict.judgements) for number, verdict in verdicts.items()}
@@ -121,7 +123,7 @@ class ContinuousActor:
 
     def _submit_item(self, part: str, item: JudgeItem, ended: asyncio.Queue[Stream]) -> Verdict:
         """An item is one request: its text is read once for all of its judgements."""
-        verdict = self._judges[part][1].verdict(item)
+        verdict = self._judges[part].verdict(item)
         read = verdict.judgements[0].prompt_tokens
         streams = tuple(Stream(_NOBODY, item.number, one.tokens, read) for one in verdict.judgements)
         self._live.submit(Request(read, streams), ended.put_nowait)
@@ -136,26 +138,27 @@ class ContinuousActor:
         """Takes up another role, after the time that this takes; for the one that it started the iteration before with, none."""
         self._presence.fence.check(epoch)
         if not starting:
-            seconds = self._settings.switch_seconds
+            seconds = self._setting.switch.role_s
         else:
-            seconds = 0.0 if self._started_with in ("", role) else self._settings.repartition_seconds
+            seconds = 0.0 if self._started_with in ("", role) else self._setting.switch.repartition_s
             self._started_with = role
         await asyncio.sleep(self._clock.real_seconds(seconds))
-        self._role = role
-        self._serve()
+        self._serve(role)
 
     async def usage(self, epoch: int) -> tuple[Usage, ...]:
         """The work since this was last asked."""
         self._presence.fence.check(epoch)
         return self._live.usage()
 
-    def _serve(self) -> None:
-        constants = virtual_constants(self._settings)
-        if self._role == JUDGE:
-            part, _ = next(iter(self._judges.values()))
-            assert isinstance(part.engine, VirtualJudge)
-            constants = virtual_judge_constants(part.engine)
-        self._live.serve(self._role, constants)
+    def _begin_with(self, role: str) -> None:
+        """One that nobody has told a role yet, as it stands in the place of a dead one, has that of its first request."""
+        if not self._role:
+            self._serve(role)
+
+    def _serve(self, role: str) -> None:
+        """Has the constants that the placement policy is told of."""
+        self._role = role
+        self._live.serve(role, self._setting.judge if role == JUDGE else self._setting.rollout)
 
 
 def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
