@@ -32,7 +32,7 @@ class Foresight:
         executor.shutdown(wait=False)
 
     def plan(self, inputs: Inputs) -> Plan:
-        """The plan of these inputs, from ahead or made now. Raises what the policy raises."""
+        """The plan of these inputs, from ahead or made now. Raises as `Inputs.plan`."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.inputs == inputs:
             return ahead.plan.result()

@@ -46,7 +46,7 @@ class Inputs:
         """What a policy makes of it. Raises `ConfigurationError` for a policy that raises, or names roles that cannot be."""
         try:
             plan = policy.plan(self.setting, self.past, dict(self.state))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # whatever a policy of one's own raises is that policy's failure
             raise ConfigurationError(f"placement.mode: its policy failed: {failure_text(error)}") from error
         if len(plan.roles) != len(self.setting.speeds) or set(plan.roles) - {ROLLOUT, JUDGE}:
             raise ConfigurationError(

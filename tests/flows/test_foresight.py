@@ -39,8 +39,8 @@ def test_a_plan_made_ahead_is_the_plan(inputs: Inputs) -> None:
     policy = Counting()
     foresight = Foresight(policy)
     foresight.begin(inputs)
-    plan = foresight.plan(replace(inputs))
-    assert (plan.roles, plan.state, plan.reason) == (lambda p: (p.roles, p.state, p.reason))(inputs.plan(Dynamic()))
+    plan, now = foresight.plan(replace(inputs)), inputs.plan(Dynamic())
+    assert (plan.roles, plan.state, plan.reason) == (now.roles, now.state, now.reason)
     assert [name.startswith("placement") for name in policy.threads] == [True], "in a thread of its own, once"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from yatt_core.planning.account import (
     COLLECT,
@@ -47,7 +48,7 @@ class Demand:
     """rollout, judge: of an instance's devices; judge: the one whose times count. instances: engines of each on all devices.
 
     ranks, copies: of the trainer. micro_batch: the largest. resident: whether all roles stay in memory. roles: rows of the table.
-    totals: a memory, stage by stage.
+    totals: a memory, stage by stage. owner: whose memory that is, a device's or, of cores, a node's.
     """
 
     rollout: EngineMemory
@@ -60,7 +61,7 @@ class Demand:
     resident: bool
     roles: tuple[RoleMemory, ...]
     totals: tuple[StageTotal, ...]
-    where: str
+    owner: Literal["device", "node"]
 
     @property
     def fits(self) -> bool:
@@ -70,7 +71,7 @@ class Demand:
     @property
     def shortages(self) -> tuple[Shortage, ...]:
         """What is too large, and by how much; the largest first."""
-        found = [Shortage(total.stage, self.where, total.short) for total in self.totals if total.short]
+        found = [Shortage(total.stage, f"a {self.owner}'s memory", total.short) for total in self.totals if total.short]
         found += [
             Shortage(total.stage, "a host's memory", total.host_short) for total in self.totals if total.host_short
         ]
@@ -119,7 +120,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
         resident=resident,
         roles=tuple(rows),
         totals=tuple(totals),
-        where="a device's memory" if cluster.memories == cluster.devices else "a node's memory",
+        owner="device" if cluster.memories == cluster.devices else "node",
     )
 
 
