@@ -45,7 +45,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Those of a role. own: the stage in which they are awake. count: of them on all devices. generates: as no reward model does."""
+    """Those of a role. own: the stage in which they are awake. count: on all devices. generates: as no reward model does."""
 
     name: str
     own: str
