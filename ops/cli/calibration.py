@@ -6,6 +6,7 @@ the lengths of responses, along the current branch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -75,13 +76,19 @@ def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec
         for name, shards in sorted(files.items())
         if name.startswith(COLLECT_PREFIX)
         for shard, timing in shards.items()
-        if timing.get(GENERATE)
+        if isinstance(timing, dict) and _is_time(timing.get(GENERATE))
     }
     for row in ledger.records.shards(commit.run, commit.branch, iteration):
         name = f"shard-{row.shard:04d}"
-        if row.wave == 0 and name in seconds:
+        # Experience that nobody needs any more may be deleted (`retention`).
+        if row.wave == 0 and name in seconds and (folder / row.folder).is_dir():
             batch = load_batch(folder, [ShardRef(row.folder, row.manifest_sha256)])
             yield _work(batch.prompt_lengths, batch.response_lengths, spec, seconds[name])
+
+
+def _is_time(seconds: object) -> bool:
+    """Whether a file that nobody vouches for gives seconds there."""
+    return isinstance(seconds, int | float) and 0.0 < seconds < math.inf
 
 
 def _work(prompts: np.ndarray, responses: np.ndarray, spec: RunSpec, seconds: float) -> BatchWork:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
+from db.ledger import Ledger
 from flows.home import Home
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import SHARDS, seed_run, toy_spec
@@ -112,6 +114,22 @@ def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> No
     # Two steps a shard, of four sequences that attend to 3 and 4 tokens: together they took 0.2 seconds.
     again = 2 * engine["base_s"] + 8 * engine["per_sequence_s"] + 28 * engine["per_context_token_s"]
     assert again == pytest.approx(0.2, rel=1e-6)
+
+
+def test_what_a_run_has_lost_calibrates_nothing_and_hinders_nothing(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, committed=5)
+    folder = home.run_folder(run)
+    for iteration in range(1, 6):
+        seconds = [0.2, float("nan"), "long", None, 0.2][iteration - 1]
+        timing = {f"shard-{shard:04d}": {"generate": seconds} for shard in range(SHARDS)}
+        write_telemetry(folder, 0, iteration, "collect.w00.e0001", timing)
+    (first, *_) = sorted(folder.rglob("telemetry.collect.w00.e0001.json"))
+    first.write_bytes(b"")
+    with Ledger.open(home.ledger, migrate=False) as ledger:
+        shutil.rmtree(folder / ledger.records.shards(run, 0, 5)[0].folder)
+    answer = yatt("plan", str(CONFIGS / "quickstart.yaml"), "--cluster", "2xcore", "--calibrate", run, "-o", "json")
+    assert answer.code == 0
+    assert f"{run} has telemetry of {SHARDS - 1} shards, 8 are needed" in " ".join(answer.document["assumed"])
 
 
 def test_a_run_without_an_iteration_calibrates_nothing(yatt: Yatt, home: Home, tmp_path: Path) -> None:
