@@ -51,3 +51,13 @@ def test_a_policy_of_ones_own_is_an_entry_point_that_is_given_the_spec(monkeypat
     monkeypatch.setattr(registry, "find_function", lambda name, group, place: lambda spec: "nothing")
     with pytest.raises(ConfigurationError, match="gives str, which cannot plan"):
         find_policy(PlacementSpec(mode="mine"), constants_known=True)
+
+
+@pytest.mark.parametrize("failure", [KeyError("judges"), SystemExit(0)])
+def test_a_policy_of_ones_own_that_cannot_be_made_is_an_error_of_the_spec(monkeypatch, failure):
+    def make(_):
+        raise failure
+
+    monkeypatch.setattr(registry, "find_function", lambda name, group, place: make)
+    with pytest.raises(ConfigurationError, match=rf"placement.mode: 'mine' cannot be made .*{type(failure).__name__}"):
+        find_policy(PlacementSpec(mode="mine"), constants_known=True)
