@@ -76,6 +76,24 @@ def test_a_key_that_is_not_there_is_said_before_anything_is_asked(monkeypatch, v
         EndpointJudge(endpoint("https://judge.example/v1", api_key_env="JUDGE_KEY"))
 
 
+def test_what_stays_on_this_machine_goes_through_no_proxy(monkeypatch):
+    with serving(says("yes")) as server, serving(says("no")) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        said = verdicts(EndpointJudge(endpoint(server.url)), item(1))
+    assert said[1].judgements[0].score == 1.0 and not proxy.bodies
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("HTTPS_PROXY", "ftp://user:secret@proxy"), ("ALL_PROXY", "http://[secret"), ("SSL_CERT_FILE", "/no/such/secret")],
+)
+def test_an_environment_that_allows_no_connection_is_said_without_its_passwords(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigurationError, match=rf"rewards.parts 'judge': .*{variable}") as caught:
+        EndpointJudge(endpoint("https://judge.example/v1"))
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "failures",
     [

@@ -21,22 +21,19 @@ from yatt_core.judges.keys import key_of
 from yatt_core.judges.parsing import parser_of
 from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
-from yatt_core.spec.judges import EndpointPart
+from yatt_core.spec.judges import LOOPBACK, EndpointPart
 
 LARGEST_ANSWER_BYTES = 4 << 20
 """A longer answer counts as malformed."""
 
 
 class EndpointJudge:
-    """Asks one endpoint. Raises `ConfigurationError` where the variable that is to hold the key does not."""
+    """Asks one endpoint. Raises `ConfigurationError` where its key, or what the environment says of connections, is not usable."""
 
     def __init__(self, part: EndpointPart) -> None:
         self._part, self._parse = part, parser_of(part.parse)
         self._place = f"rewards.parts {part.name!r}: {part.url}"
-        limits = httpx.Limits(max_connections=part.max_concurrent, max_keepalive_connections=part.max_concurrent)
-        self._client = httpx.Client(
-            headers=_key_header(part), timeout=part.timeout_seconds, limits=limits, follow_redirects=False
-        )
+        self._client = _client_of(part)
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -120,6 +117,31 @@ def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
         return Verdict(number, tuple(judgement.result() for judgement in judgements))
     except DataError as error:
         return Verdict(number, (), f"data: {error}")
+
+
+def _client_of(part: EndpointPart) -> httpx.Client:
+    """With the key, and the environment's proxies and certificates. What stays on this machine goes through no proxy."""
+    headers = _key_header(part)
+    limits = httpx.Limits(max_connections=part.max_concurrent, max_keepalive_connections=part.max_concurrent)
+    try:
+        host = httpx.URL(part.url).host
+    except httpx.InvalidURL as error:
+        raise ConfigurationError(f"rewards.parts {part.name!r}: url: {part.url} is no address: {error}") from None
+    direct = f"all://[{host}]" if ":" in host else f"all://{host}"
+    try:
+        return httpx.Client(
+            headers=headers,
+            timeout=part.timeout_seconds,
+            limits=limits,
+            follow_redirects=False,
+            mounts={direct: None} if host in LOOPBACK else None,
+        )
+    except (httpx.InvalidURL, ValueError, ImportError, OSError) as error:
+        # Its text may hold a proxy's password.
+        raise ConfigurationError(
+            f"rewards.parts {part.name!r}: what the environment says of proxies and certificates cannot be used "
+            f"({type(error).__name__}); look at HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+        ) from None
 
 
 def _key_header(part: EndpointPart) -> dict[str, str]:

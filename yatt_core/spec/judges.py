@@ -147,6 +147,11 @@ class GenerativePart(TemplatedPart):
             raise ValueError("a judge needs a model; write model: {kind: folder, path: ...}, or {kind: trained}")
         if isinstance(self.model, TrainedJudge) and not isinstance(self.parse, YesNo):
             raise ValueError("a trained judge says yes or no; write parse: {kind: yes_no}")
+        if isinstance(self.model, TrainedJudge) and self.max_new_tokens >= self.model.network.max_positions:
+            raise ValueError(
+                f"max_new_tokens {self.max_new_tokens} leaves no room for a question in model.network.max_positions "
+                f"{self.model.network.max_positions}"
+            )
         return self
 
 
@@ -180,8 +185,10 @@ class EndpointPart(TemplatedPart):
     @classmethod
     def _safe_address(cls, url: str) -> str:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not _is_host(parts.hostname) or not url.isprintable() or " " in url:
             raise ValueError("write https://host/path")
+        if parts.port == 0:  # one that is no number, or too large, is refused as it is read
+            raise ValueError("port 0 is none")
         if parts.username is not None or parts.password is not None:
             raise ValueError(
                 "an address holds no password; put the key into an environment variable and name it: api_key_env"
@@ -238,6 +245,14 @@ class RewardModelPart(RewardPartBase):
     def on_unparsed(self) -> Literal["error"]:
         """There is nothing to parse."""
         return "error"
+
+
+def _is_host(name: str | None) -> bool:
+    """Whether a name can be looked up: none of its labels is empty or too long."""
+    try:
+        return bool(name and name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 JudgePart = GenerativePart | EndpointPart | RewardModelPart
