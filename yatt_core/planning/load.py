@@ -30,6 +30,11 @@ from yatt_core.planning.demand import Demand
 from yatt_core.planning.roles import Roles
 
 MOST_INSTANCES, MOST_SAMPLES = 32, 2048
+"""What is simulated, where it can be cut down so far."""
+NEAR = 4
+"""Times smaller than need be, for the sake of equal parts."""
+LARGEST_SAMPLES = 100_000
+"""Simulated in an iteration where the instances are too few for a smaller part."""
 ITERATIONS = 3
 TOOL_WAIT_S = 1.0
 NO_JUDGE = EngineConstants(
@@ -45,10 +50,13 @@ NO_JUDGE = EngineConstants(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """workload: what is simulated. scale: how many times smaller than the real one, in devices and samples."""
+    """workload: what is simulated. scale: how many times smaller than the real one, in devices and samples. instances: of the
+    real one.
+    """
 
     workload: Workload
     scale: int
+    instances: int
     instance_devices: int
 
 
@@ -62,7 +70,9 @@ def load_of(
     training: TrainingCost,
     assumed: Assumptions,
 ) -> Load:
-    """Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's."""
+    """Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's, and for more samples than
+    can be simulated.
+    """
     judge_devices = demand.judge.devices if demand.judge is not None else demand.rollout.devices
     each = math.lcm(demand.rollout.devices, judge_devices)
     if each != max(demand.rollout.devices, judge_devices):
@@ -74,6 +84,11 @@ def load_of(
     prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt
     scale = _scale(instances, prompts, prompts * group)
     counted = -(-instances // scale)
+    if prompts // scale * group > LARGEST_SAMPLES:
+        raise ConfigurationError(
+            f"data.prompts_per_iteration: {prompts} prompts of {group} samples on {instances} instances are more than a plan "
+            f"simulates; right would be at most {LARGEST_SAMPLES // group * scale}"
+        )
     return Load(
         Workload(
             name=roles.spec.name,
@@ -89,15 +104,17 @@ def load_of(
             samples=_samples(roles, max(1, prompts // scale), assumed),
         ),
         scale,
+        instances,
         each,
     )
 
 
 def _scale(instances: int, prompts: int, samples: int) -> int:
-    """The least divisor of the instances by which the rest is small enough, and that leaves a prompt."""
+    """By which the rest is small enough, and that leaves a prompt: a divisor of the instances, where one is near."""
     wanted = max(-(-instances // MOST_INSTANCES), -(-samples // MOST_SAMPLES))
-    fitting = [n for n in range(1, min(instances, prompts) + 1) if instances % n == 0]
-    return next((n for n in fitting if n >= wanted), fitting[-1])
+    most = min(instances, prompts)
+    near = range(wanted, min(most, NEAR * wanted) + 1)
+    return next((n for n in near if instances % n == 0), min(wanted, most))
 
 
 def _widened(constants: EngineConstants, engines: int) -> EngineConstants:

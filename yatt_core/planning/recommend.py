@@ -76,8 +76,8 @@ def _outcome(mode: str, campaign: Campaign, load: Load) -> Outcome:
     learning = tokens * workload.training.device_seconds_per_token / workload.cluster.devices
     return Outcome(
         mode=mode,
-        judges=round(sum(plan.roles.count("J") for plan in campaign.plans) / len(past)) * load.scale,
-        instances=instances * load.scale,
+        judges=round(round(sum(plan.roles.count("J") for plan in campaign.plans) / len(past)) * load.instances / instances),
+        instances=load.instances,
         collect_s=collect,
         train_s=train,
         step_s=step,
