@@ -73,7 +73,9 @@ def checked_plan(plan: object, instances: int) -> Plan:
             f"placement.mode: its policy predicts {predicted!r:.80}; right would be seconds of collect, or None"
         )
     if not isinstance(plan.reason, str) or not callable(getattr(plan.conduct, "act", None)):
-        raise ConfigurationError("placement.mode: its policy's plan needs a reason in words, and a conduct that can act")
+        raise ConfigurationError(
+            "placement.mode: its policy's plan needs a reason in words, and a conduct that can act"
+        )
     try:
         json.dumps(dict(plan.state), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

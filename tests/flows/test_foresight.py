@@ -16,7 +16,6 @@ from yatt_core.placement.campaign import run_campaign, setting_of
 from yatt_core.placement.dynamic import Dynamic
 from yatt_core.placement.seen import Plan
 
-
 SECONDS = 60.0
 
 

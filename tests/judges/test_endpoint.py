@@ -85,7 +85,11 @@ def test_what_stays_on_this_machine_goes_through_no_proxy(monkeypatch):
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("HTTPS_PROXY", "ftp://user:secret@proxy"), ("ALL_PROXY", "http://proxy:secret"), ("SSL_CERT_FILE", "/no/such/secret")],
+    [
+        ("HTTPS_PROXY", "ftp://user:secret@proxy"),
+        ("ALL_PROXY", "http://proxy:secret"),
+        ("SSL_CERT_FILE", "/no/such/secret"),
+    ],
 )
 def test_an_environment_that_allows_no_connection_is_said_without_its_passwords(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)

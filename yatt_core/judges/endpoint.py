@@ -28,7 +28,7 @@ LARGEST_ANSWER_BYTES = 4 << 20
 
 
 class EndpointJudge:
-    """Asks one endpoint. Raises `ConfigurationError` where its key, or what the environment says of connections, is not usable."""
+    """Asks one endpoint. Raises `ConfigurationError` where its key, or the environment's proxies, cannot be used."""
 
     def __init__(self, part: EndpointPart) -> None:
         self._part, self._parse = part, parser_of(part.parse)

@@ -199,7 +199,7 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int) -
     rows = [RoleMemory("trainer", stages, runtime, host)]
     if trainer.reference != NOTHING:
         awake = (PREPARE,) if trainer.sleeps else STAGES
-        frozen = {stage: trainer.reference * together for stage in awake}
+        frozen = dict.fromkeys(awake, trainer.reference * together)
         resting = {stage: trainer.reference for stage in STAGES if stage not in awake}
         rows.append(RoleMemory("reference", frozen, {}, resting))
     return rows

@@ -143,7 +143,7 @@ def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
 
 
 def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
-    """The shape in a Hugging Face config; origin names key and file in errors. Raises `ConfigurationError` for sizes that are none."""
+    """The shape in a Hugging Face config; origin names key and file in errors. Raises `ConfigurationError`."""
     text = config.get("text_config", config)
     if not isinstance(text, Mapping):
         raise ConfigurationError(f"{origin}: text_config: a mapping of keys to values is needed")
@@ -161,7 +161,9 @@ def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
         )
     head_size = text.get("head_dim") or text["hidden_size"] // heads
     if not head_size:
-        raise ConfigurationError(f"{origin}: num_attention_heads {heads} is more than hidden_size {text['hidden_size']}")
+        raise ConfigurationError(
+            f"{origin}: num_attention_heads {heads} is more than hidden_size {text['hidden_size']}"
+        )
     return ModelShape(
         vocabulary=text["vocab_size"],
         hidden=text["hidden_size"],

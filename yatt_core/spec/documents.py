@@ -68,7 +68,7 @@ class _PlainLoader(yaml.SafeLoader):
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
         """Refuses a whole number that no database takes, and that cannot be reckoned with in floating point."""
-        value: int = super().construct_yaml_int(node)  # type: ignore[no-untyped-call]
+        value = super().construct_yaml_int(node)
         if abs(value) > LARGEST_WHOLE:
             raise yaml.constructor.ConstructorError(
                 None, None, f"{node.value:.40} is too large; whole numbers go up to {LARGEST_WHOLE}", node.start_mark
