@@ -170,10 +170,14 @@ def gantt_of(placement: RecordedPlacement) -> Gantt:
 
 
 def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tuple[list[Change], list[Span]]:
+    roles, changes = work.telemetry.roles, changes_of(work.telemetry.roles, _actions(work))
+    role_s = placement.row.inputs["setting"]["switch"]["role_s"]
+    return changes, spans_of(roles, changes, role_s, work.telemetry.collect_s)
+
+
+def _actions(work: RecordedWork) -> list[Mapping[str, Any]]:
     """Of collect: what the log says of later times was for an evaluation."""
-    roles, end_s = work.telemetry.roles, work.telemetry.collect_s
-    changes = changes_of(roles, (line for line in work.actions if line["t"] <= end_s))
-    return changes, spans_of(roles, changes, placement.row.inputs["setting"]["switch"]["role_s"], end_s)
+    return [line for line in work.actions if line["t"] <= work.telemetry.collect_s]
 
 
 def _within(placement: RecordedPlacement) -> tuple[tuple[Change, ...], dict[str, int], tuple[RoleTime, ...]]:
@@ -182,7 +186,7 @@ def _within(placement: RecordedPlacement) -> tuple[tuple[Change, ...], dict[str,
     if work is None:
         return (), {}, ()
     changes, spans = _changes_and_spans(placement, work)
-    kinds = [line["do"] for line in work.actions]
+    kinds = [line["do"] for line in _actions(work)]
     moves = {kind: kinds.count(kind) for kind in ("take", "intake")}
     return tuple(changes), moves, role_times(spans, work.telemetry.usage)
 
@@ -199,12 +203,12 @@ def _use(time: RoleTime, collect_s: float) -> RoleUse:
 def _seen(past: PastWork) -> SeenWork:
     if past.telemetry is None:
         return SeenWork(past.run, past.branch, past.iteration, None, None, None, past.lost)
-    responses, judgements = work_lengths(past.telemetry)
+    responses, judgements = _work_lengths(past.telemetry)
     count = sum(len(wave.samples) for wave in past.telemetry.waves)
     return SeenWork(past.run, past.branch, past.iteration, count, responses, judgements, "")
 
 
-def work_lengths(telemetry: IterationTelemetry) -> tuple[Lengths, Lengths]:
+def _work_lengths(telemetry: IterationTelemetry) -> tuple[Lengths, Lengths]:
     """Of an iteration's responses, and of its judgements one by one."""
     samples = [sample for wave in telemetry.waves for sample in wave.samples]
     judgements = [tokens for sample in samples for tokens in sample.judge]

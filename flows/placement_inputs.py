@@ -48,7 +48,7 @@ class Inputs:
         """What a policy makes of it. Raises `ConfigurationError` for a policy that raises, or whose plan cannot be."""
         try:
             plan: object = policy.plan(self.setting, self.past, dict(self.state))
-        except (Exception, SystemExit) as error:  # a policy that exits must not end the run as done
+        except (Exception, SystemExit) as error:  # whatever a policy of one's own raises is that policy's failure
             raise ConfigurationError(f"placement.mode: its policy failed: {failure_text(error)}") from error
         return checked_plan(plan, len(self.setting.speeds))
 

@@ -16,6 +16,7 @@ from yatt_core.errors import ConfigurationError
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 """Where an object lies in memory, as its repr says: another in every process, and messages are part of the experience."""
+DOTTED_TOO = " (or write package.module:function)"
 
 
 def find_function(name: str, group: str, place: str) -> Callable[..., Any]:
@@ -24,10 +25,23 @@ def find_function(name: str, group: str, place: str) -> Callable[..., Any]:
     place: what names it, for messages. Raises `ConfigurationError` for an unknown name (with the nearest ones), and for what
     cannot be imported or called.
     """
-    function = _find_dotted(name, place) if ":" in name else _find_entry_point(name, group, place)
-    if not callable(function):
-        raise ConfigurationError(f"{place} is {type(function).__name__}, it cannot be called")
-    return function  # type: ignore[no-any-return]
+    if ":" in name:
+        return _checked(_find_dotted(name, place), place)
+    return find_entry_point(name, group, place, DOTTED_TOO)
+
+
+def find_entry_point(name: str, group: str, place: str, besides: str = "") -> Callable[..., Any]:
+    """The function behind an entry point of the group. place: what names it, besides: what else may, for messages.
+
+    Raises `ConfigurationError` as `find_function`.
+    """
+    installed = {point.name: point for point in entry_points(group=group)}
+    if name not in installed:
+        near = difflib.get_close_matches(name, installed, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(installed)) or 'none'}"
+        raise ConfigurationError(f"{place} is no entry point of {group!r}; {hint}{besides}")
+    module, _, attribute = installed[name].value.partition(":")
+    return _checked(_load(module, attribute, place), place)
 
 
 def failure_text(error: BaseException) -> str:
@@ -39,14 +53,11 @@ def failure_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {_ADDRESS.sub('0x...', said)}".encode("utf-8", "backslashreplace").decode()
 
 
-def _find_entry_point(name: str, group: str, place: str) -> Any:
-    installed = {point.name: point for point in entry_points(group=group)}
-    if name not in installed:
-        near = difflib.get_close_matches(name, installed, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(installed)) or 'none'}"
-        raise ConfigurationError(f"{place} is no entry point of {group!r}; {hint} (or write package.module:function)")
-    module, _, attribute = installed[name].value.partition(":")
-    return _load(module, attribute, place)
+def _checked(function: Any, place: str) -> Callable[..., Any]:
+    """What was found. Raises `ConfigurationError` for what cannot be called."""
+    if not callable(function):
+        raise ConfigurationError(f"{place} is {type(function).__name__}, it cannot be called")
+    return function  # type: ignore[no-any-return]
 
 
 def _find_dotted(name: str, place: str) -> Any:

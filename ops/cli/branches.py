@@ -16,6 +16,7 @@ from ops.cli.options import (
     HomeOption,
     Output,
     OutputOption,
+    OverridesOption,
     RunArgument,
     examples,
     find_run,
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
     from flows.lineage import BranchNode, Lineage
 
-OverridesOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; dots go deeper.")
-]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept in the audit chain.")]
 
 

@@ -36,6 +36,10 @@ HomeOption = Annotated[
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Text for people, or JSON on standard output for programs.")
 ]
+SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file; see `yatt schema`.")]
+OverridesOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; dots go deeper.")
+]
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="A run: its id, a unique beginning of it, or `latest`.")
 ]

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+LEFT, WIDTH = 60, 1000
+"""Of a picture, in its own units: margin for names, and whole width."""
+
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --faint: #6b7280; --line: #d5d9e0;
   --first: #2b6cb0; --second: #c05621; --third: #6b7280; }
@@ -69,6 +72,22 @@ def page(title: str, summary: str, keys: Sequence[tuple[str, str]], picture: str
         '<output aria-live="polite">Arrow keys go through the picture.</output>\n'
         f"{below}</main><script>{_SCRIPT}</script></body></html>\n"
     )
+
+
+def scale_of(longest: float) -> float:
+    """Units of a picture for a second, where so many seconds are its width."""
+    return (WIDTH - LEFT) / longest if longest else 0.0
+
+
+def picture(label: str, longest: float, bottom: float, rows: str) -> str:
+    """A picture over an axis of seconds, from 0 to the longest. bottom: where its rows end. rows: markup."""
+    marks = [(at, LEFT + at * scale_of(longest)) for at in ticks(longest)]
+    axis = "".join(
+        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{bottom}"/>'
+        f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{at:g} s</text>'
+        for at, x in marks
+    )
+    return f'<svg viewBox="0 0 {WIDTH + 20} {bottom + 20}" role="group" aria-label="{text(label)}">{axis}{rows}</svg>'
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops.cli.page import page, table, text, ticks
+from ops.cli.page import LEFT, WIDTH, page, picture, scale_of, table, text
 from ops.cli.placement_text import roles_text
-from ops.cli.png import new_figure
+from ops.cli.png import new_figure, write_figure
 
 if TYPE_CHECKING:
     from flows.replay_placement import ComparedDecision, Comparison
 
-WIDTH, LEFT, BAR, GAP = 1000, 60, 9, 8
-"""Of the picture, in its own units: width, margin for names, height of a bar, room between iterations."""
+BAR, GAP = 9, 8
+"""Of the picture, in its own units: height of a bar, room between iterations."""
 CLASSES = ("third", "first", "second")
 COLOURS = ("tab:gray", "tab:blue", "tab:orange")
 
@@ -74,19 +74,9 @@ def summary_of(comparison: Comparison) -> str:
 
 def _picture(comparison: Comparison) -> str:
     longest = max((value or 0.0 for row in comparison.rows for value in seconds_of(row)), default=0.0)
-    scale = (WIDTH - LEFT) / longest if longest else 0.0
-    tall = len(CLASSES) * BAR + GAP
-    bottom = tall * len(comparison.rows)
-    axis = "".join(
-        f'<line class="grid" x1="{LEFT + at * scale:.1f}" x2="{LEFT + at * scale:.1f}" y1="0" y2="{bottom}"/>'
-        f'<text x="{LEFT + at * scale:.1f}" y="{bottom + 14}" text-anchor="middle">{at:g} s</text>'
-        for at in ticks(longest)
-    )
+    scale, tall = scale_of(longest), len(CLASSES) * BAR + GAP
     rows = "".join(_row(comparison, row, tall * number, scale) for number, row in enumerate(comparison.rows))
-    return (
-        f'<svg viewBox="0 0 {WIDTH + 20} {bottom + 20}" role="group" aria-label="{text(title_of(comparison))}">'
-        f"{axis}{rows}</svg>"
-    )
+    return picture(title_of(comparison), longest, tall * len(comparison.rows), rows)
 
 
 def _row(comparison: Comparison, row: ComparedDecision, top: int, scale: float) -> str:
@@ -113,10 +103,5 @@ def _write_png(comparison: Comparison, path: Path) -> None:
         places = [row.iteration + (number - 1) * 0.27 for row in comparison.rows]
         values = [seconds_of(row)[number] or 0.0 for row in comparison.rows]
         axes.barh(places, values, height=0.25, color=colour, label=name)
-    axes.invert_yaxis()
     axes.set_yticks([row.iteration for row in comparison.rows])
-    axes.set_xlabel(f"seconds of collect\n\n{summary_of(comparison)}", fontsize="small", parse_math=False)
-    axes.set_ylabel("iteration")
-    axes.set_title(title_of(comparison), parse_math=False, loc="left")
-    figure.legend(loc="outside upper right", ncols=3, frameon=False, fontsize="small")
-    figure.savefig(path, dpi=130)
+    write_figure(figure, axes, title_of(comparison), summary_of(comparison), "iteration", path)

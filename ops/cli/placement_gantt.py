@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops.cli.page import page, table, text, ticks
+from ops.cli.page import LEFT, WIDTH, page, picture, scale_of, table, text
 from ops.cli.placement_text import role_name
-from ops.cli.png import new_figure
+from ops.cli.png import new_figure, write_figure
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 CLASSES = {ROLLOUT: "first", JUDGE: "second", "": "third"}
 COLOURS = {ROLLOUT: "tab:blue", JUDGE: "tab:orange", "": "tab:gray"}
 KEYS = (("first", "rollout"), ("second", "judge"), ("third", "going over to another role"))
-LEFT, WIDTH, TALL, FLAT, TALL_UP_TO, GAP = 60, 1000, 18, 6, 64, 0.15
-"""Of the picture, in its own units: margin for names, whole width, heights of a row, instances with tall rows, gap by height."""
+TALL, FLAT, TALL_UP_TO, GAP = 18, 6, 64, 0.15
+"""Of the picture, in its own units: heights of a row, instances with tall rows, gap by height."""
 
 
 def write_gantt(found: Gantt, path: Path) -> None:
@@ -77,18 +77,9 @@ def gantt_page(found: Gantt) -> str:
 
 def _picture(found: Gantt) -> str:
     tall = TALL if found.instances <= TALL_UP_TO else FLAT
-    bottom = tall * found.instances
-    scale = (WIDTH - LEFT) / found.collect_s if found.collect_s else 0.0
-    axis = "".join(
-        f'<line class="grid" x1="{LEFT + at * scale:.1f}" x2="{LEFT + at * scale:.1f}" y1="0" y2="{bottom}"/>'
-        f'<text x="{LEFT + at * scale:.1f}" y="{bottom + 14}" text-anchor="middle">{at:g} s</text>'
-        for at in ticks(found.collect_s)
-    )
+    scale = scale_of(found.collect_s)
     rows = "".join(_row(found, index, tall, scale) for index in range(found.instances))
-    return (
-        f'<svg viewBox="0 0 {WIDTH + 20} {bottom + 20}" role="group" aria-label="{text(title_of(found))}, by instance">'
-        f"{axis}{rows}</svg>"
-    )
+    return picture(f"{title_of(found)}, by instance", found.collect_s, tall * found.instances, rows)
 
 
 def _row(found: Gantt, index: int, tall: int, scale: float) -> str:
@@ -140,11 +131,6 @@ def _write_png(found: Gantt, path: Path) -> None:
         # A row's filled part stands on its lower edge; the axis is turned round.
         middles = [row + (1 - GAP - share) / 2 for row, share in zip(rows, shares, strict=True)]
         axes.barh(middles, widths, left=lefts, height=shares, color=COLOURS[role], label=role_name(role))
-    axes.invert_yaxis()
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_xlim(0, found.collect_s)
-    axes.set_xlabel(f"seconds of collect\n\n{summary_of(found)}", fontsize="small", parse_math=False)
-    axes.set_ylabel("instance")
-    axes.set_title(title_of(found), parse_math=False, loc="left")
-    figure.legend(loc="outside upper right", ncols=3, frameon=False, fontsize="small")
-    figure.savefig(path, dpi=130)
+    write_figure(figure, axes, title_of(found), summary_of(found), "instance", path)

@@ -9,20 +9,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops.cli.options import HomeOption, Output, OutputOption, examples, find_run, opened_ledger
+from ops.cli.options import (
+    HomeOption,
+    Output,
+    OutputOption,
+    OverridesOption,
+    SpecArgument,
+    examples,
+    find_run,
+    opened_ledger,
+)
 from ops.cli.output import duration, size, write, write_json, write_table
 
 if TYPE_CHECKING:
     from yatt_core.planning.assumptions import Assumptions
+    from yatt_core.planning.cluster import DescribedCluster
     from yatt_core.planning.fitted import Fitted
-    from yatt_core.planning.plan import RunPlan
+    from yatt_core.planning.plan import RunPlan, Times
+    from yatt_core.planning.rollout_memory import EngineMemory
+    from yatt_core.spec import RunSpec
 
-TensorColumns = ("weights", "gradients", "optimizer", "kv_cache", "activations", "copies")
-LENGTHS = "MEDIAN:SIGMA"
+TENSORS = ("weights", "gradients", "optimizer", "kv_cache", "activations", "copies")
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(metavar="DEVICES", help="8xH200, '8xH200,16 nodes' or 16x8xH200. Default: this machine's devices."),
+]
+CardsOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Model cards of further devices, in YAML.")]
+MfuOption = Annotated[
+    float, typer.Option(min=0.01, max=1.0, help="Share of a card's operations that training reaches.")
+]
+CalibrateOption = Annotated[str | None, typer.Option(metavar="RUN", help="Take times from what this run recorded.")]
+
+
+def _lengths_option(of: str) -> Any:
+    return typer.Option(metavar="MEDIAN:SIGMA", help=f"Log-normal lengths of {of}.")
 
 
 def register(app: typer.Typer) -> None:
@@ -37,37 +62,15 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file; see `yatt schema`.")],
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="DEVICES",
-            help="8xH200, '8xH200,16 nodes' or 16x8xH200. Default: this machine's devices.",
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; dots go deeper.")
-    ] = None,
-    cards: Annotated[
-        Path | None, typer.Option("--cards", metavar="FILE", help="Model cards of further devices, in YAML.")
-    ] = None,
-    response_tokens: Annotated[
-        str | None, typer.Option("--response-tokens", metavar=LENGTHS, help="Log-normal lengths of responses.")
-    ] = None,
-    prompt_tokens: Annotated[
-        str | None, typer.Option("--prompt-tokens", metavar=LENGTHS, help="Log-normal lengths of prompts.")
-    ] = None,
-    judge_tokens: Annotated[
-        str | None, typer.Option("--judge-tokens", metavar=LENGTHS, help="Log-normal lengths of judgements.")
-    ] = None,
-    training_mfu: Annotated[
-        float,
-        typer.Option("--training-mfu", min=0.01, max=1.0, help="Share of a card's operations that training reaches."),
-    ] = 0.35,
-    calibrate: Annotated[
-        str | None, typer.Option("--calibrate", metavar="RUN", help="Take times from what this run recorded.")
-    ] = None,
+    spec: SpecArgument,
+    cluster: ClusterOption = None,
+    overrides: OverridesOption = None,
+    cards: CardsOption = None,
+    response_tokens: Annotated[str | None, _lengths_option("responses")] = None,
+    prompt_tokens: Annotated[str | None, _lengths_option("prompts")] = None,
+    judge_tokens: Annotated[str | None, _lengths_option("judgements")] = None,
+    training_mfu: MfuOption = 0.35,
+    calibrate: CalibrateOption = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -75,24 +78,16 @@ def plan(
 
     Nothing is loaded or started, and no such device has to be here. Takes specs of engines that cannot train yet.
     """
-    from yatt_core.errors import ConfigurationError, ExitCode
+    from yatt_core.errors import ExitCode
     from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
-    from yatt_core.planning.judges import judges_of
-    from yatt_core.planning.plan import plan_run
     from yatt_core.spec import load_spec
 
     checked = load_spec(spec, overrides or ())
     known = read_cards(cards)
     devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
-    fitted = None if calibrate is None else _fitted(calibrate, home)
+    fitted = None if calibrate is None else _fitted(calibrate, home, checked)
     assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
-    if fitted is not None:
-        # Lengths that were given win over recorded ones.
-        assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
-    try:
-        made = plan_run(checked, devices, assumed, judges_of(checked, assumed.own_vocabulary), fitted)
-    except ConfigurationError as error:
-        raise ConfigurationError("\n".join(f"{spec}: {line}" for line in str(error).splitlines())) from None
+    made = _planned(spec, checked, devices, assumed, fitted)
     if output is Output.JSON:
         from ops.cli.plan_document import plan_document
 
@@ -100,6 +95,22 @@ def plan(
     else:
         print_plan(made)
     raise typer.Exit(ExitCode.OK if made.fits else ExitCode.CONFIGURATION)
+
+
+def _planned(
+    path: Path, spec: RunSpec, devices: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
+) -> RunPlan:
+    """The plan of the spec in a file, which its mistakes name."""
+    from yatt_core.errors import ConfigurationError
+    from yatt_core.planning.plan import plan_run
+
+    if fitted is not None:
+        # Lengths that were given win over recorded ones.
+        assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
+    try:
+        return plan_run(spec, devices, assumed, fitted)
+    except ConfigurationError as error:
+        raise ConfigurationError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
 
 
 def _assumptions(response: str | None, prompt: str | None, judge: str | None, training_mfu: float) -> Assumptions:
@@ -113,13 +124,13 @@ def _assumptions(response: str | None, prompt: str | None, judge: str | None, tr
     )
 
 
-def _fitted(run: str, home: Path | None) -> Fitted:
+def _fitted(run: str, home: Path | None, planned: RunSpec) -> Fitted:
     from flows.home import Home
     from ops.cli.calibration import calibrate
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
-        return calibrate(ledger, place, find_run(ledger, run))
+        return calibrate(ledger, place, find_run(ledger, run), planned)
 
 
 def print_plan(made: RunPlan) -> None:
@@ -134,15 +145,14 @@ def print_plan(made: RunPlan) -> None:
     if made.times is not None:
         write(f"recommended: {made.times.recommended.mode}, {made.times.recommended.partition}")
         write("")
-    columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TensorColumns), "runtime", "all")
-    whole = demand.where.removesuffix("'s memory").removeprefix("a ")
+    columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TENSORS), "runtime", "all")
     kept = "copies: of weights and state, on their way or kept"
-    write_table(columns, _memory_rows(made), f"Memory of the fullest {whole} ({kept})")
+    write_table(columns, _memory_rows(made), f"Memory of the fullest {demand.owner} ({kept})")
     for total in demand.totals:
         if total.host:
             write(f"{total.stage}: {size(total.host)} in a host's memory of {size(total.host_capacity)}")
     if made.times is not None:
-        _print_times(made)
+        _print_times(made.roles.spec, made.times)
     else:
         _print_shortages(made)
     for title, lines in (("Warnings", made.warnings), ("Assumed", made.assumed)):
@@ -162,25 +172,17 @@ def _verdict(made: RunPlan) -> str:
 
 def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
     roles, demand = made.roles, made.demand
-    rows: list[tuple[object, ...]] = [
-        ("rollout", roles.rollout.kind, _engines(demand.instances, demand.rollout.devices))
-    ]
+    rows: list[tuple[object, ...]] = [("rollout", roles.rollout.kind, _engines(demand.instances, demand.rollout))]
     if roles.judge is not None and demand.judge is not None:
-        rows.append(
-            (
-                roles.judge.name,
-                roles.judge.engine.kind,
-                _engines(demand.judge_instances, demand.judge.devices),
-            )
-        )
+        rows.append((roles.judge.name, roles.judge.engine.kind, _engines(demand.judge_instances, demand.judge)))
     rows.append(("trainer", roles.trainer.kind, f"{demand.ranks} ranks, {demand.copies} copies of the model"))
     if roles.reference:
         rows.append(("reference", roles.trainer.kind, "the trainer's ranks, in prepare"))
     return rows
 
 
-def _engines(count: int, devices: int) -> str:
-    return f"{count} engines, {'a device' if devices == 1 else f'{devices} devices'} each"
+def _engines(count: int, memory: EngineMemory) -> str:
+    return f"{count} engines, {'a device' if memory.devices == 1 else f'{memory.devices} devices'} each"
 
 
 def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
@@ -189,18 +191,16 @@ def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
         for role in made.demand.roles:
             tensors, runtime = role.at(total.stage), role.runtime.get(total.stage, 0)
             if tensors.total or runtime:
-                cells = [size(count) if (count := getattr(tensors, name)) else "" for name in TensorColumns]
+                cells = [size(count) if (count := getattr(tensors, name)) else "" for name in TENSORS]
                 rows.append((total.stage, role.role, *cells, size(runtime), size(tensors.total + runtime)))
         used = total.tensors + total.runtime
         verdict = f"{size(total.short)} too much" if total.short else "fits"
-        blanks = [""] * (len(TensorColumns) + 1)
+        blanks = [""] * (len(TENSORS) + 1)
         rows.append((total.stage, f"of {size(total.capacity)}: {verdict}", *blanks, size(used)))
     return rows
 
 
-def _print_times(made: RunPlan) -> None:
-    times = made.times
-    assert times is not None
+def _print_times(spec: RunSpec, times: Times) -> None:
     rows = [
         (o.mode, o.judges, o.collect_s, o.train_s, o.step_s, round(o.tokens_per_second), f"{o.idle:.0%}")
         for o in times.tried
@@ -209,11 +209,8 @@ def _print_times(made: RunPlan) -> None:
     write_table(("mode", "judging", "collect s", "train s", "step s", "tokens/s", "idle"), rows, "Predicted iteration")
     if times.load.scale > 1:
         write(f"simulated at 1/{times.load.scale} of the size")
-    training, spec = times.training, made.roles.spec
-    total = times.recommended.step_s * spec.iterations
-    write(
-        f"{spec.iterations} iterations take about {duration(total)}; new weights are {duration(training.sync_s)} on their way"
-    )
+    total, sync = times.recommended.step_s * spec.iterations, times.training.sync_s
+    write(f"{spec.iterations} iterations take about {duration(total)}; new weights are {duration(sync)} on their way")
     write(
         f"snapshots: every {times.snapshot_every} iterations would cost least ({times.snapshot_overhead:.2%} of the time); "
         f"the spec says {spec.snapshots.every}"

@@ -6,17 +6,18 @@ from dataclasses import asdict
 from typing import Any
 
 from yatt_core.planning.plan import RunPlan, Times
+from yatt_core.planning.rollout_memory import EngineMemory
 
 
 def plan_document(made: RunPlan) -> dict[str, Any]:
     """The whole plan."""
-    demand, cluster = made.demand, made.cluster
+    roles, demand, cluster = made.roles, made.demand, made.cluster
     return {
-        "name": made.roles.spec.name,
-        "spec_digest": made.roles.spec.digest,
+        "name": roles.spec.name,
+        "spec_digest": roles.spec.digest,
         "fits": made.fits,
         "resident": demand.resident,
-        "parameters": made.roles.policy.parameters,
+        "parameters": roles.policy.parameters,
         "cluster": {
             "card": cluster.card_name,
             "devices_per_node": cluster.devices_per_node,
@@ -25,16 +26,12 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
             "device_bytes": cluster.card.memory,
         },
         "placement": {
-            "rollout": _engine(
-                made.roles.rollout.kind, demand.instances, demand.rollout.devices, demand.rollout.sequences
-            ),
+            "rollout": _engine(roles.rollout.kind, demand.instances, demand.rollout),
             "judge": None
-            if made.roles.judge is None or demand.judge is None
-            else _engine(
-                made.roles.judge.engine.kind, demand.judge_instances, demand.judge.devices, demand.judge.sequences
-            ),
-            "trainer": {"engine": made.roles.trainer.kind, "ranks": demand.ranks, "copies": demand.copies},
-            "reference": made.roles.reference,
+            if roles.judge is None or demand.judge is None
+            else _engine(roles.judge.engine.kind, demand.judge_instances, demand.judge),
+            "trainer": {"engine": roles.trainer.kind, "ranks": demand.ranks, "copies": demand.copies},
+            "reference": roles.reference,
         },
         "memory": [
             {
@@ -61,8 +58,13 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
     }
 
 
-def _engine(kind: str, instances: int, devices: int, sequences: int) -> dict[str, Any]:
-    return {"engine": kind, "instances": instances, "devices_per_instance": devices, "sequences_at_once": sequences}
+def _engine(kind: str, instances: int, memory: EngineMemory) -> dict[str, Any]:
+    return {
+        "engine": kind,
+        "instances": instances,
+        "devices_per_instance": memory.devices,
+        "sequences_at_once": memory.sequences,
+    }
 
 
 def _times(times: Times) -> dict[str, Any]:

@@ -1,8 +1,12 @@
-"""Figures for PNG files. Needs matplotlib, which is no dependency of YATT: who has none can have an HTML page."""
+"""Figures of seconds of collect for PNG files.
+
+Needs matplotlib, which is no dependency of YATT: who has none can have an HTML page.
+"""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
@@ -15,3 +19,13 @@ def new_figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def write_figure(figure: Any, axes: Any, title: str, summary: str, rows: str, path: Path) -> None:
+    """Writes a figure whose rows run downwards over an axis of seconds. rows: what each of them is."""
+    axes.invert_yaxis()
+    axes.set_xlabel(f"seconds of collect\n\n{summary}", fontsize="small", parse_math=False)
+    axes.set_ylabel(rows)
+    axes.set_title(title, parse_math=False, loc="left")
+    figure.legend(loc="outside upper right", ncols=3, frameon=False, fontsize="small")
+    figure.savefig(path, dpi=130)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +16,9 @@ from ops.cli.options import (
     HomeOption,
     Output,
     OutputOption,
+    OverridesOption,
     RunArgument,
+    SpecArgument,
     examples,
     find_run,
     keep_caches_inside,
@@ -48,10 +49,8 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file; see `yatt schema`.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; dots go deeper.")
-    ] = None,
+    spec: SpecArgument,
+    overrides: OverridesOption = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,6 +15,7 @@ from yatt_core.data import judge_log, shard_log
 from yatt_core.data.batch import load_table
 from yatt_core.data.judge_log import JudgeLog
 from yatt_core.data.shard_log import JUDGEMENTS_FILE, read_shard_work
+from yatt_core.data.shard_work import shard_work
 from yatt_core.errors import DataError
 from yatt_core.judges.protocol import JudgeItem, Judgement, Verdict
 from yatt_core.receipts import ShardRef
@@ -55,6 +57,12 @@ def test_what_judges_said_lies_beside_the_samples(tmp_path: Path) -> None:
     work = read_shard_work(tmp_path, receipts[0])
     assert work.judged == tuple(tuple(one["tokens"] for one in row["judgements"]) for row in said[:4])
     assert work.response_tokens == tuple(len(sample["response_tokens"]) for sample in samples[:4])
+    table, judgements = load_table(tmp_path, [ShardRef(receipts[0].folder, receipts[0].manifest_sha256)]), said[:4]
+    elsewhere = [{**row, "part": "an endpoint"} for row in judgements]
+    both = pa.Table.from_pylist(judgements + elsewhere)
+    assert shard_work(table, both, ["helpful"]).judged == work.judged, (
+        "what others judge takes none of the run's devices"
+    )
 
 
 def test_a_response_is_judged_while_others_are_rolled_out(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_a_plan_made_ahead_is_the_plan(inputs: Inputs) -> None:
     policy = Counting()
     foresight = Foresight(policy)
     foresight.begin(inputs)
-    plan = foresight.plan(replace(inputs), SECONDS)
-    assert (plan.roles, plan.state, plan.reason) == (lambda p: (p.roles, p.state, p.reason))(inputs.plan(Dynamic()))
+    plan, now = foresight.plan(replace(inputs), SECONDS), inputs.plan(Dynamic())
+    assert (plan.roles, plan.state, plan.reason) == (now.roles, now.state, now.reason)
     assert policy.threads == ["placement"], "in a thread of its own, once"
 
 

@@ -34,20 +34,28 @@ def segment(tmp_path: Path) -> Iterator[Any]:
 
 
 class Wrong:
-    def __init__(self, roles: str | None) -> None:
-        self._roles = roles
+    def __init__(self, answer: str | BaseException) -> None:
+        self._answer = answer
 
     def plan(self, *_: Any) -> Plan:
-        if self._roles is None:
-            raise ZeroDivisionError("by hand")
-        return Plan(self._roles, Hold(), None, "wrong")
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return Plan(self._answer, Hold(), None, "wrong")
 
 
 @pytest.mark.parametrize(
-    ("roles", "said"), [(None, "ZeroDivisionError: by hand"), ("RR", "right would be 4 letters"), ("RRRX", "RRRX")]
+    ("answer", "said"),
+    [
+        (ZeroDivisionError("by hand"), "ZeroDivisionError: by hand"),
+        (SystemExit("done"), "SystemExit: done"),
+        ("RR", "right would be 4 letters"),
+        ("RRRX", "RRRX"),
+    ],
 )
-def test_a_policy_that_fails_is_said_before_anything_is_recorded(segment: Any, roles: str | None, said: str) -> None:
-    segment.foresight = Foresight(Wrong(roles))
+def test_a_policy_that_fails_is_said_before_anything_is_recorded(
+    segment: Any, answer: str | BaseException, said: str
+) -> None:
+    segment.foresight = Foresight(Wrong(answer))
     with pytest.raises(ConfigurationError, match=f"placement.mode: .*{said}"):
         decide(segment, 1, {})
     assert segment.ledger.records.decisions(segment.run, 0, 1) == []

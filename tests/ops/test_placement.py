@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -20,6 +21,7 @@ from ops.cli.placement_gantt import gantt_page
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
 from tests.placement.recorded_run import judged_spec, record_run, rewrite
+from yatt_core.digests import file_sha256
 from yatt_core.placement.occupancy import Span
 
 ITERATIONS = 4
@@ -88,6 +90,21 @@ def test_explain_names_the_inputs_that_are_gone(yatt: Yatt, home: Home, run: str
     assert f"gone: {path} is gone" in yatt("placement", "explain", run, "3").out
     itself = yatt("placement", "explain", run, "2", "-o", "json").document
     assert itself["lost"] == [f"{path} is gone"] and itself["collect_s"] > 0 and itself["roles"] == []
+
+
+def test_explain_leaves_out_what_was_done_behind_collect(yatt: Yatt, home: Home, run: str) -> None:
+    path = work_file(home.run_folder(run), 0, 3)
+    before = yatt("placement", "explain", run, "3", "-o", "json").document
+    work = json.loads(path.read_text())
+    late = work["telemetry"]["collect_s"] + 1.0
+    work["actions"] += [
+        {"t": late, "do": "take", "instance": 0, "count": 1},
+        {"t": late, "do": "switch", "instance": 0, "role": "J"},
+    ]
+    path.write_text(json.dumps(work))
+    rewrite(home, run, 3, "outcome", lambda outcome: outcome.update(work_sha256=file_sha256(path)))
+    after = yatt("placement", "explain", run, "3", "-o", "json").document
+    assert before["roles"] and after == before
 
 
 @pytest.mark.parametrize("command", ["explain", "gantt"])

@@ -97,11 +97,19 @@ def test_torch_engines_are_planned_on_cores(yatt: Yatt) -> None:
     assert any("vocabulary" in line for line in answer.document["assumed"])
 
 
-def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+def timed_run(home: Home) -> str:
+    """Five iterations whose shards took 0.2 seconds each."""
     run = seed_run(home, committed=5)
     for iteration in range(1, 6):
         timing = {f"shard-{shard:04d}": {"generate": 0.2} for shard in range(SHARDS)}
         write_telemetry(home.run_folder(run), 0, iteration, "collect.w00.e0001", timing)
+        other = {shard: {"generate": 9.0} for shard in timing}
+        write_telemetry(home.run_folder(run), 0, iteration, "collect.w01.e0001", other)
+    return run
+
+
+def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    run = timed_run(home)
     path = tmp_path / "toy.yaml"
     path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
     answer = yatt("plan", str(path), "--cluster", "2xcore", "--calibrate", run, "-o", "json")
@@ -110,10 +118,19 @@ def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> No
     assert f"from {run}: a decode step takes" in told
     assert "fitted to 10 shards" in told
     assert f"{run} has 0 iterations, 3 are needed: training is as the cards say" in told, "none has timing metrics"
+    assert "than the plan has" not in told
     engine = answer.document["times"]["engines"]["rollout"]
     # Two steps a shard, of four sequences that attend to 3 and 4 tokens: together they took 0.2 seconds.
     again = 2 * engine["base_s"] + 8 * engine["per_sequence_s"] + 28 * engine["per_context_token_s"]
-    assert again == pytest.approx(0.2, rel=1e-6)
+    assert again == pytest.approx(0.2, rel=1e-6), "those of another wave's shards of the same number do not count"
+
+
+def test_times_of_another_model_on_other_engines_are_told_as_such(yatt: Yatt, home: Home) -> None:
+    run = timed_run(home)
+    answer = yatt("plan", SEVEN, "--cluster", "8xH200", *SMALL, "--calibrate", run, "-o", "json")
+    assert answer.code == 0
+    keys = "model, rollout.engine.kind, trainer.engine.kind"
+    assert f"{run} had another {keys} than the plan has" in answer.document["assumed"]
 
 
 def test_what_a_run_has_lost_calibrates_nothing_and_hinders_nothing(yatt: Yatt, home: Home) -> None:

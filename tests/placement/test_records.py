@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -41,23 +43,39 @@ def test_policies_are_found_by_name():
 
 
 def test_an_unknown_policy_is_an_error_with_a_suggestion():
-    with pytest.raises(ConfigurationError, match=r"placement.mode: 'dynamik'.*did you mean dynamic\?"):
+    with pytest.raises(ConfigurationError, match=r"placement.mode: 'dynamik'.*did you mean dynamic\?") as error:
         find_policy(PlacementSpec(mode="dynamik"), constants_known=True)
+    assert "package.module" not in str(error.value), "a dotted name is none that the spec takes"
+
+
+def test_the_policy_of_the_docs_is_found_by_its_entry_point_and_places(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
+    code, points = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "toml"))
+    (tmp_path / "my_policies").mkdir()
+    (tmp_path / "my_policies" / "half.py").write_text(code)
+    installed = tmp_path / "my_policies-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Name: my-policies\nVersion: 1\n")
+    name, target = re.search(r'(\w+) = "(.*)"', points).groups()
+    (installed / "entry_points.txt").write_text(f"[yatt.placement]\n{name} = {target}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = find_policy(PlacementSpec(mode=name), constants_known=True)
+    campaign = run_campaign(small(), policy)
+    assert campaign.plans[0].roles == "RRJJ"
+    assert all(set(plan.roles) == {"R", "J"} for plan in campaign.plans)
+
+
+def fails(spec: PlacementSpec) -> None:
+    raise SystemExit("no licence")
 
 
 def test_a_policy_of_ones_own_is_an_entry_point_that_is_given_the_spec(monkeypatch):
-    monkeypatch.setattr(registry, "find_function", lambda name, group, place: lambda spec: SplitPool(spec.judges or 1))
-    assert isinstance(find_policy(PlacementSpec(mode="mine"), constants_known=True), SplitPool)
-    monkeypatch.setattr(registry, "find_function", lambda name, group, place: lambda spec: "nothing")
+    def found(made):
+        monkeypatch.setattr(registry, "find_entry_point", lambda name, group, place: made)
+        return find_policy(PlacementSpec(mode="mine"), constants_known=True)
+
+    assert isinstance(found(lambda spec: SplitPool(spec.judges or 1)), SplitPool)
     with pytest.raises(ConfigurationError, match="gives str, which cannot plan"):
-        find_policy(PlacementSpec(mode="mine"), constants_known=True)
-
-
-@pytest.mark.parametrize("failure", [KeyError("judges"), SystemExit(0)])
-def test_a_policy_of_ones_own_that_cannot_be_made_is_an_error_of_the_spec(monkeypatch, failure):
-    def make(_):
-        raise failure
-
-    monkeypatch.setattr(registry, "find_function", lambda name, group, place: make)
-    with pytest.raises(ConfigurationError, match=rf"placement.mode: 'mine' cannot be made .*{type(failure).__name__}"):
-        find_policy(PlacementSpec(mode="mine"), constants_known=True)
+        found(lambda spec: "nothing")
+    with pytest.raises(ConfigurationError, match="'mine' cannot be made: SystemExit: no licence"):
+        found(fails)

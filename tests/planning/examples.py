@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.cluster import DescribedCluster, parse_cluster, read_cards
-from yatt_core.planning.roles import JudgeRole
-from yatt_core.planning.shape import ModelShape
 from yatt_core.spec import RunSpec, load_spec
-from yatt_core.spec.accelerated import VllmRollout
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SHORT = Assumptions(prompt=Spread(200, 0.3), response=Spread(300, 0.6), judge=Spread(200, 0.3))
-QWEN_14B = ModelShape(152_064, 5120, 48, 40, 8, 128, 13_824, tied=False, biased=True)
+QWEN_14B = {
+    "kind": "sizes",
+    "hidden_size": 5120,
+    "layers": 48,
+    "heads": 40,
+    "key_value_heads": 8,
+    "intermediate_size": 13_824,
+}
 
 
 def spec_7b(*overrides: str) -> RunSpec:
@@ -28,8 +34,16 @@ def cluster(text: str) -> DescribedCluster:
     return parse_cluster(text, read_cards())
 
 
-def judge(tensor: int = 1, judgements: int = 1) -> JudgeRole:
-    """A judge of 14 billion parameters."""
-    return JudgeRole(
-        "judge", "rewards.parts.1", QWEN_14B, VllmRollout(tensor_parallel_size=tensor), judgements, max_new_tokens=512
-    )
+def judged(**part: Any) -> str:
+    """An override that adds a judge to the rewards: one of 14 billion parameters on vLLM, unless the part says otherwise."""
+    usual = {
+        "kind": "generative", "name": "judge", "template": "x" * 800 + "{response}", "max_new_tokens": 512,
+        "model": QWEN_14B, "engine": {"kind": "vllm"},
+    }  # fmt: skip
+    parts = [{"name": "exact", "function": "exact_match"}, {**usual, **part}]
+    return f"rewards.parts={json.dumps(parts)}"
+
+
+def on(tensor: int) -> dict[str, Any]:
+    """A judge's engine on so many devices."""
+    return {"kind": "vllm", "tensor_parallel_size": tensor}

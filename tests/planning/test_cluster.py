@@ -56,9 +56,13 @@ def test_cards_of_ones_own(tmp_path: Path):
     text = (Path(devices.__file__).parent / "cards.yaml").read_text().replace("\nH100:", "\nTX1:")
     (tmp_path / "cards.yaml").write_text(text)
     assert parse_cluster("2xTX1", read_cards(tmp_path / "cards.yaml")).card == CARDS["H100"]
-    (tmp_path / "wrong.yaml").write_text("TX1: {memory_gb: 80, watts: 700}")
-    with pytest.raises(ConfigurationError, match=r"wrong.yaml: TX1.flops: Field required"):
+    (tmp_path / "wrong.yaml").write_text("TX1: {memory_gb: 80, flop: 1.0e+12}\nTX2: 80")
+    with pytest.raises(ConfigurationError) as error:
         read_cards(tmp_path / "wrong.yaml")
+    lines = str(error.value).splitlines()
+    assert f"{tmp_path}/wrong.yaml: TX1.flops: required, and missing" in lines
+    assert f"{tmp_path}/wrong.yaml: TX1.flop: unknown key; did you mean 'flops'?" in lines
+    assert lines[-1] == f"{tmp_path}/wrong.yaml: TX2: a mapping of keys to values is needed (given: 80)"
 
 
 def test_a_driver_s_name_leads_to_the_card_with_its_memory():
@@ -76,6 +80,11 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch):
     assert cores.host_memory == 0, "its cores share the host's memory, which is then all there is"
     monkeypatch.setattr(devices, "_local_gpus", lambda: [("NVIDIA H100 80GB HBM3", 85_520_809_984)] * 4)
     assert str(local_cluster(CARDS)) == "4xH100"
+    monkeypatch.setattr(
+        devices, "_local_gpus", lambda: [("NVIDIA H100", 85_520_809_984), ("NVIDIA L40S", 48_305_799_168)]
+    )
+    with pytest.raises(ConfigurationError, match="has NVIDIA H100 and NVIDIA L40S, a plan knows one kind"):
+        local_cluster(CARDS)
     monkeypatch.setattr(devices, "_local_gpus", lambda: [("Abacus", 1)])
     with pytest.raises(ConfigurationError, match="Abacus has no model card"):
         local_cluster(CARDS)

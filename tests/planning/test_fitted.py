@@ -37,9 +37,12 @@ def test_constants_are_found_again():
     together = engine.per_sequence_s + 300 * engine.per_context_token_s
     assert together == pytest.approx(2e-4 + 3e-4, rel=1e-6), "context goes with the sequences here"
     assert (engine.per_prompt_token_s, engine.max_concurrent) == (0.0, 77)
-    training = found.training_times(TRAINING, 2)
+    training = found.training_times(TRAINING, 1.0)
     assert training.fixed_s == pytest.approx(2.5), "with the rest of an iteration"
     assert training.learn_s == pytest.approx(2e-4), "seconds of two devices"
+    assert found.training_times(TRAINING, 4.0).learn_s == pytest.approx(8e-4), (
+        "those of devices without a rank count too"
+    )
     assert (training.prepare_s, training.sync_s, training.snapshot_s) == (0.0, 0.25, 3.0)
     assert "fitted to 40 shards" in found.told[0]
     assert found.prompt == Spread(4.0, pytest.approx(0.2554, rel=1e-3))
@@ -55,5 +58,5 @@ def test_equal_iterations_tell_no_fixed_seconds():
 def test_too_little_leaves_the_cards():
     found = fit("run-1", batches(3), iterations([1e4], 1.0, 1.0), ranks=1)
     assert found.rollout_constants(CARDS) == CARDS
-    assert found.training_times(TRAINING, 8) == TRAINING
+    assert found.training_times(TRAINING, 4.0) == TRAINING
     assert all("as the cards say" in line for line in found.told)

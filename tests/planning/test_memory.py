@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planning.examples import SHORT, cluster, judge, spec_7b
+from tests.planning.examples import SHORT, cluster, judged, on, spec_7b
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
 from yatt_core.planning.activations import MicroBatchShape, torch_training
 from yatt_core.planning.demand import Demand, demand_of
-from yatt_core.planning.roles import JudgeRole, check_sizes, roles_of
+from yatt_core.planning.roles import check_sizes, roles_of
 from yatt_core.planning.shape import ModelShape
 
 DENSE = ModelShape(1000, 64, 2, 4, 2, 16, 256, tied=True)
 
 
-def demand(*overrides: str, on: str = "8xH200", by: JudgeRole | None = None) -> Demand:
-    roles = roles_of(spec_7b(*overrides), SHORT, [by] if by else [])
+def demand(*overrides: str, devices: str = "8xH200") -> Demand:
+    roles = roles_of(spec_7b(*overrides), SHORT)
     check_sizes(roles)
-    return demand_of(roles, cluster(on), SHORT)
+    return demand_of(roles, cluster(devices), SHORT)
 
 
 def held(found: Demand, role: str, stage: str) -> Bytes:
@@ -27,7 +27,7 @@ def held(found: Demand, role: str, stage: str) -> Bytes:
 
 def test_mixed_precision_takes_two_four_and_twelve_bytes_a_parameter():
     """arXiv 1910.02054, with gradients summed in float32."""
-    one = held(demand("trainer.engine.tensor_model_parallel_size=1", on="1xH200"), "trainer", LEARN)
+    one = held(demand("trainer.engine.tensor_model_parallel_size=1", devices="1xH200"), "trainer", LEARN)
     parameters = one.weights // 2
     assert parameters == pytest.approx(7.6156e9, rel=1e-3)
     assert one.gradients == 4 * parameters
@@ -66,7 +66,7 @@ def test_the_first_stage_of_a_pipeline_holds_as_many_micro_batches_as_there_are_
 
 
 def test_fsdp2_shares_out_all_three():
-    two = held(demand("trainer.engine={kind: fsdp2, ranks: 2}", on="2xH200"), "trainer", LEARN)
+    two = held(demand("trainer.engine={kind: fsdp2, ranks: 2}", devices="2xH200"), "trainer", LEARN)
     eight = held(demand("trainer.engine={kind: fsdp2}"), "trainer", LEARN)
     for kind in ("weights", "gradients", "optimizer"):
         assert getattr(two, kind) == pytest.approx(4 * getattr(eight, kind), rel=1e-6)
@@ -106,7 +106,7 @@ def test_the_reference_is_there_in_prepare_alone_and_not_without_a_kl_term():
 
 
 def test_a_judge_is_a_role_of_its_own():
-    found = demand(by=judge(tensor=2))
+    found = demand(judged(engine=on(2)))
     assert found.judge_instances == 4
     assert held(found, "judge", JUDGE).weights == pytest.approx(14.77e9, rel=0.01)
     assert held(found, "judge", COLLECT).total == 0

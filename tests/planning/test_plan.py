@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.planning.examples import SHORT, cluster, judge, spec_7b, spec_72b
+from tests.planning.examples import SHORT, cluster, judged, on, spec_7b, spec_72b
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.workload import SwitchCosts
 from yatt_core.planning.assumptions import Assumptions, Spread, parse_spread
@@ -73,6 +73,23 @@ def test_more_nodes_with_a_change_that_uses_them():
     assert demand_of(roles_of(changed, Assumptions()), wider, Assumptions()).fits
 
 
+def test_a_judge_that_is_too_large_is_shared_out():
+    large = {
+        "kind": "sizes",
+        "hidden_size": 8192,
+        "layers": 80,
+        "heads": 64,
+        "key_value_heads": 8,
+        "intermediate_size": 29_568,
+    }
+    devices = cluster("8xH100")
+    spec = spec_7b(*SMALL, judged(model=large))
+    plan = plan_run(spec, devices, SHORT)
+    assert not plan.fits and "judge" in plan.demand.shortages[0].stage
+    assert ("rewards.parts.1.engine.tensor_parallel_size=4",) in plan.remedies
+    assert plan_run(override_spec(spec, plan.remedies[0], "test"), devices, SHORT).fits
+
+
 def test_a_plan_that_nothing_would_save():
     engine = "rollout.engine={kind: vllm, gpu_memory_utilization: 0.01, tensor_parallel_size: 8}"
     plan = plan_run(spec_72b(engine), cluster("8xL40S"), Assumptions())
@@ -103,7 +120,7 @@ def test_learning_takes_six_operations_a_parameter_and_token():
 
 
 def test_a_judge_brings_modes_of_which_the_best_is_recommended():
-    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, [judge(judgements=2)])
+    plan = plan_run(spec_7b(*SMALL, judged(judgements=2)), cluster("8xH200"), SHORT)
     assert plan.times is not None
     modes = {outcome.mode for outcome in plan.times.tried}
     assert modes == {"colocate", "split", "dynamic"}
@@ -114,7 +131,7 @@ def test_a_judge_brings_modes_of_which_the_best_is_recommended():
 
 
 def test_engines_of_different_sizes_share_an_instance_of_the_larger_one():
-    plan = plan_run(spec_7b(*SMALL), cluster("8xH200"), SHORT, [judge(tensor=2)])
+    plan = plan_run(spec_7b(*SMALL, judged(engine=on(2))), cluster("8xH200"), SHORT)
     assert plan.times is not None
     workload = plan.times.load.workload
     assert workload.cluster.devices_per_instance == 2
@@ -150,6 +167,16 @@ def test_numbers_that_have_no_near_divisor_are_cut_down_too():
 def test_what_cannot_be_cut_down_is_refused():
     with pytest.raises(ConfigurationError, match=r"data\.prompts_per_iteration: .* right would be at most 50000$"):
         loaded("8xH200", "data.prompts_per_iteration=1000000000000")
+
+
+def test_devices_without_an_engine_or_a_rank_make_learning_no_slower():
+    """Two ranks and two engines learn and generate alike, whatever else stands beside them."""
+    small = ("rollout.engine={kind: torch, instances: 2}", "trainer.engine={kind: torch, ranks: 2}", *SMALL)
+    tiny = "model={kind: sizes, hidden_size: 64, layers: 2, heads: 4, key_value_heads: 4, intermediate_size: 128}"
+    plans = [plan_run(spec_7b(*small, tiny), cluster(devices), SHORT) for devices in ("2xH200", "8xH200")]
+    two, eight = (plan.times.recommended for plan in plans if plan.times is not None)
+    assert eight.train_s == pytest.approx(two.train_s)
+    assert eight.collect_s == pytest.approx(two.collect_s)
 
 
 def test_a_mean_of_cut_lengths():

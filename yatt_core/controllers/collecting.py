@@ -48,6 +48,7 @@ from yatt_core.receipts import (
 )
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
+from yatt_core.spec.roles import device_judges
 from yatt_core.tools.dialogue import Dialogue
 from yatt_core.tools.toolbox import Toolbox
 
@@ -300,7 +301,8 @@ class Collector:
     def _seal(self, shard: OpenShard, stream: Stream[OpenBatch]) -> ShardReceipt:
         with timed(shard.timing, "seal"):
             table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
-            receipt = shard.log.seal(table, shard.timing, self._judgements(shard))
+            here = [part.name for part in device_judges(self.spec)]
+            receipt = shard.log.seal(table, shard.timing, self._judgements(shard), here)
         return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(stream.peak_bytes)})
 
     def _judgements(self, shard: OpenShard) -> pa.Table | None:

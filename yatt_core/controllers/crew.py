@@ -30,7 +30,7 @@ from yatt_core.engines.train.actor import TrainerActor
 from yatt_core.engines.virtual.actor import ContinuousActor
 from yatt_core.environment import code_revision
 from yatt_core.errors import FencedError, InfrastructureError
-from yatt_core.judges.actor import CONCURRENT_REQUESTS, EndpointActor
+from yatt_core.judges.actor import EndpointActor
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
 
@@ -50,8 +50,8 @@ CLASSES: dict[str, type] = {
 }
 
 
-CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS, ENDPOINT: CONCURRENT_REQUESTS}
-"""Calls that an actor may have under way at once; all others serve one at a time."""
+CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS}
+"""Calls that an actor may have under way at once; an endpoint's as many as its part says, all others one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,7 @@ class Crew:
             ENDPOINT: len(endpoint_judges(spec)),
             TRAINER: spec.trainer.engine.ranks,
         }
+        self._endpoint_calls = [part.max_concurrent for part in endpoint_judges(spec)]
         self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
         self._seats: tuple[Seat, ...] = ()
         # Of controllers: since the last `gather`, which looks at the nodes.
@@ -258,7 +259,7 @@ class Crew:
         """
         role, _, index = name.partition("-")
         kind = self._rollout_class if role == ROLLOUT else role
-        calls = CONCURRENT.get(kind)
+        calls = self._endpoint_calls[int(index)] if kind == ENDPOINT else CONCURRENT.get(kind)
         options: dict[str, Any] = {} if calls is None else {"max_concurrency": calls}
         if role in self._seated:
             options |= self._seats[int(index) % len(self._seats)].options

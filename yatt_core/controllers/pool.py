@@ -56,7 +56,7 @@ def pool_setting(spec: RunSpec) -> Setting:
     switch = SwitchCosts(role_s=0.0, repartition_s=0.0, train_s=0.0)
     rollout = usual_constants(UNBOUNDED)
     if isinstance(engine, VirtualRollout):
-        rollout = _constants_of(engine)
+        rollout = virtual_constants(engine)
         switch = SwitchCosts(role_s=engine.switch_seconds, repartition_s=engine.repartition_seconds, train_s=0.0)
     return Setting(
         speeds=speeds,
@@ -75,7 +75,7 @@ def constants_known(spec: RunSpec) -> bool:
     return isinstance(spec.rollout.engine, VirtualRollout) and spec.rollout.engine.continuous
 
 
-def _constants_of(engine: VirtualRollout | VirtualJudge) -> EngineConstants:
+def virtual_constants(engine: VirtualRollout | VirtualJudge) -> EngineConstants:
     """The cost model's constants of a virtual engine; what all sequences of a request share it reads once."""
     return EngineConstants(
         base_s=max(engine.base_seconds, LEAST_BASE_S),
@@ -91,7 +91,7 @@ def _judge_constants(spec: RunSpec) -> EngineConstants:
     """Of the first virtual judge; the constants of others are usual ones."""
     for part in device_judges(spec):
         if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge):
-            return _constants_of(part.engine)
+            return virtual_constants(part.engine)
     return usual_constants(_most_judgements(spec))
 
 

@@ -99,11 +99,18 @@ class ShardLog:
             raise DataError(f"{self._key}: scores of batch {batch} without its responses; append those first")
         self._append(batch, "scores", table, {"responses": self._answered[batch]})
 
-    def seal(self, table: pa.Table, timing: Mapping[str, float], judgements: pa.Table | None = None) -> ShardReceipt:
+    def seal(
+        self,
+        table: pa.Table,
+        timing: Mapping[str, float],
+        judgements: pa.Table | None = None,
+        judged_here: Collection[str] = (),
+    ) -> ShardReceipt:
         """Compacts the shard and publishes its manifest; table: all samples with all result columns, in any order.
 
-        judgements: what judges said, in canonical order; none for a run without. timing: seconds by stage, for the receipt
-        alone. A shard that this epoch sealed before is left as it is.
+        judgements: what judges said, in canonical order; none for a run without. judged_here: reward parts whose judges work
+        on the run's devices. timing: seconds by stage, for the receipt alone. A shard that this epoch sealed before is left as
+        it is.
         Raises `DataError` for samples that `canonical_table` refuses.
         """
         table = canonical_table(table)
@@ -120,7 +127,7 @@ class ShardLog:
             durable.write_file(folder / JUDGEMENTS_FILE, contents[JUDGEMENTS_FILE])
         fields, sums = _facts(self._key, self._epoch, self._plan, table), sums_of(table)
         files = {name: entry_of_bytes(content) for name, content in contents.items()}
-        work = {} if judgements is None else {"work": asdict(shard_work(table, judgements))}
+        work = {} if judgements is None else {"work": asdict(shard_work(table, judgements, judged_here))}
         manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums, **work}, files)
         _remove_unnamed(folder)
         relative = str(folder.relative_to(self._run_folder))

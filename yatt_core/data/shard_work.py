@@ -5,6 +5,8 @@ Consumes a shard's canonical samples and its judgements; produces counts alone.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pyarrow as pa
 
@@ -12,11 +14,13 @@ from yatt_core.data.columns import fixed_column, ragged_column
 from yatt_core.receipts import ShardWork
 
 
-def shard_work(table: pa.Table, judgements: pa.Table) -> ShardWork:
-    """The work of some samples. judgements: of the same samples."""
+def shard_work(table: pa.Table, judgements: pa.Table, parts: Collection[str]) -> ShardWork:
+    """The work of some samples. judgements: of the same samples. parts: those whose judges work on the run's devices."""
     judged: dict[tuple[int, int], list[int]] = {}
     read: dict[tuple[int, int], int] = {}
-    for row in judgements.select(["prompt_ordinal", "sample", "judgements"]).to_pylist():
+    for row in judgements.select(["prompt_ordinal", "sample", "part", "judgements"]).to_pylist():
+        if row["part"] not in parts:
+            continue
         place = (row["prompt_ordinal"], row["sample"])
         judged.setdefault(place, []).extend(one["tokens"] for one in row["judgements"])
         read[place] = read.get(place, 0) + max((one["prompt_tokens"] for one in row["judgements"]), default=0)

@@ -1,7 +1,7 @@
 """The Ray actor around a judge of others: fences its callers, and asks the endpoint for them.
 
-Consumes questions from controllers; produces verdicts. Several requests are served at once; the endpoint's own bound on
-requests under way holds for all of them together.
+Consumes questions from controllers; produces verdicts. As many requests are served at once as the endpoint may have under way,
+most of whose time is spent waiting for it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from yatt_core.logs import actor_logs
 from yatt_core.receipts import ActorIdentity
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
-
-CONCURRENT_REQUESTS = 16
-"""Threads; most of a request's time is spent waiting for the endpoint."""
 
 
 class EndpointActor:

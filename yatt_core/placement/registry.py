@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import failure_text, find_function
+from yatt_core.installed import failure_text, find_entry_point
 from yatt_core.placement.dynamic import Dynamic
 from yatt_core.placement.fixed import ColocatePool, SplitPool
 from yatt_core.placement.seen import PlacementPolicy
@@ -22,7 +22,7 @@ GROUP = "yatt.placement"
 def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPolicy:
     """The policy of a spec. constants_known: the engines tell their time constants, so that none has to be fitted.
 
-    Raises `ConfigurationError` for an unknown name, with the nearest one, and for a policy of one's own that cannot be made.
+    Raises `ConfigurationError` for an unknown name, with the nearest one, and for what makes no policy of the spec.
     """
     own: dict[str, Callable[[], PlacementPolicy]] = {
         "colocate": ColocatePool,
@@ -34,13 +34,11 @@ def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPol
     near = difflib.get_close_matches(placement.mode, own, n=1)
     hint = f"did you mean {near[0]}? It" if near else "it"
     place = f"placement.mode: {placement.mode!r} is none of {', '.join(own)}; {hint}"
-    make = find_function(placement.mode, GROUP, place)
+    make = find_entry_point(placement.mode, GROUP, place)
     try:
         policy = make(placement)
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(
-            f"placement.mode: {placement.mode!r} cannot be made of the spec's section placement: {failure_text(error)}"
-        ) from error
+    except (Exception, SystemExit) as error:  # whatever a policy of one's own raises is that policy's failure
+        raise ConfigurationError(f"placement.mode: {placement.mode!r} cannot be made: {failure_text(error)}") from error
     if not callable(getattr(policy, "plan", None)):
         raise ConfigurationError(f"placement.mode: {placement.mode!r} gives {type(policy).__name__}, which cannot plan")
     found: PlacementPolicy = policy

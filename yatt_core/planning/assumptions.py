@@ -1,6 +1,6 @@
 """What a plan takes for granted where neither spec, cards nor telemetry tell: lengths, efficiencies, the runtime's memory.
 
-All of it is printed with the plan; lengths and the training's efficiency can be given.
+What a plan uses of it is printed with the plan (`assumed_lines`); lengths and the training's efficiency can be given.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass
 
 from yatt_core.errors import ConfigurationError
-
-GIB = 1 << 30
+from yatt_core.planning.account import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +52,17 @@ def parse_spread(text: str, option: str) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """prompt, response, judge: lengths; None: a share of the spec's limits. own_vocabulary: of a tokenizer yet to be trained.
+    """prompt, response, judge: lengths; None: those of a virtual engine, else a share of the spec's limits. own_vocabulary: of a
+    tokenizer yet to be trained.
 
     training_mfu: share of the card's operations that training reaches. prefill_mfu, bandwidth_share: the same of prefill, and of
     the memory's bandwidth in decoding. sequence_share: of a prompt token's time that a sequence adds to a decode step.
-    engine_runtime, train_runtime, asleep_runtime: bytes of a process on a device besides tensors. torch_step_s: a decode step's
-    dispatch by a layer of the torch engine. wake_fixed_s: of a switch, besides copying weights. between_failures_s: time.
+    reduce_latency_s: of an all-reduce, however little it moves, for each doubling of the devices. engine_runtime, train_runtime,
+    asleep_runtime: bytes of a process on a device besides tensors; core_runtime: on a core, of an engine or a rank. torch_step_s:
+    a decode step's dispatch by a layer of the torch engine. wake_fixed_s: of a switch, besides copying weights. step_fixed_s: of
+    an optimizer step of a trainer that is not torch. between_failures_s: time. response_correlation: of the lengths in a group.
+    response_share, prompt_share, judge_share: median lengths, of the spec's limits. response_sigma, prompt_sigma, judge_sigma:
+    their spread. tool_wait_s: of a call.
     """
 
     prompt: Spread | None = None
@@ -81,5 +85,8 @@ class Assumptions:
     response_correlation: float = 0.5
     response_share: float = 0.25
     prompt_share: float = 0.5
+    judge_share: float = 0.5
     response_sigma: float = 0.6
     prompt_sigma: float = 0.5
+    judge_sigma: float = 0.4
+    tool_wait_s: float = 1.0

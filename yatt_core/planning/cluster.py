@@ -12,15 +12,19 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import psutil
-from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
-from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.documents import read_document
+from yatt_core.spec.mistakes import Mistake, mistakes_in
+
+if TYPE_CHECKING:
+    # Not at run time: it comes with Ray, which a plan has no need of.
+    from yatt_core.cluster.devices import Device
 
 SHIPPED = Path(__file__).parent / "cards.yaml"
 GB = 1e9
@@ -63,7 +67,6 @@ class DescribedCluster(SpecModel):
     card: Card
     devices_per_node: PositiveInt
     nodes: PositiveInt = 1
-    origin: str = ""
 
     @property
     def devices(self) -> int:
@@ -97,15 +100,16 @@ def read_cards(own: Path | None = None) -> dict[str, Card]:
 
 
 def _cards_in(path: Path) -> dict[str, Card]:
-    try:
-        return TypeAdapter(dict[str, Card]).validate_python(read_document(path))
-    except ValidationError as error:
-        lines = []
-        for item in error.errors():
-            place = ".".join(map(str, item["loc"]))
-            known = f"; known keys: {', '.join(Card.model_fields)}" if item["type"] == "extra_forbidden" else ""
-            lines.append(f"{path}: {place}: {item['msg']}{known}")
-        raise ConfigurationError("\n".join(lines)) from None
+    cards: dict[str, Card] = {}
+    wrong: list[Mistake] = []
+    for name, values in read_document(path).items():
+        try:
+            cards[name] = Card.model_validate(values)
+        except ValidationError as error:
+            wrong += [Mistake((name, *mistake.place), mistake.text) for mistake in mistakes_in(error, Card)]
+    if wrong:
+        raise ConfigurationError("\n".join(f"{path}: {mistake}" for mistake in wrong))
+    return cards
 
 
 def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
@@ -126,11 +130,9 @@ def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
     if name.lower() not in known:
         near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(cards)}"
-        raise ConfigurationError(f"--cluster {text}: no card {name!r}; {hint} Add your own with --cards FILE")
+        raise ConfigurationError(f"--cluster {text}: no card {name!r}; {hint} (--cards FILE adds your own)")
     name = known[name.lower()]
-    return DescribedCluster(
-        card_name=name, card=cards[name], devices_per_node=per_node, nodes=nodes, origin="--cluster"
-    )
+    return DescribedCluster(card_name=name, card=cards[name], devices_per_node=per_node, nodes=nodes)
 
 
 def _count(digits: str) -> int:
@@ -143,11 +145,15 @@ def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
     gpus = _local_gpus()
     if gpus:
         name, memory = gpus[0]
+        if others := sorted({other for other, _ in gpus} - {name}):
+            raise ConfigurationError(
+                f"this machine has {name} and {', '.join(others)}, a plan knows one kind of device; describe one with --cluster"
+            )
         if (known := card_of(name, memory, cards)) is None:
             raise ConfigurationError(
                 f"this machine's {name} has no model card; describe the devices with --cluster, and theirs with --cards FILE"
             )
-        return DescribedCluster(card_name=known, card=cards[known], devices_per_node=len(gpus), origin="this machine")
+        return DescribedCluster(card_name=known, card=cards[known], devices_per_node=len(gpus))
     return core_cluster(cards)
 
 
@@ -156,7 +162,7 @@ def core_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
     cores = len(os.sched_getaffinity(0))
     share = psutil.virtual_memory().total / cores / GB
     core = cards[CORE].model_copy(update={"memory_gb": share})
-    return DescribedCluster(card_name=CORE, card=core, devices_per_node=cores, origin="this machine")
+    return DescribedCluster(card_name=CORE, card=core, devices_per_node=cores)
 
 
 def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> DescribedCluster | None:
@@ -167,26 +173,23 @@ def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> Describe
         if not memory:
             return None
         card = cards[CORE].model_copy(update={"memory_gb": memory / GB})
-        return DescribedCluster(card_name=CORE, card=card, devices_per_node=per_node, nodes=nodes, origin="Ray")
-    known = [_card_of_model(device.model, cards) for device in devices]
+        return DescribedCluster(card_name=CORE, card=card, devices_per_node=per_node, nodes=nodes)
+    known = [card_of(device.model, 0, cards) for device in devices]
     names = [name for name in known if name is not None]
     if len(names) < len(known):
         return None
     least = min(names, key=lambda name: cards[name].memory)
-    return DescribedCluster(card_name=least, card=cards[least], devices_per_node=per_node, nodes=nodes, origin="Ray")
-
-
-def _card_of_model(model: str, cards: Mapping[str, Card]) -> str | None:
-    """The card that Ray's name of a GPU means: H200 is no H20; of the A100 it may be the smaller one."""
-    text = model.lower().replace("-", " ")
-    fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in text]
-    return min(fitting, key=lambda key: (-len(cards[key].driver_name), cards[key].memory), default=None)
+    return DescribedCluster(card_name=least, card=cards[least], devices_per_node=per_node, nodes=nodes)
 
 
 def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
-    """The card of a device by the name that its driver gives it, of several that with the nearest memory. memory: bytes."""
-    fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in name.lower()]
-    return min(fitting, key=lambda key: abs(cards[key].memory - memory), default=None)
+    """The card of a GPU by the name that its driver or Ray gives it: H200 is no H20; of several that with the nearest memory.
+
+    memory: bytes; 0 where they are not known, which means the smallest of that name.
+    """
+    text = name.lower().replace("-", " ")
+    fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in text]
+    return min(fitting, key=lambda key: (-len(cards[key].driver_name), abs(cards[key].memory - memory)), default=None)
 
 
 def _local_gpus() -> list[tuple[str, int]]:

@@ -54,7 +54,11 @@ class IterationTimes:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What was found, None where too little was recorded. told: what was fitted and what not, in words."""
+    """What was found. engine: None where too little was recorded. told: what was fitted and what not, in words.
+
+    token_device_s: seconds of the ranks' devices for each token learnt from; None where too little was recorded, and fixed_s
+    (of an iteration, besides), sync_s and snapshot_s then say nothing.
+    """
 
     engine: EngineConstants | None
     fixed_s: float
@@ -72,11 +76,12 @@ class Fitted:
         names = ("base_s", "per_sequence_s", "per_context_token_s", "per_prompt_token_s")
         return cards.model_copy(update={name: getattr(self.engine, name) for name in names})
 
-    def training_times(self, cards: TrainingTimes, devices: int) -> TrainingTimes:
-        """The trainer's; what was not recorded is as the cards say. devices: of the plan."""
+    def training_times(self, cards: TrainingTimes, devices_for_each_rank: float) -> TrainingTimes:
+        """The trainer's; what was not recorded is as the cards say. devices_for_each_rank: of the plan."""
         if self.token_device_s is None:
             return cards
-        found = replace(cards, prepare_s=0.0, learn_s=self.token_device_s, fixed_s=self.fixed_s, sync_s=self.sync_s)
+        learn_s = self.token_device_s * devices_for_each_rank
+        found = replace(cards, prepare_s=0.0, learn_s=learn_s, fixed_s=self.fixed_s, sync_s=self.sync_s)
         return found if self.snapshot_s is None else replace(found, snapshot_s=self.snapshot_s)
 
 

@@ -11,7 +11,8 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
-from yatt_core.planning.roles import GenerationEngine, JudgeRole, Roles
+from yatt_core.planning.judges import GenerationEngine, JudgeRole
+from yatt_core.planning.roles import Roles
 from yatt_core.planning.rollout_memory import EngineMemory, torch_rollout, vllm_rollout
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import VllmRollout
@@ -52,24 +53,29 @@ def engine_memory(
         case TorchRollout():
             return torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.top_p)
         case VirtualRollout():
-            return EngineMemory(1, NOTHING, NOTHING, NOTHING, 0, asked.batch, False, 0.0)
+            sequences = engine.max_concurrent or asked.batch
+            return EngineMemory(1, NOTHING, NOTHING, NOTHING, 0, sequences, False, 0.0)
 
 
 def asked_of_policy(roles: Roles) -> Asked:
     """It answers each prompt several times."""
     lengths, rollout = roles.lengths, roles.spec.rollout
-    mean = lengths.mean_prompt + lengths.mean_response
     batch, group = _decode_batch(roles.spec), rollout.samples_per_prompt
-    return Asked(lengths.longest_prompt, lengths.longest_response, mean, batch, group, rollout.top_p)
+    return Asked(lengths.longest_prompt, lengths.longest_response, lengths.mean_sample, batch, group, rollout.top_p)
 
 
 def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
-    """It reads prompt and response in its template, and the judgements of a response share what was read."""
+    """It reads prompt and response in its template, and the judgements of a response share what was read.
+
+    What comes of a decode batch is judged together, as far as the judge takes it at once.
+    """
     lengths = roles.lengths
     read = lengths.longest_prompt + lengths.longest_response + judge.template_tokens
-    mean = lengths.mean_prompt + lengths.mean_response + judge.template_tokens + lengths.mean_judgement
-    batch = _decode_batch(roles.spec) * judge.judgements
-    return Asked(read, judge.max_new_tokens, mean, batch, judge.judgements, 1.0)
+    mean = lengths.mean_sample + judge.template_tokens + lengths.mean_judgement
+    responses = _decode_batch(roles.spec)
+    if judge.max_concurrent is not None:
+        responses = min(responses, max(1, judge.max_concurrent // judge.judgements))
+    return Asked(read, judge.max_new_tokens, mean, responses * judge.judgements, judge.judgements, 1.0)
 
 
 def _decode_batch(spec: RunSpec) -> int:

@@ -1,34 +1,68 @@
-"""The judges of a spec as a plan sees them: the reward parts whose kind is `generative`, their models' shapes, their engines.
+"""The judges of a spec as a plan sees them: reward parts of kind `generative` and `reward_model`, their shapes, their engines.
 
-Consumes the spec's reward parts; produces a `JudgeRole` for each. Raises `ConfigurationError` for a model whose shape is not
-known.
+Consumes the spec's reward parts; produces a `JudgeRole` or a `RewardModelRole` for each. Raises `ConfigurationError` for a model
+whose shape is not known.
 """
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 
-from yatt_core.planning.roles import GenerationEngine, JudgeRole
-from yatt_core.planning.shape import shape_of_model
+from yatt_core.planning.shape import ModelShape, shape_of_model
 from yatt_core.spec.accelerated import VllmRollout
-from yatt_core.spec.judges import GenerativePart, JudgeEngineSpec, TrainedJudge, VirtualJudge
+from yatt_core.spec.judges import GenerativePart, JudgeEngineSpec, RewardModelPart, TrainedJudge, VirtualJudge
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.template import pieces_of
 
+GenerationEngine = VllmRollout | TorchRollout | VirtualRollout
 CHARACTERS_PER_TOKEN = 4
-PLACEHOLDER = re.compile(r"\{\w+\}")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRole:
+    """A judge model behind an engine of its own. place: its part's key in the spec. template_tokens: around what it judges.
+
+    max_concurrent: most judgements at once, where its part says that and not its engine.
+    """
+
+    name: str
+    place: str
+    shape: ModelShape
+    engine: GenerationEngine
+    judgements: int
+    max_new_tokens: int
+    template_tokens: int
+    max_concurrent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModelRole:
+    """A classifier over prompt and response, as its part of the spec says."""
+
+    shape: ModelShape
+    part: RewardModelPart
 
 
 def judges_of(spec: RunSpec, own_vocabulary: int) -> tuple[JudgeRole, ...]:
     """The judges that generate. own_vocabulary: assumed of a tokenizer that is yet to be trained."""
     return tuple(
-        judge_role(part, f"rewards.parts.{number}", spec, own_vocabulary)
+        _judge_role(part, f"rewards.parts.{number}", spec, own_vocabulary)
         for number, part in enumerate(spec.rewards.parts)
         if isinstance(part, GenerativePart)
     )
 
 
-def judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: int) -> JudgeRole:
+def reward_models_of(spec: RunSpec, own_vocabulary: int) -> tuple[RewardModelRole, ...]:
+    """The classifiers."""
+    return tuple(
+        RewardModelRole(shape_of_model(part.model, own_vocabulary), part)
+        for part in spec.rewards.parts
+        if isinstance(part, RewardModelPart)
+    )
+
+
+def _judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: int) -> JudgeRole:
     """A part as a role. place: its key in the spec."""
     model = part.model.network if isinstance(part.model, TrainedJudge) else part.model
     return JudgeRole(
@@ -39,7 +73,8 @@ def judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: 
         engine=_engine(part.engine, spec),
         judgements=part.judgements,
         max_new_tokens=part.max_new_tokens,
-        template_tokens=-(-len(PLACEHOLDER.sub("", part.template)) // CHARACTERS_PER_TOKEN),
+        template_tokens=-(-sum(len(text) for text, _ in pieces_of(part.template)) // CHARACTERS_PER_TOKEN),
+        max_concurrent=None if isinstance(part.engine, VllmRollout) else part.engine.max_concurrent,
     )
 
 
@@ -53,6 +88,9 @@ def _engine(engine: JudgeEngineSpec, spec: RunSpec) -> GenerationEngine:
             instances=instances,
             base_seconds=engine.base_seconds,
             seconds_per_sequence=engine.seconds_per_sequence,
+            seconds_per_context_token=engine.seconds_per_context_token,
+            seconds_per_prompt_token=engine.seconds_per_prompt_token,
+            max_concurrent=engine.max_concurrent if spec.rollout.engine.continuous else None,
             clock_factor=engine.clock_factor,
             median_tokens=engine.median_tokens,
             sigma=engine.sigma,

@@ -28,6 +28,7 @@ from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.demand import Demand
 from yatt_core.planning.roles import Roles
+from yatt_core.spec.rollout import VirtualRollout
 
 MOST_INSTANCES, MOST_SAMPLES = 32, 2048
 """What is simulated, where it can be cut down so far."""
@@ -36,7 +37,6 @@ NEAR = 4
 LARGEST_SAMPLES = 100_000
 """Simulated in an iteration where the instances are too few for a smaller part."""
 ITERATIONS = 3
-TOOL_WAIT_S = 1.0
 NO_JUDGE = EngineConstants(
     base_s=1e-9,
     per_sequence_s=0,
@@ -57,7 +57,6 @@ class Load:
     workload: Workload
     scale: int
     instances: int
-    instance_devices: int
 
 
 def load_of(
@@ -70,7 +69,9 @@ def load_of(
     training: TrainingCost,
     assumed: Assumptions,
 ) -> Load:
-    """Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's, and for more samples than
+    """rollout, judge: constants of one engine; a judge of none: rules alone. training: by the cluster's devices.
+
+    Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's, and for more samples than
     can be simulated.
     """
     judge_devices = demand.judge.devices if demand.judge is not None else demand.rollout.devices
@@ -83,30 +84,39 @@ def load_of(
     instances = max(1, demand.instances * demand.rollout.devices // each)
     prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt
     scale = _scale(instances, prompts, prompts * group)
-    counted = -(-instances // scale)
     if prompts // scale * group > LARGEST_SAMPLES:
         raise ConfigurationError(
             f"data.prompts_per_iteration: {prompts} prompts of {group} samples on {instances} instances are more than a plan "
             f"simulates; right would be at most {LARGEST_SAMPLES // group * scale}"
         )
+    # The simulator shares training out over the instances' devices; the cluster's may be more, or fewer.
+    counted = instances // scale
+    share = counted * scale * each / cluster.devices
+    per_token = training.device_seconds_per_token * share
     return Load(
         Workload(
             name=roles.spec.name,
             seed=roles.spec.seed,
             iterations=ITERATIONS,
+            control_period_s=_control_period_s(roles),
             cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=counted * each),)),
             engines=Engines(
                 rollout=_widened(rollout, each // demand.rollout.devices),
                 judge=NO_JUDGE if judge is None else _widened(judge, each // judge_devices),
             ),
             switch=switch,
-            training=training,
+            training=training.model_copy(update={"device_seconds_per_token": per_token}),
             samples=_samples(roles, max(1, prompts // scale), assumed),
         ),
         scale,
         instances,
-        each,
     )
+
+
+def _control_period_s(roles: Roles) -> float:
+    """In real seconds; virtual engines have it on their clock. Without a judge there is nothing to control."""
+    period, engine = roles.spec.placement.control_seconds, roles.rollout
+    return period / engine.clock_factor if roles.judge and isinstance(engine, VirtualRollout) else period
 
 
 def _scale(instances: int, prompts: int, samples: int) -> int:
@@ -141,8 +151,10 @@ def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> Samples:
         judge=_cut(lengths.judge, lengths.longest_judgement),
         judgements=roles.judge.judgements if roles.judge else 1,
         tools=None
-        if tools is None or tools.max_turns < 2
-        else ToolUse(max_turns=tools.max_turns, mean_wait_s=TOOL_WAIT_S, output_tokens=tools.max_result_tokens // 2),
+        if tools is None
+        else ToolUse(
+            max_turns=tools.max_turns, mean_wait_s=assumed.tool_wait_s, output_tokens=tools.max_result_tokens // 2
+        ),
     )
 
 

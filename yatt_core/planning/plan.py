@@ -1,17 +1,17 @@
 """A plan of a run on described devices: what fits, where it sits, how long it takes, and what was assumed.
 
-Consumes a spec, a cluster, assumptions, the judges that rewards come from, and constants fitted to a run where there are any.
+Consumes a spec, a cluster, assumptions, and constants fitted to a run where there are any.
 Produces a `RunPlan` of plain values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit
 is a plan, with what is short and what would fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from yatt_core.checkpoints.interval import overhead, snapshot_interval
-from yatt_core.planning.account import GIB
+from yatt_core.planning.assumed_lines import assumed_lines
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.demand import Demand, demand_of
@@ -19,14 +19,18 @@ from yatt_core.planning.fitted import Fitted
 from yatt_core.planning.load import Load, load_of
 from yatt_core.planning.recommend import Outcome, best, outcomes
 from yatt_core.planning.remedies import Larger, Settings, larger_that_fits, remedies
-from yatt_core.planning.roles import JudgeRole, Roles, check_sizes, roles_of
-from yatt_core.planning.times import TrainingTimes, engine_constants, switch_costs, training_times
+from yatt_core.planning.roles import Roles, check_sizes, roles_of
+from yatt_core.planning.times import (
+    TrainingTimes,
+    devices_for_each_rank,
+    engine_constants,
+    switch_costs,
+    training_times,
+)
 from yatt_core.spec.accelerated import VllmRollout
-from yatt_core.spec.dynamic_sampling import AllGroups
 from yatt_core.spec.run import RunSpec
 
 LONGEST_INTERVAL = 10_000
-HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,10 @@ def plan_run(
     spec: RunSpec,
     cluster: DescribedCluster,
     assumed: Assumptions,
-    judges: Sequence[JudgeRole] = (),
     fitted: Fitted | None = None,
 ) -> RunPlan:
     """The plan. fitted: constants from a run's telemetry, which stand in for those of the cards."""
-    roles = roles_of(spec, assumed, judges)
+    roles = roles_of(spec, assumed)
     check_sizes(roles)
     demand = demand_of(roles, cluster, assumed)
     times = _times(roles, demand, cluster, assumed, fitted) if demand.fits else None
@@ -80,7 +83,7 @@ def plan_run(
         remedies=[] if demand.fits else remedies(roles, cluster, assumed),
         larger=None if demand.fits else larger_that_fits(roles, cluster, assumed),
         warnings=list(_warnings(roles, demand, cluster)),
-        assumed=[*_assumed(roles, cluster, assumed, fitted), *(fitted.told if fitted else ())],
+        assumed=[*assumed_lines(roles, cluster, assumed, fitted), *(fitted.told if fitted else ())],
     )
 
 
@@ -94,7 +97,8 @@ def _times(
         judge = judge.model_copy(update={"template_tokens": roles.judge.template_tokens})
     training = training_times(roles, demand, cluster, assumed)
     if fitted is not None:
-        rollout, training = fitted.rollout_constants(rollout), fitted.training_times(training, cluster.devices)
+        rollout = fitted.rollout_constants(rollout)
+        training = fitted.training_times(training, devices_for_each_rank(demand, cluster))
     switch = switch_costs(roles, demand, cluster, assumed)
     load = load_of(roles, demand, cluster, rollout, judge, switch, training.cost, assumed)
     tried = outcomes(load, judge is not None)
@@ -138,39 +142,3 @@ def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterat
         yield f"trainer.engine: {demand.copies} copies have {steps} samples to a step; some have none"
     if "torch" in (roles.rollout.kind, roles.trainer.kind) and cluster.card_name != CORE:
         yield f"the torch engines run on cores today; the figures are what they would take on {cluster.card_name}"
-
-
-def _assumed(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None) -> Iterator[str]:
-    """What neither spec nor cards tell, in words."""
-    lengths, card = roles.lengths, cluster.card
-    yield (
-        f"{cluster}: {card.memory_gb:.4g} GB, {card.flops / 1e12:g} TFLOP/s, {card.bandwidth_gb_s:g} GB/s a device "
-        f"({card.source})"
-    )
-    yield (
-        f"prompts of {lengths.prompt} tokens (median:sigma, --prompt-tokens), responses of {lengths.response} "
-        f"(--response-tokens), cut at {lengths.longest_prompt} and {lengths.longest_response}"
-    )
-    if roles.judge is not None:
-        yield f"judgements of {lengths.judge} tokens (--judge-tokens), {roles.judge.template_tokens} tokens of template"
-    if roles.policy.vocabulary_assumed and not roles.spec.virtual:
-        yield f"a vocabulary of {roles.policy.vocabulary} tokens: the run trains its tokenizer on its prompts"
-    if fitted is None:
-        yield (
-            f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu), "
-            f"prefill at {assumed.prefill_mfu:.0%}, decoding at {assumed.bandwidth_share:.0%} of its bandwidth"
-        )
-    if _sleeps(roles):
-        yield (
-            f"roles that are not at work sleep in host memory ({cluster.host_memory / GIB:.0f} GiB a node) and leave "
-            f"{assumed.asleep_runtime / GIB:g} GiB on a device; a process at work takes {assumed.engine_runtime / GIB:g} GiB "
-            "besides its tensors"
-        )
-    if roles.spec.dynamic_sampling != AllGroups():
-        yield "dynamic_sampling: every group counts, so that no further wave is sampled"
-    yield f"{assumed.between_failures_s / HOUR:g} hours between failures that lose the trainer's tensors"
-
-
-def _sleeps(roles: Roles) -> bool:
-    """Whether roles leave the device while others work."""
-    return isinstance(roles.rollout, VllmRollout) or roles.trainer.kind in ("megatron", "fsdp2")

@@ -16,12 +16,13 @@ from yatt_core.planning.load import Load
 
 MOST_SPLITS = 8
 WORTH = 0.02
-"""Of the time of the simplest mode: a gain below it is not worth a more complicated one."""
+"""Of the best mode's time: a gain below it is not worth a more complicated one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Means over the simulated iterations. judges: instances that judge from the start, of all. idle: share of the devices' time.
+    """Means over the simulated iterations. judges: instances that judge from the start, of all. idle: share of the time of the
+    instances' devices in which they have no work.
 
     tokens_per_second: of responses.
     """
@@ -58,7 +59,7 @@ def outcomes(load: Load, has_judge: bool) -> list[Outcome]:
 
 
 def best(found: list[Outcome]) -> Outcome:
-    """The simplest mode within `WORTH` of the best: roles in turn, then fixed parts, then moving ones."""
+    """The simplest mode within `WORTH` of the best: roles in turn, then fixed parts, then moving ones. found: best first."""
     limit = found[0].step_s * (1.0 + WORTH)
     order = ("colocate", "split", "dynamic")
     return min((o for o in found if o.step_s <= limit), key=lambda o: (order.index(o.mode), o.step_s))

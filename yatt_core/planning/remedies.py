@@ -58,8 +58,19 @@ def larger_that_fits(roles: Roles, cluster: DescribedCluster, assumed: Assumptio
 
 def changes(roles: Roles, cluster: DescribedCluster) -> Iterator[str]:
     """Settings that take less memory, the gentle ones of each key first."""
-    spec, longest = roles.spec, roles.lengths.longest_prompt + roles.lengths.longest_response
-    trainer, rollout = roles.trainer, roles.rollout
+    yield from _changes_of_trainer(roles, cluster)
+    engines = (("rollout.engine", roles.rollout), *((f"{judge.place}.engine", judge.engine) for judge in roles.judges))
+    for key, engine in engines:
+        if isinstance(engine, VllmRollout):
+            yield from _doubled(f"{key}.tensor_parallel_size", engine.tensor_parallel_size, cluster)
+    if isinstance(roles.rollout, TorchRollout):
+        batch = min(roles.spec.rollout.batch_samples, roles.samples)
+        while (batch := batch // 2) >= roles.spec.rollout.samples_per_prompt:
+            yield f"rollout.batch_samples={batch}"
+
+
+def _changes_of_trainer(roles: Roles, cluster: DescribedCluster) -> Iterator[str]:
+    trainer, longest = roles.trainer, roles.lengths.longest_prompt + roles.lengths.longest_response
     budget = getattr(trainer, "micro_batch_tokens", 0)
     while budget > longest:
         budget = max(longest, budget // 2)
@@ -80,12 +91,6 @@ def changes(roles: Roles, cluster: DescribedCluster) -> Iterator[str]:
             yield "trainer.engine.activation_checkpointing=true"
         if not trainer.cpu_offload:
             yield "trainer.engine.cpu_offload=true"
-    if isinstance(rollout, VllmRollout):
-        yield from _doubled("rollout.engine.tensor_parallel_size", rollout.tensor_parallel_size, cluster)
-    if isinstance(rollout, TorchRollout):
-        batch = min(spec.rollout.batch_samples, roles.samples)
-        while (batch := batch // 2) >= spec.rollout.samples_per_prompt:
-            yield f"rollout.batch_samples={batch}"
 
 
 def _doubled(key: str, size: int, cluster: DescribedCluster) -> Iterator[str]:
@@ -99,7 +104,7 @@ def _doubled(key: str, size: int, cluster: DescribedCluster) -> Iterator[str]:
 def _fits(roles: Roles, settings: Settings, cluster: DescribedCluster, assumed: Assumptions) -> bool:
     try:
         changed = override_spec(roles.spec, settings, "the plan")
-        wanted = roles_of(changed, assumed, roles.judges)
+        wanted = roles_of(changed, assumed)
         check_sizes(wanted)
         return demand_of(wanted, cluster, assumed).fits
     except ConfigurationError:

@@ -1,6 +1,6 @@
 """The roles of a run as a plan sees them: who generates, who judges, who learns, with their shapes, engines and lengths.
 
-Consumes the spec, the assumptions, and the judges where rewards come from some. Produces `Roles`.
+Consumes the spec and the assumptions. Produces `Roles`.
 """
 
 from __future__ import annotations
@@ -10,36 +10,12 @@ from dataclasses import dataclass
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
-from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
+from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRole, judges_of, reward_models_of
+from yatt_core.planning.shape import ModelShape, shape_of
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
-from yatt_core.spec.judges import RewardModelPart
-from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TrainerEngineSpec
-
-GenerationEngine = VllmRollout | TorchRollout | VirtualRollout
-JUDGE_SIGMA = 0.4
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeRole:
-    """A judge model behind an engine of its own. template_tokens: around what it judges. place: its part's key in the spec."""
-
-    name: str
-    place: str
-    shape: ModelShape
-    engine: GenerationEngine
-    judgements: int = 1
-    max_new_tokens: int = 1024
-    template_tokens: int = 200
-
-
-@dataclass(frozen=True, slots=True)
-class RewardModelRole:
-    """A classifier over prompt and response, as its part of the spec says."""
-
-    shape: ModelShape
-    part: RewardModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +44,11 @@ class Lengths:
         """Mean of the judgements."""
         return self.judge.mean(self.longest_judgement)
 
+    @property
+    def mean_sample(self) -> float:
+        """Mean of prompt and response together."""
+        return self.mean_prompt + self.mean_response
+
 
 @dataclass(frozen=True, slots=True)
 class Roles:
@@ -93,19 +74,19 @@ class Roles:
         return self.spec.data.prompts_per_iteration * self.spec.rollout.samples_per_prompt
 
 
-def roles_of(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole] = ()) -> Roles:
+def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
     """The roles of a spec, as `check_sizes` has yet to look at them. Raises for a model whose shape is not known."""
     shape = shape_of(spec, assumed.own_vocabulary)
-    longest_judgement = max((judge.max_new_tokens for judge in judges), default=0)
+    judges = judges_of(spec, assumed.own_vocabulary)
     return Roles(
         spec=spec,
         policy=shape,
         rollout=spec.rollout.engine,
         trainer=spec.trainer.engine,
-        judges=tuple(judges),
-        reward_models=tuple(_reward_models(spec, assumed)),
+        judges=judges,
+        reward_models=reward_models_of(spec, assumed.own_vocabulary),
         reference=spec.algorithm.kl is not None,
-        lengths=_lengths(spec, assumed, longest_judgement),
+        lengths=_lengths(spec, assumed, judges),
     )
 
 
@@ -115,26 +96,25 @@ def check_sizes(roles: Roles) -> None:
         raise ConfigurationError("\n".join(mistakes))
 
 
-def _reward_models(spec: RunSpec, assumed: Assumptions) -> Iterator[RewardModelRole]:
-    for part in spec.rewards.parts:
-        if isinstance(part, RewardModelPart):
-            yield RewardModelRole(shape_of_model(part.model, assumed.own_vocabulary), part)
-
-
-def _lengths(spec: RunSpec, assumed: Assumptions, longest_judgement: int) -> Lengths:
+def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -> Lengths:
     longest_prompt, longest_response = spec.data.max_prompt_tokens, spec.rollout.max_response_tokens
-    engine = spec.rollout.engine
-    stated = Spread(engine.median_tokens, engine.sigma) if isinstance(engine, VirtualRollout) else None
+    longest_judgement = max((judge.max_new_tokens for judge in judges), default=1)
+    stated = _stated(judges[0].engine) if judges else None
     return Lengths(
         prompt=assumed.prompt or Spread(max(1.0, assumed.prompt_share * longest_prompt), assumed.prompt_sigma),
         response=assumed.response
-        or stated
+        or _stated(spec.rollout.engine)
         or Spread(max(1.0, assumed.response_share * longest_response), assumed.response_sigma),
-        judge=assumed.judge or Spread(max(1.0, longest_judgement / 2), JUDGE_SIGMA if longest_judgement else 0.0),
+        judge=assumed.judge or stated or Spread(max(1.0, assumed.judge_share * longest_judgement), assumed.judge_sigma),
         longest_prompt=longest_prompt,
         longest_response=longest_response,
-        longest_judgement=max(1, longest_judgement),
+        longest_judgement=longest_judgement,
     )
+
+
+def _stated(engine: GenerationEngine) -> Spread | None:
+    """What a virtual engine writes."""
+    return Spread(engine.median_tokens, engine.sigma) if isinstance(engine, VirtualRollout) else None
 
 
 def _mistakes(roles: Roles) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from yatt_core.engines.rollout.sizes import PREFILL_TOKENS, padded_length, rounded_slots, rows_for
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.activations import FLOAT, element_bytes
-from yatt_core.planning.roles import RewardModelRole
+from yatt_core.planning.judges import RewardModelRole
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.rollout import TorchRollout

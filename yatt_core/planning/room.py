@@ -13,7 +13,6 @@ from yatt_core.planning.account import GIB
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.demand import Demand, demand_of
-from yatt_core.planning.judges import judges_of
 from yatt_core.planning.remedies import remedies
 from yatt_core.planning.roles import Roles, roles_of
 from yatt_core.planning.shape import UnknownShapeError
@@ -24,7 +23,7 @@ def check_room(spec: RunSpec, cluster: DescribedCluster) -> Demand | None:
     """What the run takes there; none for a model whose shape is not known, which cannot be accounted for."""
     assumed = Assumptions()
     try:
-        roles = roles_of(spec, assumed, judges_of(spec, assumed.own_vocabulary))
+        roles = roles_of(spec, assumed)
     except UnknownShapeError:
         return None
     demand = demand_of(roles, cluster, assumed)

@@ -114,23 +114,24 @@ def shape_of_model(model: ModelSpec, own_vocabulary: int) -> ModelShape:
 
 
 def _inline(model: ModelSizes | ModelFromConfig, own_vocabulary: int) -> ModelShape:
-    sizes = isinstance(model, ModelSizes)
-    vision = None if isinstance(model, ModelSizes) else model.vision
-    return ModelShape(
-        vocabulary=model.vocabulary_size if isinstance(model, ModelSizes) else own_vocabulary,
+    shape = ModelShape(
+        vocabulary=own_vocabulary,
         hidden=model.hidden_size,
         layers=model.layers,
         heads=model.heads,
         key_value_heads=model.key_value_heads,
-        head_size=(model.head_size if isinstance(model, ModelSizes) else None) or model.hidden_size // model.heads,
+        head_size=model.hidden_size // model.heads,
         intermediate=model.intermediate_size,
         tied=model.tie_embeddings,
         biased=model.architecture == "qwen2",
         head_norms=model.architecture == "qwen3",
-        tower=0 if vision is None else tower_parameters(vision, model.hidden_size),
         max_positions=model.max_positions,
-        vocabulary_assumed=not sizes,
+        vocabulary_assumed=True,
     )
+    if isinstance(model, ModelSizes):
+        head_size = model.head_size or shape.head_size
+        return replace(shape, vocabulary=model.vocabulary_size, head_size=head_size, vocabulary_assumed=False)
+    return shape if model.vision is None else replace(shape, tower=tower_parameters(model.vision, model.hidden_size))
 
 
 def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:

@@ -109,10 +109,8 @@ def fsdp2_trainer(
     """Each layer is gathered when it computes; embedding and head, the root's parameters, stay gathered for the whole pass."""
     size = element_bytes(engine.dtype)
     shard = round(shape.parameters * FLOAT / ranks)
-    layer, root = (
-        shape.layer_matrices + shape.layer_norms,
-        shape.parameters - shape.layers * (shape.layer_matrices + shape.layer_norms),
-    )
+    layer = shape.layer_matrices + shape.layer_norms
+    root = shape.parameters - shape.layers * layer
     gathered_layers = GATHERED if engine.reshard_after_forward else shape.layers
     gathered = round((gathered_layers * layer + root) * size)
     unreduced = round(max(layer, shape.embedding_parameters) * FLOAT)

@@ -135,7 +135,8 @@ class GenerativePart(TemplatedPart):
 
     kind: Literal["generative"] = "generative"
     model: JudgeModel | None = None
-    """A local Hugging Face folder, or a small model that is trained before the run; a virtual engine has none."""
+    """A local Hugging Face folder, or a small model that is trained before the run; for `yatt plan` a config.json or sizes, too.
+    A virtual engine has none."""
     engine: JudgeEngineSpec = TorchJudge()
 
     @model_validator(mode="after")

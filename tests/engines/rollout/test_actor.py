@@ -12,6 +12,7 @@ import pytest
 from tests.services import ROOT
 from yatt_core.engines.rollout import actor as module
 from yatt_core.engines.rollout.actor import RolloutActor
+from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.spec import load_spec
 
@@ -46,3 +47,23 @@ def test_roles_sleep_while_others_work_where_there_is_no_room_for_all(
     log.clear()
     actor.rest(1)
     assert log == ["policy", "judge"], "the trainer has the device"
+
+
+def test_a_reward_model_reads_and_a_generating_judge_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judges = {
+        "reads": SimpleNamespace(judge=lambda _: [(Verdict(0, (Judgement("", 0.5, 0, 70),)),)]),
+        "writes": SimpleNamespace(
+            judge=lambda _: [(Verdict(0, (Judgement("yes", 1.0, 3, 70), Judgement("n", 0.0, 2, 70))),)]
+        ),
+    }
+    monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(serving=serving))
+    monkeypatch.setattr(module, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0", pid=1, node="here"))
+    monkeypatch.setattr(module, "build_rollout_engine", lambda *_: SimpleNamespace(capabilities={}))
+    monkeypatch.setattr(module, "load_judges", lambda *_: judges)
+    actor = RolloutActor(load_spec(ROOT / "configs" / "genrm.yaml").model_dump_json(), str(tmp_path), 0, 1)
+    actor.load(1, "", True)
+    for part in judges:
+        assert list(actor.judge(1, part, JudgeRequest((JudgeItem(0, "q", "a", None, (1,)),))))
+    read, written = actor.usage(1)
+    assert (read.prompt_tokens, read.steps, read.decode_s) == (70, 0, 0.0) and read.prefill_s > 0
+    assert (written.steps, written.sequence_steps, written.prompt_tokens) == (3, 5, 0) and written.decode_s > 0

@@ -86,11 +86,13 @@ class RolloutActor:
         """Asks the judge of a reward part, piece by piece while it works on the rest."""
         with self._presence.serving("judge", epoch):
             self._ready()
-            started, lengths = time.monotonic(), list[int]()
+            started, lengths, read = time.monotonic(), list[int](), 0
             for verdicts in held_verdicts(self._judges[part].judge(request)):
-                lengths += [one.tokens for verdict in verdicts for one in verdict.judgements]
+                judgements = [one for verdict in verdicts for one in verdict.judgements]
+                lengths += [one.tokens for one in judgements]
+                read += sum(one.prompt_tokens for one in judgements)
                 yield verdicts
-            self._book(JUDGE, lengths, time.monotonic() - started)
+            self._book(JUDGE, lengths, time.monotonic() - started, read)
 
     def switch(self, epoch: int, role: str, starting: bool) -> None:
         """Takes up another role. Those of the others sleep, unless there is memory for all."""
@@ -114,11 +116,17 @@ class RolloutActor:
             usage, self._usage = tuple(self._usage), []
             return usage
 
-    def _book(self, role: str, lengths: Sequence[int], seconds: float) -> None:
-        """Takes a batch's work down: as many steps as its longest sequence has, each of those that are still alive."""
-        if lengths:
-            row = Usage(self._instance, role, steps=max(lengths), sequence_steps=sum(lengths), decode_s=seconds)
+    def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
+        """Takes a batch's work down: as many steps as its longest sequence has, each of those that are still alive.
+
+        read: tokens, which is all that a reward model does.
+        """
+        if any(lengths):
+            steps, sequence_steps = max(lengths), sum(lengths)
+            row = Usage(self._instance, role, steps=steps, sequence_steps=sequence_steps, decode_s=seconds)
             self._usage.append(row)
+        elif read:
+            self._usage.append(Usage(self._instance, role, prompt_tokens=read, prefill_s=seconds))
 
     def _ready(self) -> RolloutEngine:
         if self._engine is None:

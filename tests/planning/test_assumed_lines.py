@@ -1,0 +1,55 @@
+"""What a plan assumed is told: all that it used, and nothing that it did not."""
+
+from __future__ import annotations
+
+from tests.planning.examples import SHORT, cluster, judged, spec_7b
+from tests.planning.test_fitted import batches, iterations
+from yatt_core.planning.assumed_lines import assumed_lines
+from yatt_core.planning.fitted import Fitted, fit
+from yatt_core.planning.roles import roles_of
+
+SHARES = ("training at 35%", "prefill at 50%, decoding at 75%", "a sequence adds 50%")
+TORCH = ("rollout.engine={kind: torch}", "trainer.engine={kind: torch, micro_batch_tokens: 16384}")
+VIRTUAL = ("rollout.engine={kind: virtual}", "trainer.engine={kind: virtual}")
+
+
+def told(*overrides: str, fitted: Fitted | None = None) -> str:
+    roles = roles_of(spec_7b(*overrides), SHORT)
+    return "\n".join(assumed_lines(roles, cluster("8xH200"), SHORT, fitted))
+
+
+def said(text: str, *words: str) -> list[bool]:
+    return [word in text for word in words]
+
+
+def test_of_engines_that_sleep():
+    text = told("rollout.engine.tensor_parallel_size=2", judged())
+    assert all(said(text, *SHARES, "an all-reduce takes 6 microseconds", "an optimizer step takes 1 s", "wakes in 2 s"))
+    assert all(said(text, "their logarithms correlate by 0.5", "judgements of 200:0.3 tokens", "24 hours between"))
+    assert not any(said(text, "torch", "tool"))
+    assert "all-reduce" not in told(), "there is none on one device"
+
+
+def test_of_torch_engines():
+    text = told(*TORCH)
+    assert all(said(text, *SHARES, "0.4 ms a layer", "torch engines takes 0.75 GiB"))
+    assert not any(said(text, "sleep", "optimizer step", "judgements"))
+
+
+def test_virtual_engines_use_no_share_of_a_card():
+    text = told(*VIRTUAL)
+    assert not any(said(text, *SHARES, "GiB", "vocabulary"))
+    assert "responses of 300:0.6" in text
+
+
+def test_tools():
+    tools = "rollout.tools={max_turns: 3, functions: [{name: add, function: calculator, description: adds}]}"
+    assert "a call of a tool takes 1 s" in told(tools)
+
+
+def test_what_a_run_tells_is_not_assumed():
+    training = fit("run-1", [], iterations([1e4, 2e4, 4e4], 2.0, 1e-4), ranks=2)
+    engines = fit("run-1", batches(40), [], ranks=2)
+    assert said(told(fitted=training), *SHARES) == [False, True, True]
+    assert said(told(fitted=engines), *SHARES) == [True, False, False]
+    assert all(said(told(judged(), fitted=engines), *SHARES)), "the judge's engine is as the card says"
