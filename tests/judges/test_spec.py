@@ -47,6 +47,12 @@ def test_judges_stand_beside_functions(part):
         (GENERATIVE, {"judgements": 3, "temperature": 0}, "judgements 3 at temperature 0 would all be the same"),
         (GENERATIVE, {"model": None}, "a judge needs a model"),
         (GENERATIVE, {"engine": {"kind": "virtual"}}, "a virtual engine has no model"),
+        (GENERATIVE, {"engine": {"kind": "virtual", "sigma": 6}}, "sigma: Input should be less than or equal to 5"),
+        (
+            GENERATIVE,
+            {"engine": {"kind": "virtual", "median_tokens": 1e300}},
+            "median_tokens: Input should be less than",
+        ),
         (GENERATIVE, {"model": {"kind": "trained"}, "parse": {"kind": "number"}}, "a trained judge says yes or no"),
         (GENERATIVE, {"model": {"kind": "trained"}, "max_new_tokens": 256}, "max_new_tokens 256 leaves no room"),
         (

@@ -78,9 +78,9 @@ class VirtualJudge(SpecModel):
     """Seconds for each token that is read, once for all judgements of a response."""
     clock_factor: PositiveFloat = 1.0
     """Real seconds are these divided by the factor."""
-    median_tokens: PositiveFloat = 16.0
+    median_tokens: PositiveFloat = Field(default=16.0, le=1e9)
     """Median length of a judgement; lengths are log-normal."""
-    sigma: NonNegativeFloat = 0.5
+    sigma: NonNegativeFloat = Field(default=0.5, le=5.0)
     """Spread of the lengths' logarithm."""
     max_concurrent: PositiveInt = 256
     """Most judgements that an engine makes at once."""
