@@ -119,6 +119,10 @@ def test_seeded_and_float32_judges_are_exact(part):
     ("changes", "line"),
     [
         ({"rewards__parts": [GENERATIVE]}, "rewards.parts: a part of kind function has to tell right from wrong"),
+        (
+            with_judge(GENERATIVE, rewards__accuracy_part=""),
+            "rewards.accuracy_part: String should have at least 1 character",
+        ),
         (with_judge(GENERATIVE, rewards__accuracy_part="judge"), "rewards.accuracy_part: 'judge' is a judge"),
         (
             with_judge({**GENERATIVE, "model": {"kind": "trained"}}, data__probe=0),
