@@ -161,7 +161,7 @@ def test_a_large_load_is_simulated_at_a_part_of_its_size():
 
 def test_numbers_that_have_no_near_divisor_are_cut_down_too():
     load = loaded("10007xH200")
-    assert (load.scale, len(load.workload.cluster.speeds), load.instances) == (313, 32, 10007)
+    assert (load.scale, len(load.workload.cluster.speeds), load.instances) == (313, 31, 10007)
 
 
 def test_what_cannot_be_cut_down_is_refused():
