@@ -121,6 +121,34 @@ def test_a_wave_that_begins_once_more_has_one_beat(pool: tuple[Dispatcher, list[
     assert asyncio.run(beats()) == 1
 
 
+@pytest.mark.parametrize(("lasts", "expected"), [(0.3, [1, 2, 3, 4]), (1.3, [1, 3, 5, 7])])
+def test_control_periods_count_from_the_waves_start_however_long_acting_takes(
+    pool: tuple[Dispatcher, list[Engine]], monkeypatch: pytest.MonkeyPatch, lasts: float, expected: list[int]
+) -> None:
+    dispatcher, _ = pool
+    now, acted = 1000.0, list[float]()
+
+    class Slow:
+        def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+            nonlocal now
+            acted.append((now - 1000.0) / dispatcher._period)
+            now += lasts * dispatcher._period
+            if len(acted) == len(expected):
+                dispatcher._queue.note("w0", "0/0", 8, 8)
+            return ()
+
+    async def passing(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(module.asyncio, "sleep", passing)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    dispatcher._conduct = Slow()
+    dispatcher._queue.begin_wave("w0", 8)
+    asyncio.run(dispatcher._tick())
+    assert acted == pytest.approx(expected)
+
+
 def test_a_wave_that_was_made_before_has_no_judging_behind_it(pool: tuple[Dispatcher, list[Engine]]) -> None:
     dispatcher, engines = pool
 

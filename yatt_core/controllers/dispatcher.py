@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,9 +174,12 @@ class Dispatcher:
         return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions), self._defect)
 
     async def _tick(self) -> None:
-        """Acts every control period, until the wave ends."""
+        """Acts at whole numbers of control periods behind the wave's start, until it ends; one that is missed is left out."""
+        started, ticks = time.monotonic(), 0
         while True:
-            await asyncio.sleep(self._period)
+            passed = (time.monotonic() - started) / self._period
+            ticks = max(ticks + 1, math.ceil(passed))
+            await asyncio.sleep((ticks - passed) * self._period)
             if not self._queue.unjudged:
                 return
             for index, count in self._queue.lingering():
