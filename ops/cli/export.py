@@ -82,7 +82,9 @@ def export(
     if output is Output.JSON:
         write_json({"run": name, "iteration": row.iteration, "folder": str(target.resolve()), **asdict(found)})
         return
-    write(f"{target}: iteration {row.iteration} of {name}, {found.tensors} tensors of {found.dtype}, {size(found.bytes)}")
+    write(
+        f"{target}: iteration {row.iteration} of {name}, {found.tensors} tensors of {found.dtype}, {size(found.bytes)}"
+    )
 
 
 @contextmanager

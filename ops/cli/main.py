@@ -16,7 +16,21 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from ops.cli import audit, branches, doctor, evaluate, export, failures, logs, placement, plan, rollouts, runs, schema, train
+from ops.cli import (
+    audit,
+    branches,
+    doctor,
+    evaluate,
+    export,
+    failures,
+    logs,
+    placement,
+    plan,
+    rollouts,
+    runs,
+    schema,
+    train,
+)
 from ops.cli.options import HomeOption, examples
 from yatt_core.errors import ExitCode
 

@@ -34,6 +34,7 @@ TREE: dict[str, Any] = {
     "data": {"sources": [{"kind": "reasoning_gym", "task": "spell_backward", "size": 40}], "held_out": 5, "probe": 5},
     "rollout": {"max_new_tokens": 8},
     "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
+    "trainer": {"engine": {"kind": "torch", "ranks": 1}},
 }
 
 
@@ -56,12 +57,12 @@ def spec(request: pytest.FixtureRequest) -> RunSpec:
 @pytest.fixture
 def run(home: Home, spec: RunSpec) -> str:
     """A run whose trainer has a snapshot of weights that are no longer those of its inputs."""
-    run = seed_run(home, committed=0, spec=spec)
+    run = seed_run(home, committed=0, spec=spec, ends=False)
     folder, name = home.run_folder(run), str(snapshot_folder(0, 0, 1))
     materialise(spec, folder)
     trainer = trainer_of(spec, folder)
     with torch.no_grad():
-        for parameter in trainer.model.parameters():
+        for parameter in trainer._loaded().parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     frozen = trainer.freeze_state()
     identity = SnapshotIdentity(run, 0, 0, 1, spec.digest, weights_digest(frozen.weights))
@@ -167,7 +168,7 @@ def test_a_damaged_snapshot_is_not_exported(yatt: Yatt, home: Home, run: str, tm
 
 
 def test_a_virtual_run_has_no_model(yatt: Yatt, home: Home) -> None:
-    run = seed_run(home)
+    run = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger:
         ledger.records.snapshot(Fence(run, 1), SnapshotRow(run, 0, 0, 1, "snapshots/x", "", 0, "", 0.0))
     answer = yatt("export", run)

@@ -62,9 +62,10 @@ def export_model(
 ) -> Exported:
     """Writes the folder `target`, which must not be there yet.
 
-    weights: a safetensors file. identity: of the snapshot that it is of. dtype: of the exported floating point tensors; None keeps each as it is. advance: told the bytes
-    written so far, and those of all weights. Raises `ConfigurationError` for a target that exists, `DataError` for weights that cannot be read, `StorageFullError` and
-    `InfrastructureError` for a disk that refuses; nothing is then left behind.
+    weights: a safetensors file. identity: of the snapshot that it is of. dtype: of exported floating point tensors; None keeps
+    each as it is. advance: told the bytes written so far, and those of all weights. Raises `ConfigurationError` for a target that
+    exists, `DataError` for weights that cannot be read, `StorageFullError` and `InfrastructureError` for a disk that refuses;
+    nothing is then left behind.
     """
     if target.exists() or target.is_symlink():
         raise ConfigurationError(f"{target} is there already; name a folder that is not")
