@@ -25,7 +25,14 @@ from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.installed import failure_text
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import ROLE_NAMES, Action, action_line, ahead_of_dispatch, serves_line
+from yatt_core.placement.actions import (
+    ROLE_NAMES,
+    Action,
+    action_line,
+    ahead_of_dispatch,
+    checked_action,
+    serves_line,
+)
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
@@ -207,7 +214,8 @@ class Dispatcher:
         """Has the conduct act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
         self._queue.now = self._seconds()
         try:
-            self._carry_out(moment, self._conduct.act(moment, self._queue))
+            asked = self._conduct.act(moment, self._queue)
+            self._carry_out(moment, [checked_action(action, len(self._queue.instances)) for action in asked])
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
             self._defect, self._conduct = failure_text(error), Hold()
             log.error("the placement's conduct failed, roles stay as they are: %s", self._defect)
