@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from benchmarks.placement import Outcome, best_split, changed_starts, figures_of, golden_of
+from benchmarks.placement_live import recorded_conduct
 from tests.placement.workloads import described, small
-from yatt_core.placement.campaign import Campaign
+from yatt_core.placement.actions import Intake, action_line, serves_line
+from yatt_core.placement.campaign import Campaign, setting_of
 from yatt_core.placement.fixed import Hold
+from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Plan
 
 
@@ -61,3 +67,20 @@ def test_only_a_described_workload_has_golden_figures() -> None:
     golden = golden_of(known)
     assert golden is not None and len(golden["colocate"]["per_iteration"]) == known.iterations
     assert golden_of(known.model_copy(update={"seed": known.seed + 1})) is None and golden_of(small()) is None
+
+
+def test_recorded_actions_are_taken_at_the_begin_of_their_control_period() -> None:
+    setting = setting_of(small())
+    period, late = setting.control_period_s, Intake(1, 4)
+    lines = [
+        {"t": 0.01, **serves_line(0, "J")},
+        {"t": 2.3 * period, **action_line(Intake(0, None))},
+        {"t": 3.1 * period, **action_line(late)},
+    ]
+    conduct = recorded_conduct({"actions": lines}, setting)
+
+    def at(now: float) -> Any:
+        pool: Any = SimpleNamespace(now=now, instances=())
+        return conduct.act(Moment.TICK, pool)
+
+    assert [at(period), at(2 * period), at(2 * period), at(4 * period)] == [[], [Intake(0, None)], [], [late]]
