@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from db.metrics import RESULT, TIMING, Metric
+from yatt_core.data.telemetry import telemetry_figure
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.seen import Usage
 from yatt_core.receipts import (
@@ -79,8 +80,7 @@ def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
 def _collected(telemetry: Telemetry, key: str) -> float:
     """A figure of collecting, added up over the shards of all attempts. What is no figure is as good as lost."""
     collected = [shards for name, shards in telemetry.items() if name.startswith("collect.")]
-    figures = [stages.get(key) for shards in collected for stages in shards.values() if isinstance(stages, dict)]
-    return math.fsum(figure for figure in figures if isinstance(figure, int | float) and 0.0 <= figure < math.inf)
+    return math.fsum(telemetry_figure(stages, key) or 0.0 for shards in collected for stages in shards.values())
 
 
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:

@@ -16,10 +16,8 @@ from ops.cli.options import (
     OutputOption,
     RunArgument,
     examples,
-    find_run,
     keep_caches_inside,
-    kept_snapshot,
-    opened_ledger,
+    opened_snapshot,
 )
 from ops.cli.output import message, write, write_json
 
@@ -61,14 +59,10 @@ def evaluate(
 ) -> None:
     """Answer a run's held-out tasks greedily with the weights of a kept snapshot."""
     from flows.home import Home
-    from yatt_core.spec import parse_spec
 
     place = Home.locate(home)
     keep_caches_inside(place)
-    with opened_ledger(place) as ledger:
-        name = find_run(ledger, run)
-        row = kept_snapshot(ledger, name, iteration)
-        spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
+    name, spec, row = opened_snapshot(place, run, iteration)
     message(f"answering the held-out tasks with the weights of iteration {row.iteration}")
     found = evaluate_snapshot(place.run_folder(row.run), name, spec, row)
     if output is Output.JSON:

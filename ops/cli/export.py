@@ -18,10 +18,8 @@ from ops.cli.options import (
     OutputOption,
     RunArgument,
     examples,
-    find_run,
     keep_caches_inside,
-    kept_snapshot,
-    opened_ledger,
+    opened_snapshot,
 )
 from ops.cli.output import console, size, write, write_json
 
@@ -61,14 +59,10 @@ def export(
     from yatt_core.data.inputs import initial_model
     from yatt_core.engines.train.state_files import WEIGHTS
     from yatt_core.errors import ConfigurationError
-    from yatt_core.spec import parse_spec
 
     place = Home.locate(home)
     keep_caches_inside(place)
-    with opened_ledger(place) as ledger:
-        name = find_run(ledger, run)
-        row = kept_snapshot(ledger, name, iteration)
-        spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
+    name, spec, row = opened_snapshot(place, run, iteration)
     if spec.virtual:
         raise ConfigurationError(f"run {name}: its engines are virtual, there is no model to export")
     folder = place.run_folder(row.run)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from db.ledger import Ledger
     from db.records import SnapshotRow
     from flows.home import Home
+    from yatt_core.spec import RunSpec
 
 LATEST = "latest"
 SQLITE = "sqlite:///"
@@ -44,7 +45,6 @@ OverridesOption = Annotated[
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="A run: its id, a unique beginning of it, or `latest`.")
 ]
-
 KeptOption = Annotated[int | None, typer.Option(min=0, help="A kept snapshot's iteration. Default: the newest.")]
 
 
@@ -91,6 +91,16 @@ def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRo
             return row
     kept = ", ".join(str(row.iteration) for row in reversed(rows))
     raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept; there are those of {kept}")
+
+
+def opened_snapshot(home: Home, run: str, iteration: int | None) -> tuple[str, RunSpec, SnapshotRow]:
+    """The id of the run that a person means, its spec, and its kept snapshot. Raises as `find_run` and `kept_snapshot`."""
+    from yatt_core.spec import parse_spec
+
+    with opened_ledger(home) as ledger:
+        name = find_run(ledger, run)
+        row = kept_snapshot(ledger, name, iteration)
+        return name, parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}"), row
 
 
 def keep_caches_inside(home: Home) -> None:

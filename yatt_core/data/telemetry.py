@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,3 +52,9 @@ def read_telemetry(run_folder: Path, branch: int, iteration: int) -> dict[str, d
         else:
             _log.warning("telemetry is lost: %s holds no JSON object", path)
     return found
+
+
+def telemetry_figure(stages: object, key: str) -> float | None:
+    """A figure of a shard's entry, from 0 on; None where the entry, for which nobody vouches, gives none."""
+    figure = stages.get(key) if isinstance(stages, dict) else None
+    return float(figure) if isinstance(figure, int | float) and 0.0 <= figure < math.inf else None
