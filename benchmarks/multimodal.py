@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
-from db.ledger import Ledger
 from flows.home import Home
 from ops.cli.evaluate import snapshot_weights, wilson_interval
-from ops.cli.options import kept_snapshot
+from ops.cli.options import opened_snapshot
 from yatt_core.data.inputs import INPUTS, Inputs
 from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.shapes import write_shapes
@@ -28,7 +27,7 @@ from yatt_core.data.text import TextCodec, open_codec
 from yatt_core.engines.protocol import RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.rewards.scoring import RewardScorer
-from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.spec import RunSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request
 
 CONFIG = Path(__file__).parents[1] / "configs" / "multimodal.yaml"
@@ -48,9 +47,8 @@ class Asker:
     """Answers a run's held-out tasks with its newest weights, in this process."""
 
     def __init__(self, home: Home, run: str) -> None:
-        with Ledger.open(home.ledger) as ledger:
-            row = kept_snapshot(ledger, run, None)
-            self._spec: RunSpec = parse_spec(dict(ledger.runs.revision(run).spec), f"the spec of run {run}")
+        self._spec: RunSpec
+        _, self._spec, row = opened_snapshot(home, run, None)
         folder = home.run_folder(run)
         model_path = str(folder / INPUTS / "model")
         self.held_out: Sequence[Prompt] = Inputs.open(folder / INPUTS, self._spec).held_out
