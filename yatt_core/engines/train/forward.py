@@ -146,15 +146,23 @@ class PolicyForward:
     """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
 
     dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32. reader: of a
-    vision-language model's images, which are decoded anew for every micro-batch.
+    vision-language model's images, which are decoded anew for every micro-batch. device: where the model computes; none: where
+    its weights are.
     """
 
-    def __init__(self, model: nn.Module, temperature: float, dtype: str, reader: ImageReader | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        temperature: float,
+        dtype: str,
+        reader: ImageReader | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self._model = model
         self._reader = reader
         self._temperature = temperature
         self._bfloat16 = dtype == "bfloat16"
-        self._device = next(model.parameters()).device
+        self._device = device or next(model.parameters()).device
         head: Any = model.get_output_embeddings()  # type: ignore[operator]
         if not isinstance(head, nn.Module):
             raise ConfigurationError(f"{type(model).__name__} has no output embeddings: it is no causal language model")
@@ -197,7 +205,10 @@ class PolicyForward:
 
     def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
         """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16), self._only(micro_batch.predicting):
+        with (
+            torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16),
+            self._only(micro_batch.predicting),
+        ):
             logits: torch.Tensor = self._run(micro_batch).logits
         if logits.shape[:2] != (1, len(micro_batch.targets)):
             raise ConfigurationError(

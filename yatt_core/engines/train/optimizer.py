@@ -20,6 +20,7 @@ from yatt_core.spec.trainer import AdamWSpec
 ALIGNMENT = 16
 """Parameters begin at multiples of so many floats (64 bytes), as matrix kernels like it."""
 CLIP_EPSILON = 1e-6
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 Tensors = dict[str, torch.Tensor]
 
@@ -104,7 +105,7 @@ class FlatAdamW:
         if state is None:
             return {}, 0
         tensors: Tensors = {}
-        for kind in ("exp_avg", "exp_avg_sq"):
+        for kind in MOMENTS:
             tensors |= {f"{kind}.{name}": view for name, view in self.named(state[kind]).items()}
         return tensors, int(state["step"])
 
@@ -114,7 +115,7 @@ class FlatAdamW:
         if not steps:
             return
         state = {"step": torch.tensor(float(steps))}
-        for kind in ("exp_avg", "exp_avg_sq"):
+        for kind in MOMENTS:
             state[kind] = torch.zeros_like(self.gradients)
             for name, view in self.named(state[kind]).items():
                 view.copy_(tensors[f"{kind}.{name}"])
