@@ -1,7 +1,7 @@
 """Does the simulator say what really happens? Described workloads under the real flow, controllers and dispatcher.
 
 Consumes a described workload; makes a spec of it whose virtual engines have its constants and lengths of its kind, trains it
-through `yatt train` on a clock that runs three times as fast as the wall's, and then has the simulator carry out the
+through `yatt train` on a clock that runs two and a half times as fast as the wall's, and then has the simulator carry out the
 recorded work under the recorded decisions. Produces both times of each iteration. A part of `benchmarks.placement`.
 """
 
@@ -26,7 +26,7 @@ from yatt_core.placement.seen import IterationTelemetry
 from yatt_core.placement.workload import EngineConstants, Workload, read_workload, value_at
 from yatt_core.spec.placement import PlacementSpec
 
-CLOCK_FACTOR = 3.0
+CLOCK_FACTOR = 2.5
 ITERATIONS = 3
 LIVE = (("w01_small_heavy_judge", 1), ("w09_uneven_devices", 1), ("w11_large_512", 8))
 """Workloads, and what their devices and prompts are divided by; none has more than 64 devices then."""

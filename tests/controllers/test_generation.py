@@ -64,9 +64,12 @@ class Pool:
         self.virtual.update_weights({"w": np.zeros(4)}, 0)
         self.order = random.Random(self.seed)
 
-    def wait(self, references: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
-        chosen = self.order.choice(references)
-        return [chosen], [reference for reference in references if reference is not chosen]
+    def wait(
+        self, references: list[Any], num_returns: int, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any]]:
+        count = self.order.randint(0, num_returns) if timeout == 0 else num_returns
+        chosen = self.order.sample(references, count)
+        return chosen, [reference for reference in references if reference not in chosen]
 
     def get(self, reference: Reference) -> Any:
         if isinstance(reference.outcome, Exception):

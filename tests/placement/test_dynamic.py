@@ -12,6 +12,7 @@ import pytest
 
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError
+from yatt_core.placement import search
 from yatt_core.placement.campaign import Campaign, run_campaign, setting_of
 from yatt_core.placement.curve import Curve, Knobs
 from yatt_core.placement.dynamic import HYSTERESIS, Dynamic, chosen
@@ -91,9 +92,21 @@ def test_a_start_changes_only_for_a_gain() -> None:
 def test_of_a_large_pool_a_part_of_its_kind_is_replayed() -> None:
     """2,048 instances and 8,192 prompts: every 60th of both; the roles are those of the whole pool."""
     setting = dataclasses.replace(setting_of(small()), speeds=(1.0, 0.5) * 1024, prompts=8192)
-    search = Search(setting, [])
-    assert search.step == 60 and {len(wave.samples) for (wave,) in search.worlds} == {137 * ASSUMED_GROUP}
+    made = Search(setting, [])
+    assert made.step == 60 and {len(wave.samples) for (wave,) in made.worlds} == {137 * ASSUMED_GROUP}
     assert Search(setting_of(small()), []).step == 1
+
+
+@pytest.mark.parametrize("name", ["plain", "waves", "judgements"])
+def test_slow_candidates_are_given_up_and_the_choice_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = WORKLOADS[name].model_copy(update={"iterations": 2})
+    setting, past = setting_of(workload), run_campaign(workload, SplitPool(1)).past
+    hasty = Search(setting, past)
+    found = hasty.best(None)
+    monkeypatch.setattr(Search, "_first", lambda self, knobs: self._ranked(knobs, 1)[: search.FINALISTS])
+    patient = Search(setting, past)
+    assert patient.best(None) == found
+    assert len(hasty._logs) < len(patient._logs) == patient.replays
 
 
 def test_slow_instances_judge_first() -> None:

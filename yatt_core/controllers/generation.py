@@ -26,6 +26,9 @@ from yatt_core.fence import EpochFence
 from yatt_core.judges.protocol import JudgeRequest
 from yatt_core.placement.actions import ROLLOUT
 
+AT_ONCE = 16
+"""Of what is there: more of it would keep grants waiting that come meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
@@ -96,28 +99,43 @@ class GenerationStream(Generic[Tag]):
         is not the run's driver's, and what an instance raised.
         """
         while self._queued or self._running:
+            ready = self._ready()
             # Grants first: an engine must not stand still while somebody consumes what others have finished.
-            ready, _ = ray.wait([*self._queued, *self._running], num_returns=1)
-            reference = ready[0]
-            if reference in self._queued:
+            for reference in [reference for reference in ready if reference in self._queued]:
+                ready.remove(reference)
                 if not self._start(reference):
                     return
-                continue
-            job, grant = self._running[reference]
-            piece = self._next_piece(reference)
-            if piece is None:
-                continue
-            arrival, off, rest = job.take(piece, f"rollout-{grant.instance}")
-            if job.missing:
-                self._dispatcher.progress.remote(grant.number, off)
-            for resumed in reversed(rest):
-                self._acquire(resumed, at_the_head=True)
-            if arrival is None:
-                continue
-            yield arrival
-            if not job.batch.left:
-                self._in_flight.give(job.batch.bytes)
-                self._admit()
+            for reference in ready:
+                job, _ = self._running[reference]
+                arrival = self._arrived(reference)
+                if arrival is None:
+                    continue
+                yield arrival
+                if not job.batch.left:
+                    self._in_flight.give(job.batch.bytes)
+                    self._admit()
+
+    def _ready(self) -> list[Any]:
+        """Grants and pieces that are there; waits for the first. A few at once: to look costs as much as all that are open."""
+        open_references = [*self._queued, *self._running]
+        at_once = min(AT_ONCE, len(open_references))
+        ready, _ = ray.wait(open_references, num_returns=at_once, timeout=0)
+        if not ready:
+            ready, _ = ray.wait(open_references, num_returns=1)
+        return list(ready)
+
+    def _arrived(self, reference: Any) -> Arrival[Tag] | Judged[Tag] | None:
+        """What has come for the consumer with the next piece; what was given back is asked of others."""
+        job, grant = self._running[reference]
+        piece = self._next_piece(reference)
+        if piece is None:
+            return None
+        arrival, off, rest = job.take(piece, f"rollout-{grant.instance}")
+        if job.missing:
+            self._dispatcher.progress.remote(grant.number, off)
+        for resumed in reversed(rest):
+            self._acquire(resumed, at_the_head=True)
+        return arrival
 
     def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
         """As `arrivals`, each decode batch as a whole once it is complete."""

@@ -6,6 +6,7 @@ and the log of all actions. The work of waves does not depend on the policy.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -92,9 +93,13 @@ def collect(
     waves: Sequence[WaveWork],
     before: str | None,
     log: Log | None = None,
+    longest_s: float = math.inf,
 ) -> IterationTelemetry:
-    """One iteration. before: the roles at the start of the one before, if there was one."""
-    pool = Pool(setting, conduct, log)
+    """One iteration. before: the roles at the start of the one before, if there was one.
+
+    Raises `TooLongError` where it takes longer than `longest_s` seconds.
+    """
+    pool = Pool(setting, conduct, log, longest_s)
     pool.start(roles, before)
     for wave in waves:
         pool.run_wave(wave)

@@ -6,6 +6,7 @@ judged, and what the engines did. Between two changes of an engine's batch its t
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
@@ -36,10 +37,24 @@ Entry = tuple[float, int, int]
 """outstanding / speed, number and stamp of an instance that may have room; with an old stamp it is void."""
 
 
-class Pool:
-    """The instances of one iteration, and the events that are to come. Times are seconds from the iteration's start."""
+class TooLongError(Exception):
+    """An iteration takes longer than anybody wants to know."""
 
-    def __init__(self, setting: Setting, conduct: Conduct, log: Callable[[dict[str, Any]], None] | None = None) -> None:
+
+class Pool:
+    """The instances of one iteration, and the events that are to come. Times are seconds from the iteration's start.
+
+    longest_s: an iteration that takes longer is given up.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        conduct: Conduct,
+        log: Callable[[dict[str, Any]], None] | None = None,
+        longest_s: float = math.inf,
+    ) -> None:
+        self._longest = longest_s
         self.setting, self.instances = setting, [Instance(index, speed) for index, speed in enumerate(setting.speeds)]
         self.now = self.judging_s = 0.0
         self.queues: dict[str, deque[Request]] = {ROLLOUT: deque(), JUDGE: deque()}
@@ -65,7 +80,7 @@ class Pool:
                 self._serve(instance, role)
 
     def run_wave(self, work: WaveWork) -> list[Sample]:
-        """Samples a wave until its last judgement, at `now`; returns its samples."""
+        """Samples a wave until its last judgement, at `now`; returns its samples. Raises `TooLongError`."""
         started, samples = self.now, [Sample(sample) for sample in work.samples]
         self.submitted = self.unrolled = self.unjudged = len(samples)
         for sample in samples:
@@ -75,6 +90,8 @@ class Pool:
         self._push(started + self.setting.control_period_s, _TICK, None)
         while self.unjudged:
             self.now, kind, _, subject = heappop(self._events)
+            if self.now > self._longest:
+                raise TooLongError
             if kind == _BOUNDARY:
                 if subject.doing is not Doing.IDLE and subject.ends == self.now:
                     self._boundary(subject)
@@ -133,9 +150,9 @@ class Pool:
                 self._end_judgement(instance, stream)
         if instance.evict:
             self._put_back(instance.role, instance.evicted())
+        # Where nobody has left, nobody can come, and nothing new waits.
         if instance.outstanding != before:
             self._restamp(instance)
-        if self.queues[ROLLOUT] or self.queues[JUDGE]:
             self._dispatch(instance)
         else:
             self._begin(instance)

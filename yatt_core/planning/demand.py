@@ -44,17 +44,25 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
+class Engines:
+    """Those of a role. own: the stage in which they are awake. count: on all devices. generates: as no reward model does."""
+
+    name: str
+    own: str
+    memory: EngineMemory
+    count: int
+    generates: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
-    """rollout, judge: of an instance's devices; judge: the one whose times count. instances: engines of each on all devices.
+    """engines: the policy's, then those of the judges.
 
     ranks, copies: of the trainer. micro_batch: the largest. resident: whether all roles stay in memory. roles: rows of the table.
     totals: a memory, stage by stage. owner: whose memory that is, a device's or, of cores, a node's.
     """
 
-    rollout: EngineMemory
-    judge: EngineMemory | None
-    instances: int
-    judge_instances: int
+    engines: tuple[Engines, ...]
     ranks: int
     copies: int
     micro_batch: MicroBatchShape
@@ -62,6 +70,30 @@ class Demand:
     roles: tuple[RoleMemory, ...]
     totals: tuple[StageTotal, ...]
     owner: Literal["device", "node"]
+
+    @property
+    def rollout(self) -> EngineMemory:
+        """Of an instance's devices."""
+        return self.engines[0].memory
+
+    @property
+    def instances(self) -> int:
+        """Engines of the policy on all devices."""
+        return self.engines[0].count
+
+    @property
+    def judge(self) -> EngineMemory | None:
+        """The same of the judge whose times count."""
+        return None if self._judges is None else self._judges.memory
+
+    @property
+    def judge_instances(self) -> int:
+        """Its engines on all devices."""
+        return 0 if self._judges is None else self._judges.count
+
+    @property
+    def _judges(self) -> Engines | None:
+        return next((engines for engines in self.engines[1:] if engines.generates), None)
 
     @property
     def fits(self) -> bool:
@@ -75,20 +107,9 @@ class Demand:
         found += [
             Shortage(total.stage, "a host's memory", total.host_short) for total in self.totals if total.host_short
         ]
-        for stage, engine in ((COLLECT, self.rollout), (JUDGE, self.judge)):
-            if engine is not None and engine.short:
-                found.append(Shortage(stage, "the share of a device that the engine may take", engine.short))
+        what = "the share of a device that the engine may take"
+        found += [Shortage(each.own, what, each.memory.short) for each in self.engines if each.memory.short]
         return tuple(sorted(found, key=lambda shortage: -shortage.bytes))
-
-
-@dataclass(frozen=True, slots=True)
-class Engines:
-    """Those of a role. own: the stage in which they are awake. count: of them on all devices."""
-
-    name: str
-    own: str
-    memory: EngineMemory
-    count: int
 
 
 def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Demand:
@@ -102,18 +123,14 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     copies = max(1, ranks // own_ranks(roles.trainer))
     batch = largest_micro_batch(roles, copies)
     trainer = _trainer(roles, batch, ranks, copies)
-    rollout, *judges = engines = list(_engines(roles, cluster, assumed))
-    first = judges[0] if roles.judge is not None else None
-    stages = [stage for stage in STAGES if stage != JUDGE or judges]
+    engines = tuple(_engines(roles, cluster, assumed))
+    stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
     rows = [_engine_row(each, cluster, assumed, resident) for each in engines]
     rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories))
     per_node = cluster.memories // cluster.nodes
     totals = stage_totals(rows, stages, cluster.memory, per_node, cluster.host_memory)
     return Demand(
-        rollout=rollout.memory,
-        judge=None if first is None else first.memory,
-        instances=rollout.count,
-        judge_instances=0 if first is None else first.count,
+        engines=engines,
         ranks=ranks,
         copies=copies,
         micro_batch=batch,
@@ -135,7 +152,7 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
         count = instances_on(cluster.devices, memory.devices, judge.engine, f"{judge.place}.engine")
         yield Engines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
     for model in roles.reward_models:
-        yield Engines(model.part.name, JUDGE, reward_model(model), instances)
+        yield Engines(model.part.name, JUDGE, reward_model(model), instances, generates=False)
 
 
 def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
