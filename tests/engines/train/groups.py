@@ -1,9 +1,13 @@
-"""Trainers of several ranks, a process each: scenarios that every rank goes through, and what rank 0 found."""
+"""Trainers of one or several ranks: scenarios that every rank goes through, and what each of them found.
+
+Several ranks are a process each; a single one is this process.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import pickle
+import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,21 +18,23 @@ import numpy as np
 
 from tests.engines.train.support import random_task
 from yatt_core.cluster.runner import free_port
-from yatt_core.engines.protocol import RankContext
+from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.errors import InfrastructureError
 from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
 DEADLINE = 150.0
-START_METHOD = "spawn"
+RANKS = multiprocessing.get_context("forkserver")
+# The libraries are imported once, and not by each rank.
+RANKS.set_forkserver_preload(["tests.engines.train.preloaded"])
 
 
 @dataclass(frozen=True)
 class Job:
     """What a new trainer does. iterations: to be learnt, in order. restore: a snapshot, and its version, to begin with.
 
-    save: where to put a snapshot once the iteration `save_at` is learnt. rejoin_at: the ranks meet anew behind that iteration.
+    skips: those of the iterations that are passed over. save: where to put a snapshot once the iteration `save_at` is learnt. rejoin_at: the ranks meet anew behind that iteration.
     vocabulary: of the experience.
     """
 
@@ -36,6 +42,7 @@ class Job:
     model: Path
     iterations: Sequence[int]
     restore: tuple[Path, int] | None = None
+    skips: Sequence[int] = ()
     save: Path | None = None
     save_at: int = 0
     rejoin_at: int = 0
@@ -46,14 +53,14 @@ class Job:
 class Found:
     """What came of a job on one rank. weights: behind the last iteration, on rank 0. refusal: of an iteration that was learnt."""
 
+    versions: list[int] = field(default_factory=list)
     receipts: list[UpdateReceipt] = field(default_factory=list)
     weights: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     refusal: str = ""
 
 
 def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]]:
-    """The jobs one after another in processes of their own: rank -> job -> what was found. folder: for all files."""
-    methods = multiprocessing.get_context(START_METHOD)
+    """The jobs one after another on all ranks: rank -> job -> what was found. folder: for all files."""
     places = [folder / f"job-{number}" for number in range(len(jobs))]
     tasks = [
         [random_task(place, iteration, vocabulary=job.vocabulary) for iteration in job.iterations]
@@ -63,7 +70,9 @@ def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]
         _Work(job, given, place, (free_port(), free_port()))
         for job, given, place in zip(jobs, tasks, places, strict=True)
     ]
-    workers = [methods.Process(target=_run, args=(rank, ranks, work, folder)) for rank in range(ranks)]
+    if ranks == 1:
+        return [_jobs(0, 1, work)]
+    workers = [RANKS.Process(target=_run, args=(rank, ranks, work, folder)) for rank in range(ranks)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -87,35 +96,36 @@ class _Work:
 
 
 def _run(rank: int, ranks: int, work: Sequence[_Work], folder: Path) -> None:
-    from yatt_core.engines.train.process_group import close_process_group
-
     try:
-        found = [_learn(rank, ranks, one) for one in work]
-        close_process_group()
-        (folder / f"rank-{rank}.pickle").write_bytes(pickle.dumps(found))
+        (folder / f"rank-{rank}.pickle").write_bytes(pickle.dumps(_jobs(rank, ranks, work)))
     except BaseException:
         (folder / f"rank-{rank}.failed").write_text(f"rank {rank}\n{traceback.format_exc()}")
         raise
 
 
+def _jobs(rank: int, ranks: int, work: Sequence[_Work]) -> list[Found]:
+    from yatt_core.engines.train.process_group import close_process_group
+
+    try:
+        return [_learn(rank, ranks, one) for one in work]
+    finally:
+        close_process_group()
+
+
 def _learn(rank: int, ranks: int, work: _Work) -> Found:
     job, found = work.job, Found()
-    engine: Any = build_train_engine(job.spec, RankContext(work.place, work.place / "inputs", str(job.model), 0))
+    engine = build_train_engine(job.spec, RankContext(work.place, work.place / "inputs", str(job.model), 0))
     engine.connect(rank, ranks, f"tcp://127.0.0.1:{work.ports[0]}")
     if job.restore is None:
         engine.initialise()
     else:
         engine.restore(*job.restore)
+    found.versions.append(engine.version)
     for task in work.tasks:
-        prepared = _handed(engine, work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
-        found.receipts.append(engine.learn(task, prepared))
-        assert engine.learn(task, prepared) is found.receipts[-1], "a second time the receipt comes back"
+        found.receipts.append(_go(engine, work, task))
+        found.versions.append(engine.version)
         if job.save is not None and task.key.iteration == job.save_at:
-            frozen = engine.freeze_state()
-            assert (frozen is None) == (rank > 0)
-            if frozen is not None:
-                job.save.mkdir(parents=True)
-                frozen(job.save)
+            _save(engine, rank, job.save)
         if task.key.iteration == job.rejoin_at:
             engine.connect(rank, ranks, f"tcp://127.0.0.1:{work.ports[1]}")
     try:
@@ -128,10 +138,35 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
     return found
 
 
-def _handed(engine: Any, path: Path, receipt: PrepareReceipt | None) -> PrepareReceipt:
+def _go(engine: TrainEngine, work: _Work, task: BatchTask) -> UpdateReceipt:
+    """Learns or skips an iteration, and asks a second time."""
+    if task.key.iteration in work.job.skips:
+        receipt, again = engine.skip(task), engine.skip(task)
+    else:
+        prepared = _handed(work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
+        receipt, again = engine.learn(task, prepared), engine.learn(task, prepared)
+    assert again is receipt, "a second time the receipt comes back"
+    assert engine.applied == task.key
+    return receipt
+
+
+def _save(engine: TrainEngine, rank: int, folder: Path) -> None:
+    frozen = engine.freeze_state()
+    assert (frozen is None) == (rank > 0)
+    if frozen is not None:
+        folder.mkdir(parents=True)
+        frozen(folder)
+
+
+def _handed(path: Path, receipt: PrepareReceipt | None) -> PrepareReceipt:
     """What rank 0 prepared, as the driver hands it to all."""
     if receipt is not None:
-        path.write_bytes(pickle.dumps(receipt))
-    engine._world.barrier()
+        hidden = path.with_suffix(".writing")
+        hidden.write_bytes(pickle.dumps(receipt))
+        hidden.rename(path)
+    begun = time.monotonic()
+    while not path.exists():
+        assert time.monotonic() < begun + DEADLINE, "rank 0 prepared nothing"
+        time.sleep(0.005)
     handed: PrepareReceipt = pickle.loads(path.read_bytes())
     return handed

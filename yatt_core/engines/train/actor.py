@@ -139,7 +139,7 @@ class TrainerActor:
 
     def begin_snapshot(self, epoch: int, run: str, branch: int, audit_head: str) -> None:
         """Copies the tensors now; rank 0 publishes them in the background, and first waits for a snapshot in flight."""
-        with self._presence.serving("begin_snapshot", epoch):
+        with self._serving("begin_snapshot", epoch):
             engine = self._ready()
             identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, "", audit_head)
             folder = str(snapshot_folder(branch, engine.version, epoch))
