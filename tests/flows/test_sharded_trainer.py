@@ -1,4 +1,4 @@
-"""A run whose trainer's ranks share the model, from end to end: killed, resumed, and gone on with under other layouts."""
+"""A run whose trainer's ranks share the model, from end to end: killed, resumed, gone on with under other layouts and engines."""
 
 from __future__ import annotations
 
