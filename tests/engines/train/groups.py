@@ -34,8 +34,8 @@ RANKS.set_forkserver_preload(["tests.engines.train.preloaded"])
 class Job:
     """What a new trainer does. iterations: to be learnt, in order. restore: a snapshot, and its version, to begin with.
 
-    skips: those of the iterations that are passed over. save: where to put a snapshot once the iteration `save_at` is learnt. rejoin_at: the ranks meet anew behind that iteration.
-    vocabulary: of the experience.
+    skips: those of the iterations that are passed over. save: where to put a snapshot once the iteration `save_at` is learnt.
+    rejoin_at: the ranks meet anew behind that iteration. vocabulary: of the experience.
     """
 
     spec: RunSpec
