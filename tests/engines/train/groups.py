@@ -24,7 +24,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
-DEADLINE = 150.0
+DEADLINE = 600.0
 RANKS = multiprocessing.get_context("forkserver")
 # The libraries are imported once, and not by each rank.
 RANKS.set_forkserver_preload(["tests.engines.train.preloaded"])
