@@ -34,8 +34,6 @@ FIXED = {
     "data.held_out": "the run's prompts were divided by it",
     "data.probe": "the run's prompts were divided by it",
     "data.system_prompt": "the run's prompts were made with it",
-    "rollout.engine.kind": "the snapshots and the experience are of the other kind",
-    "trainer.engine.kind": "the snapshots and the experience are of the other kind",
 }
 """What stays as it is along a line of iterations, across forks too, and why."""
 UNREAD_BY_UPDATES = (
@@ -64,6 +62,11 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
                 raise ConfigurationError(
                     f"--set {key}: {fixed} stays as it is along a run's line, since {why}; start a new run with `yatt train`"
                 )
+    if before.virtual != after.virtual:
+        raise ConfigurationError(
+            "--set rollout.engine.kind: virtual engines cannot go on with what real ones made, nor real ones with theirs, since "
+            "snapshots and experience are of the other kind; start a new run with `yatt train`"
+        )
     if before.algorithm.kl is None and after.algorithm.kl is not None:
         raise ConfigurationError(
             "--set algorithm.kl: the run's snapshots hold no reference policy to be pulled towards; start a new run"

@@ -169,7 +169,7 @@ def test_the_background_writer_hands_out_each_receipt_once(tmp_path):
         write(folder)
 
     assert writer.poll() is None
-    writer.begin(FOLDER, IDENTITY, frozen(slow), NEEDED)
+    writer.begin(FOLDER, IDENTITY, frozen(slow))
     assert writer.poll() is None
     assert writer.wait(0.01) is None
     gate.set()
@@ -192,7 +192,7 @@ def test_a_second_snapshot_waits_for_the_first_and_both_are_told(tmp_path):
 
     for iteration in (10, 20, 30):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
-        writer.begin(str(snapshot_folder(0, iteration, 1)), identity, frozen(counted), NEEDED)
+        writer.begin(str(snapshot_folder(0, iteration, 1)), identity, frozen(counted))
         assert len(most) >= iteration // 10 - 1, "the one before has ended"
     assert [writer.wait(10).iteration for _ in range(3)] == [10, 20, 30]
     assert most == [1, 1, 1]
@@ -204,8 +204,8 @@ def test_a_failed_snapshot_raises_once_and_the_next_goes_on(tmp_path):
     def broken(folder) -> None:
         raise OSError(28, "No space left on device")
 
-    writer.begin(FOLDER, IDENTITY, frozen(broken), NEEDED)
-    writer.begin(FOLDER, IDENTITY, frozen(write), NEEDED)
+    writer.begin(FOLDER, IDENTITY, frozen(broken))
+    writer.begin(FOLDER, IDENTITY, frozen(write))
     with pytest.raises(InfrastructureError, match="No space left"):
         writer.wait(10)
     assert writer.wait(10).folder == FOLDER

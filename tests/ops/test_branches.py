@@ -74,6 +74,10 @@ def refused(answer: Answer, code: int, says: str) -> None:
         ),
         (["--at", "2", "--set", "seed=1"], "--set seed: seed stays as it is along a run's line"),
         (["--at", "2", "--set", "data.sources.0.weight=2"], "data.sources stays as it is"),
+        (
+            ["--at", "2", "--set", "rollout.engine={kind: torch}", "--set", "trainer.engine={kind: torch}"],
+            "virtual engines cannot go on with what real ones made",
+        ),
         (["--at", "2", "--set", "algorithm.kl={}"], "hold no reference policy"),
         (["--at", "2", "--set", "iterations=1"], "iteration 2 is committed already; right would be 2 or more"),
         (["--at", "2", "--set", "rewards.parts.0.function=virtual_scor"], "did you mean 'virtual_score'?"),

@@ -25,7 +25,7 @@ def test_each_part_is_named_with_what_is_available():
     assert made.trainer.engine.ranks == 8
     assert unavailable(made) == [
         "rollout.engine.kind: 'vllm' is not yet available for training; available: torch, virtual",
-        "trainer.engine.kind: 'megatron' is not yet available for training; available: torch, virtual",
+        "trainer.engine.kind: 'megatron' is not yet available for training; available: torch, virtual, fsdp2",
         "model.kind: 'config_file' describes a model without weights; available for training: folder, from_config",
     ]
     with pytest.raises(ConfigurationError, match="`yatt plan` takes this spec as it is"):
@@ -40,10 +40,15 @@ def test_what_can_be_trained_with_is_available():
 def test_no_engine_is_built(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="'vllm' is not yet available"):
         build_rollout_engine(spec(**PLANNED), "", tmp_path)
-    for kind in ("megatron", "fsdp2"):
-        made = spec(trainer__engine={"kind": kind}, exact=False)
-        with pytest.raises(ConfigurationError, match=f"'{kind}' is not yet available"):
-            build_train_engine(made, RankContext(tmp_path, tmp_path, "", 0))
+    made = spec(trainer__engine={"kind": "megatron"}, exact=False)
+    with pytest.raises(ConfigurationError, match="'megatron' is not yet available"):
+        build_train_engine(made, RankContext(tmp_path, tmp_path, "", 0))
+
+
+def test_trainers_that_share_a_model_need_their_number_and_text():
+    check_available(spec(trainer__engine={"kind": "fsdp2", "ranks": 2}, exact=False))
+    number = "0 leaves the number to the plan; available for training: 1 or more"
+    assert unavailable(spec(trainer__engine={"kind": "fsdp2"}, exact=False)) == [f"trainer.engine.ranks: {number}"]
 
 
 def test_they_are_not_exact_in_bfloat16():

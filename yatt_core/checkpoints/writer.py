@@ -19,6 +19,9 @@ from yatt_core.receipts import SnapshotReceipt
 
 __all__ = ["SnapshotIdentity", "SnapshotWriter"]
 
+COPIES = 4
+"""Of the weights' size, about what a snapshot takes: weights, the optimizer's two moments, a reference."""
+
 
 class SnapshotWriter:
     """Owns the thread; called from one thread. The process's orderly end waits for the snapshot in flight."""
@@ -28,21 +31,19 @@ class SnapshotWriter:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._results: deque[Future[SnapshotReceipt]] = deque()
 
-    def begin(
-        self, folder: str, identity: SnapshotIdentity, freeze: Callable[[], FrozenState], needed_bytes: int
-    ) -> None:
+    def begin(self, folder: str, identity: SnapshotIdentity, freeze: Callable[[], FrozenState | None]) -> None:
         """Starts a snapshot at `folder`, relative to the run folder; first waits for the one in flight to end.
 
-        freeze: copies the state, in this thread. identity: its weights' digest is taken from the copy, in the background.
-        needed_bytes: about what will be written.
+        freeze: copies the state, in this thread; none where another rank publishes it. identity: its weights' digest is taken
+        from the copy, in the background.
         """
         wait(self._results)
-        self._results.append(self._executor.submit(self._publish, folder, identity, freeze(), needed_bytes))
+        if (frozen := freeze()) is not None:
+            self._results.append(self._executor.submit(self._publish, folder, identity, frozen))
 
-    def _publish(
-        self, folder: str, identity: SnapshotIdentity, frozen: FrozenState, needed_bytes: int
-    ) -> SnapshotReceipt:
+    def _publish(self, folder: str, identity: SnapshotIdentity, frozen: FrozenState) -> SnapshotReceipt:
         identity = replace(identity, weights_digest=weights_digest(frozen.weights))
+        needed_bytes = COPIES * sum(tensor.nbytes for tensor in frozen.weights.values())
         return publish_snapshot(self._run_folder, folder, identity, frozen, needed_bytes)
 
     @property

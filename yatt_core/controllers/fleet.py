@@ -305,10 +305,11 @@ class Fleet:
         lacking = [engine for engine, has in zip(self._engines, held, strict=True) if has != version]
         if not lacking:
             return []
-        packed = self._ranks[0].export.remote(self._epoch, version)
+        packed, *others = [rank.export.remote(self._epoch, version) for rank in self._ranks]
         updates = [engine.update.remote(self._epoch, packed, version) for engine in lacking]
-        awaited = [*self._members(ROLLOUT), f"{TRAINER}-0"]
-        receipts: list[SyncReceipt] = self._calls.get(updates, "the rollout engines to take new weights", awaited)
+        awaited = self._members(ROLLOUT, TRAINER)
+        found = self._calls.get([*updates, *others], "the rollout engines to take new weights", awaited)
+        receipts: list[SyncReceipt] = found[: len(updates)]
         return receipts
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
@@ -329,8 +330,7 @@ class Fleet:
 
     def begin_snapshot(self, run: str, audit_head: str) -> None:
         """Copies the trainer's tensors; they are published in the background. audit_head: stands in the manifest."""
-        reference = self._ranks[0].begin_snapshot.remote(self._epoch, run, self._branch, audit_head)
-        self._calls.get([reference], "trainer-0", [f"{TRAINER}-0"])
+        self._all_ranks("begin_snapshot", self._epoch, run, self._branch, audit_head)
 
     def snapshot_result(self, wait_seconds: float = 0.0) -> SnapshotReceipt | None:
         """The receipt of the snapshot in flight once it is durable, also of one that an earlier driver began."""

@@ -258,19 +258,22 @@ class TrainEngine(Protocol):
         ...
 
     def export_weights(self) -> Tensors:
-        """The full state dict in Hugging Face names, tied tensors once; meant for rank 0."""
+        """The full state dict in Hugging Face names, tied tensors once. Every rank calls it, rank 0 alone has to get it all."""
         ...
 
-    def freeze_state(self) -> FrozenState:
+    def freeze_state(self) -> FrozenState | None:
         """Copies what a snapshot holds (weights, optimizer, schedule, reference); good until it is called again.
 
-        Training may go on before the copies are written, in another thread. Meant for rank 0. Nothing is pickled where
-        safetensors will do.
+        Training may go on before the copies are written, in another thread. Every rank calls it, rank 0 alone gets the copies.
+        Nothing is pickled where safetensors will do.
         """
         ...
 
     def restore(self, folder: Path, version: int) -> None:
-        """Loads what a writer of `freeze_state` wrote, after the caller verified the files' digests."""
+        """Loads what a writer of `freeze_state` wrote, after the caller verified the files' digests.
+
+        It may have been written under another layout of ranks; under the same one training goes on bit for bit.
+        """
         ...
 
 

@@ -52,7 +52,11 @@ def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
             from yatt_core.engines.virtual.trainer import VirtualTrainEngine
 
             return VirtualTrainEngine(spec, context)
-        case MegatronTrainer() | Fsdp2Trainer():
+        case Fsdp2Trainer():
+            from yatt_core.engines.train.fsdp2.engine import Fsdp2TrainEngine
+
+            return Fsdp2TrainEngine(spec, context)
+        case MegatronTrainer():
             raise ConfigurationError("\n".join(unavailable(spec)))
         case _:
             assert_never(engine)

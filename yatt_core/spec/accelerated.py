@@ -1,4 +1,4 @@
-"""The engines for accelerators: vLLM, Megatron-Core and FSDP2, described for `yatt plan` until their adapters exist.
+"""The engines for accelerators: vLLM, Megatron-Core and FSDP2; the first two can only be planned with until their adapters exist.
 
 Keys bear the engines' own names. A size of 0 stands for as many as the devices hold.
 """
@@ -78,11 +78,11 @@ class MegatronTrainer(SpecModel):
 
 
 class Fsdp2Trainer(SpecModel):
-    """PyTorch's fully sharded data parallel, second version (arXiv 2304.11277). For `yatt plan`; it cannot train yet."""
+    """PyTorch's fully sharded data parallel, second version (arXiv 2304.11277)."""
 
     kind: Literal["fsdp2"] = "fsdp2"
     ranks: NonNegativeInt = 0
-    """Devices, over which parameters, gradients and optimizer are shared out; 0: as many as there are."""
+    """Devices, over which parameters, gradients and optimizer are shared out; 0, for `yatt plan` alone: as many as there are."""
     dtype: Precision = "bfloat16"
     """Precision of gathered parameters and arithmetic; the shards are float32."""
     reshard_after_forward: bool = True

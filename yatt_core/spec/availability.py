@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import get_args
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.accelerated import Fsdp2Trainer
 from yatt_core.spec.judges import GenerativePart, TorchJudge, VirtualJudge
 from yatt_core.spec.model import ModelConfigFile, ModelSizes
 from yatt_core.spec.rollout import RolloutEngineSpec, TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer, TrainerEngineSpec, VirtualTrainer
 
-TRAINABLE = (TorchRollout, VirtualRollout, TorchTrainer, VirtualTrainer)
+TRAINABLE = (TorchRollout, VirtualRollout, TorchTrainer, VirtualTrainer, Fsdp2Trainer)
 
 
 def check_available(spec: RunSpec) -> None:
@@ -33,6 +35,13 @@ def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
     return lines
 
 
+def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer) -> Iterator[str]:
+    if not engine.ranks:
+        yield "trainer.engine.ranks: 0 leaves the number to the plan; available for training: 1 or more"
+    if spec.data.has_images:
+        yield f"trainer.engine.kind: {engine.kind!r} takes prompts of text alone; available with images: torch"
+
+
 def unavailable(spec: RunSpec) -> list[str]:
     """A line for each part that can only be planned with; it begins with the key."""
     lines = []
@@ -43,6 +52,8 @@ def unavailable(spec: RunSpec) -> list[str]:
         if not isinstance(engine, TRAINABLE):
             known = [kind.model_fields["kind"].default for kind in get_args(get_args(union)[0]) if kind in TRAINABLE]
             lines.append(f"{key}: {engine.kind!r} is not yet available for training; available: {', '.join(known)}")
+    if isinstance(spec.trainer.engine, Fsdp2Trainer):
+        lines += _unavailable_sharding(spec, spec.trainer.engine)
     for number, part in enumerate(spec.rewards.parts):
         if isinstance(part, GenerativePart):
             lines += _unavailable_judge(f"rewards.parts.{number}", part)

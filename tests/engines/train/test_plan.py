@@ -12,6 +12,7 @@ from yatt_core.engines.train.plan import (
     packed_batches,
     padded_batches,
     plan_digest,
+    plan_step,
     plan_steps,
     seeded_permutation,
 )
@@ -85,3 +86,20 @@ def test_a_sample_longer_than_the_budget_is_refused(cut) -> None:
 
 def test_a_seeded_permutation_is_fixed_for_all_time() -> None:
     assert seeded_permutation(8, "test", 1, 2).tolist() == [4, 5, 6, 1, 3, 0, 2, 7]
+
+
+def test_even_ranks_have_as_many_micro_batches_and_every_sample_once() -> None:
+    lengths = np.array([9, 8, 7, 1, 1, 1, 1, 1, 1, 1], dtype=np.int64)
+    plan = plan_step(lengths, np.arange(10), 3, 10, even=True)
+    assert len({len(part) for part in plan.parts}) == 1
+    samples = np.concatenate([batch for part in plan.parts for batch in part])
+    assert sorted(samples.tolist()) == list(range(10))
+    for part in plan.parts:
+        for batch in part:
+            assert len(batch) * max(lengths[batch], default=0) <= 10
+
+
+def test_even_ranks_without_samples_idle() -> None:
+    one = np.array([4], dtype=np.int64)
+    plan = plan_step(one, np.arange(1), 3, 10, even=True)
+    assert [[batch.tolist() for batch in part] for part in plan.parts] == [[[0]], [[]], [[]]]

@@ -13,6 +13,7 @@ import safetensors.numpy
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from tests.engines.train.plain import plain_grpo_step, plain_log_probs
 from tests.engines.train.support import (
     MAX_NEW_TOKENS,
     batch_of,
@@ -24,36 +25,9 @@ from tests.engines.train.support import (
     update,
     write_shards,
 )
-from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.prepared import read_prepared
 from yatt_core.digests import weights_digest
 from yatt_core.errors import DataError, InfrastructureError, NumericError
-
-
-def plain_log_probs(model: Any, batch: ExperienceBatch, index: int, temperature: float) -> torch.Tensor:
-    """Log-probabilities of one response's tokens, one sequence at a time."""
-    prompt = batch.prompt_tokens[batch.prompt_offsets[index] : batch.prompt_offsets[index + 1]]
-    response = batch.response_tokens[batch.response_offsets[index] : batch.response_offsets[index + 1]]
-    tokens = torch.tensor([[*prompt.tolist(), *response.tolist()]])
-    logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1] / temperature
-    return torch.stack([torch.log_softmax(row, -1)[token] for row, token in zip(logits, response, strict=True)])
-
-
-def plain_grpo_step(model: Any, optimizer: torch.optim.Optimizer, batch: ExperienceBatch, temperature: float) -> float:
-    """Token-mean GRPO of one step, straight from the formulas."""
-    rewards = batch.rewards.reshape(-1, 4)
-    advantage = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-4)
-    total = torch.zeros(())
-    for index, value in enumerate(advantage.reshape(-1).tolist()):
-        mask = torch.tensor(batch.loss_mask[batch.response_offsets[index] : batch.response_offsets[index + 1]])
-        log_probs = plain_log_probs(model, batch, index, temperature)
-        ratio = (log_probs - log_probs.detach()).exp()
-        total = total - (torch.minimum(ratio * value, ratio.clamp(0.8, 1.2) * value) * mask).sum()
-    optimizer.zero_grad()
-    (total / int(batch.loss_mask.sum())).backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return float(norm)
 
 
 def test_five_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> None:

@@ -128,23 +128,22 @@ class TrainerActor:
         with self._serving("skip", task.epoch), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().skip(task)
 
-    def export(self, epoch: int, version: int) -> PackedArrays:
-        """The weights of a version, for the rollout engines."""
+    def export(self, epoch: int, version: int) -> PackedArrays | None:
+        """The weights of a version, for the rollout engines; all ranks are asked, only rank 0 returns them."""
         with self._serving("export", epoch):
             engine = self._ready()
             if engine.version != version:
                 raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
-            return pack_arrays(engine.export_weights())
+            weights = engine.export_weights()
+            return pack_arrays(weights) if self._rank == 0 else None
 
     def begin_snapshot(self, epoch: int, run: str, branch: int, audit_head: str) -> None:
-        """Copies the tensors now and publishes them in the background; first waits for a snapshot in flight."""
-        with self._presence.serving("begin_snapshot", epoch):
+        """Copies the tensors now; rank 0 publishes them in the background, and first waits for a snapshot in flight."""
+        with self._serving("begin_snapshot", epoch):
             engine = self._ready()
             identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, "", audit_head)
-            # Weights, the optimizer's two moments, a reference.
-            needed_bytes = 4 * sum(tensor.nbytes for tensor in engine.export_weights().values())
             folder = str(snapshot_folder(branch, engine.version, epoch))
-            self._snapshots.begin(folder, identity, engine.freeze_state, needed_bytes)
+            self._snapshots.begin(folder, identity, engine.freeze_state)
 
     def snapshot_result(self, wait_seconds: float) -> SnapshotReceipt | None:
         """The receipt of the snapshot in flight, once; none while it is being written or where there is none."""

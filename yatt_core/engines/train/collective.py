@@ -19,6 +19,7 @@ from torch import distributed
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 TIMEOUT = timedelta(seconds=60)
+LONGEST_TEXT = 256
 
 # torch's type stubs of its process groups name other attributes than the library has.
 GLOO: Any = distributed.ProcessGroupGloo
@@ -27,16 +28,22 @@ REDUCE_OP: Any = distributed.ReduceOp
 
 
 class Collective:
-    """One rank's place in the group; alone until `connect`."""
+    """One rank's place in the group; alone until `connect`.
+
+    speaks: what this rank found counts; of several that have the same share of the samples only one speaks, and the others
+    bring zeros. store: where ranks meet for groups besides; none for a group of one.
+    """
 
     def __init__(self) -> None:
         self.rank = 0
         self.ranks = 1
+        self.speaks = True
+        self.store: Any = None
         self._group: Any = None
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Meets the other ranks at `tcp://host:port`, served by rank 0. Raises `InfrastructureError` after a minute."""
-        self.rank, self.ranks, self._group = rank, ranks, None
+        self.rank, self.ranks, self._group, self.store = rank, ranks, None, None
         if ranks == 1:
             return
         parts = urlsplit(address)
@@ -51,7 +58,7 @@ class Collective:
                 if rank == 0
                 else TCP_STORE(parts.hostname, parts.port, ranks, False, TIMEOUT)
             )
-            self._group = GLOO(store, rank, ranks, options)
+            self._group, self.store = GLOO(store, rank, ranks, options), store
         except RuntimeError as error:
             raise InfrastructureError(f"rank {rank} of {ranks} met no group at {address}: {error}") from error
 
@@ -62,6 +69,14 @@ class Collective:
     def maximum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Takes the largest of each entry over the ranks, in place. Returns it."""
         return self._reduce(tensor, REDUCE_OP.MAX)
+
+    def tell(self, text: str) -> str:
+        """What rank 0 says; the others' text counts for nothing. At most `LONGEST_TEXT` bytes."""
+        data = torch.zeros(LONGEST_TEXT, dtype=torch.uint8)
+        if self.rank == 0:
+            said = text.encode()
+            data[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+        return bytes(self.sum(data).tolist()).rstrip(b"\0").decode()
 
     def barrier(self) -> None:
         """Returns once every rank has called it."""

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from yatt_core.engines.train.collective import Collective
 from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.spec.trainer import AdamWSpec
 
 ALIGNMENT = 16
 """Parameters begin at multiples of so many floats (64 bytes), as matrix kernels like it."""
 CLIP_EPSILON = 1e-6
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 Tensors = dict[str, torch.Tensor]
 
@@ -59,6 +61,23 @@ class FlatAdamW:
             fused=True,
         )
 
+    @property
+    def parameters(self) -> int:
+        """Number of the model's weights."""
+        return sum(shape.numel() for shape in self._shapes.values())
+
+    def zero(self) -> None:
+        """Forgets the gradients."""
+        self.gradients.zero_()
+
+    def reduce(self, collective: Collective) -> None:
+        """Adds the gradients up over the ranks: the same bits on all."""
+        collective.sum(self.gradients)
+
+    def copy(self) -> torch.Tensor:
+        """A flat copy of the weights."""
+        return self.values.detach().clone()
+
     def named(self, flat: torch.Tensor) -> Tensors:
         """Views of a flat buffer, by the names and shapes of the parameters."""
         return {
@@ -86,7 +105,7 @@ class FlatAdamW:
         if state is None:
             return {}, 0
         tensors: Tensors = {}
-        for kind in ("exp_avg", "exp_avg_sq"):
+        for kind in MOMENTS:
             tensors |= {f"{kind}.{name}": view for name, view in self.named(state[kind]).items()}
         return tensors, int(state["step"])
 
@@ -96,7 +115,7 @@ class FlatAdamW:
         if not steps:
             return
         state = {"step": torch.tensor(float(steps))}
-        for kind in ("exp_avg", "exp_avg_sq"):
+        for kind in MOMENTS:
             state[kind] = torch.zeros_like(self.gradients)
             for name, view in self.named(state[kind]).items():
                 view.copy_(tensors[f"{kind}.{name}"])

@@ -8,12 +8,15 @@ optimizer steps, and the learning rate's place in its schedule.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import safetensors.numpy
+import torch
+from safetensors import SafetensorError, safe_open
 
 from yatt_core.durable import write_json
 from yatt_core.errors import DataError
@@ -55,14 +58,48 @@ class TrainerState:
         write_json(folder / STATE, asdict(self.facts))
 
 
-def read_state(folder: Path, with_reference: bool) -> TrainerState:
-    """Reads what `TrainerState.write` wrote. Raises `DataError` for a missing or unreadable file."""
+def read_facts(folder: Path) -> StateFacts:
+    """The small part of a state. Raises `DataError` for a missing or unreadable file."""
     try:
-        facts = StateFacts(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+        return StateFacts(**json.loads((folder / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{folder / STATE}: is no trainer state: {error}") from error
+
+
+def read_state(folder: Path, with_reference: bool) -> TrainerState:
+    """Reads what `TrainerState.write` wrote. Raises `DataError` for a missing or unreadable file."""
+    facts = read_facts(folder)
     reference = _load(folder / REFERENCE) if with_reference else None
     return TrainerState(facts, _load(folder / WEIGHTS), _load(folder / OPTIMIZER), reference)
+
+
+class TensorFile:
+    """A safetensors file whose tensors are read one at a time, or some rows of them."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `DataError` for a missing or unreadable file."""
+        opened: Any = safe_open
+        try:
+            self._file = opened(path, framework="pt")
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{path}: cannot be read: {error}") from error
+        self._path = path
+        self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
+
+    def rows(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
+        """Rows of a tensor, all by default. Raises `DataError` for a tensor that is not there."""
+        if name not in self.shapes:
+            raise DataError(f"{self._path}: has no tensor {name}")
+        found: torch.Tensor = self._file.get_slice(name)[rows]
+        return found
+
+
+def require_same(folder: Path, found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:
+    """Raises `DataError` unless a state's tensors have the expected names and shapes."""
+    names = [name for name, shape in expected.items() if name in found and tuple(found[name]) != tuple(shape)]
+    names = names or sorted(set(found) ^ set(expected))
+    if names:
+        raise DataError(f"{folder}: its weights are not those of this model: {', '.join(names[:5])}")
 
 
 def _load(path: Path) -> Arrays:

@@ -6,7 +6,7 @@ probe's count are added up over the ranks, so that every rank takes the same ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -21,15 +21,11 @@ from yatt_core.data.text import TextCodec
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.protocol import GenerateResult
 from yatt_core.engines.rollout.decoding import decode
-from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import PolicyForward
-from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.supervised import Demonstrations, SupervisedStep, demonstrations_of, warmup_learning_rate
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.trainer import TorchTrainer
 from yatt_core.tools.calls import split_turns
 from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold
 from yatt_core.tools.toolbox import Toolbox
@@ -70,23 +66,21 @@ class WarmupResult:
 
 
 class WarmUp:
-    """Trains on demonstrations; every rank runs one."""
+    """Trains on demonstrations; every rank runs one. probe_model: gives a model of transformers with the present weights."""
 
     def __init__(
         self,
         spec: RunSpec,
-        model: nn.Module,
-        forward: PolicyForward,
-        optimizer: FlatAdamW,
-        collective: Collective,
+        supervised: SupervisedStep,
+        probe_model: Callable[[], nn.Module],
         codec: TextCodec,
         reader: ImageReader | None,
     ) -> None:
-        if spec.warmup is None or not isinstance(spec.trainer.engine, TorchTrainer):
-            raise ConfigurationError("warmup: the spec has none for a torch trainer")
+        if spec.warmup is None:
+            raise ConfigurationError("warmup: the spec has none")
         self._spec, self._warmup = spec, spec.warmup
-        self._model, self._codec, self._reader, self._collective = model, codec, reader, collective
-        self._supervised = SupervisedStep(forward, optimizer, collective, spec.trainer.engine.micro_batch_tokens)
+        self._supervised, self._collective = supervised, supervised.collective
+        self._probe_model, self._codec, self._reader = probe_model, codec, reader
 
     def run(self, inputs: Inputs) -> WarmupResult:
         """Steps until the probe's accuracy is reached, or all steps are taken."""
@@ -114,15 +108,18 @@ class WarmUp:
 
     def _encoded(self, probe: Sequence[Prompt]) -> list[tuple[Prompt, Int32]]:
         """This rank's share of the probe tasks, with their tokens."""
-        mine = probe[self._collective.rank :: self._collective.ranks]
+        mine = probe[self._collective.rank :: self._collective.ranks] if self._collective.speaks else ()
         return [(prompt, encode_question(prompt, self._codec)) for prompt in mine]
 
     def _answers(self, probe: Sequence[tuple[Prompt, Int32]], toolbox: Toolbox) -> list[Response]:
         """Greedy responses to this rank's probe tasks."""
+        model = self._probe_model()
+        if not probe:
+            return []
 
         def generate(dialogue: Dialogue) -> GenerateResult:
             request = greedy_request(dialogue, self._codec.stop_tokens, version=0)
-            return decode(self._model, request, reader=self._reader)
+            return decode(model, request, reader=self._reader)
 
         tokens, media = [tokens for _, tokens in probe], media_of([prompt for prompt, _ in probe])
         return hold(Dialogue(self._spec.rollout, self._codec, tokens, media), generate, toolbox)

@@ -151,9 +151,11 @@ class VirtualTrainEngine:
             raise InfrastructureError("the virtual trainer has no weights before initialise or restore")
         return {"state": np.frombuffer(self._state, np.uint8).copy()}
 
-    def freeze_state(self) -> FrozenState:
+    def freeze_state(self) -> FrozenState | None:
         """A writer of `state.safetensors`: the chain's state and the version."""
         weights = self.export_weights()
+        if self._rank != 0:
+            return None
         tensors = {**weights, "version": np.array([self._version], np.int64)}
         return FrozenState(weights, lambda folder: safetensors.numpy.save_file(tensors, folder / STATE_FILE))
 

@@ -1,0 +1,172 @@
+"""Trainers of one or several ranks: scenarios that every rank goes through, and what each of them found.
+
+Several ranks are a process each; a single one is this process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.engines.train.support import random_task
+from yatt_core.cluster.runner import free_port
+from yatt_core.engines.protocol import RankContext, TrainEngine
+from yatt_core.engines.registry import build_train_engine
+from yatt_core.errors import InfrastructureError
+from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt
+from yatt_core.spec.run import RunSpec
+
+DEADLINE = 600.0
+RANKS = multiprocessing.get_context("forkserver")
+# The libraries are imported once, and not by each rank.
+RANKS.set_forkserver_preload(["tests.engines.train.preloaded"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a new trainer does. iterations: to be learnt, in order. restore: a snapshot, and its version, to begin with.
+
+    skips: those of the iterations that are passed over. save: where to put a snapshot once the iteration `save_at` is learnt.
+    rejoin_at: the ranks meet anew behind that iteration. vocabulary: of the experience.
+    """
+
+    spec: RunSpec
+    model: Path
+    iterations: Sequence[int]
+    restore: tuple[Path, int] | None = None
+    skips: Sequence[int] = ()
+    save: Path | None = None
+    save_at: int = 0
+    rejoin_at: int = 0
+    vocabulary: int = 24
+
+
+@dataclass
+class Found:
+    """What came of a job on one rank. weights: behind the last iteration, on rank 0. refusal: of an iteration that was learnt."""
+
+    versions: list[int] = field(default_factory=list)
+    receipts: list[UpdateReceipt] = field(default_factory=list)
+    weights: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    refusal: str = ""
+
+
+def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]]:
+    """The jobs one after another on all ranks: rank -> job -> what was found. folder: for all files."""
+    places = [folder / f"job-{number}" for number in range(len(jobs))]
+    tasks = [
+        [random_task(place, iteration, vocabulary=job.vocabulary) for iteration in job.iterations]
+        for place, job in zip(places, jobs, strict=True)
+    ]
+    work = [
+        _Work(job, given, place, (free_port(), free_port()))
+        for job, given, place in zip(jobs, tasks, places, strict=True)
+    ]
+    if ranks == 1:
+        return [_jobs(0, 1, work)]
+    workers = [RANKS.Process(target=_run, args=(rank, ranks, work, folder)) for rank in range(ranks)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(DEADLINE)
+        if worker.is_alive():
+            worker.kill()
+    failures = [path.read_text() for path in sorted(folder.glob("rank-*.failed"))]
+    assert not failures, "\n".join(failures)
+    assert [worker.exitcode for worker in workers] == [0] * ranks
+    return [pickle.loads((folder / f"rank-{rank}.pickle").read_bytes()) for rank in range(ranks)]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A job with its experience, its run folder, and ports to meet at."""
+
+    job: Job
+    tasks: list[BatchTask]
+    place: Path
+    ports: tuple[int, int]
+
+
+def _run(rank: int, ranks: int, work: Sequence[_Work], folder: Path) -> None:
+    try:
+        (folder / f"rank-{rank}.pickle").write_bytes(pickle.dumps(_jobs(rank, ranks, work)))
+    except BaseException:
+        (folder / f"rank-{rank}.failed").write_text(f"rank {rank}\n{traceback.format_exc()}")
+        raise
+
+
+def _jobs(rank: int, ranks: int, work: Sequence[_Work]) -> list[Found]:
+    from yatt_core.engines.train.process_group import close_process_group
+
+    try:
+        return [_learn(rank, ranks, one) for one in work]
+    finally:
+        close_process_group()
+
+
+def _learn(rank: int, ranks: int, work: _Work) -> Found:
+    job, found = work.job, Found()
+    engine = build_train_engine(job.spec, RankContext(work.place, work.place / "inputs", str(job.model), 0))
+    engine.connect(rank, ranks, f"tcp://127.0.0.1:{work.ports[0]}")
+    if job.restore is None:
+        engine.initialise()
+    else:
+        engine.restore(*job.restore)
+    found.versions.append(engine.version)
+    for task in work.tasks:
+        found.receipts.append(_go(engine, work, task))
+        found.versions.append(engine.version)
+        if job.save is not None and task.key.iteration == job.save_at:
+            _save(engine, rank, job.save)
+        if task.key.iteration == job.rejoin_at:
+            engine.connect(rank, ranks, f"tcp://127.0.0.1:{work.ports[1]}")
+    try:
+        engine.prepare(work.tasks[0])
+    except InfrastructureError as error:
+        found.refusal = str(error)
+    weights = engine.export_weights()
+    if rank == 0:
+        found.weights = {name: array.copy() for name, array in weights.items()}
+    return found
+
+
+def _go(engine: TrainEngine, work: _Work, task: BatchTask) -> UpdateReceipt:
+    """Learns or skips an iteration, and asks a second time."""
+    if task.key.iteration in work.job.skips:
+        receipt, again = engine.skip(task), engine.skip(task)
+    else:
+        prepared = _handed(work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
+        receipt, again = engine.learn(task, prepared), engine.learn(task, prepared)
+    assert again is receipt, "a second time the receipt comes back"
+    assert engine.applied == task.key
+    return receipt
+
+
+def _save(engine: TrainEngine, rank: int, folder: Path) -> None:
+    frozen = engine.freeze_state()
+    assert (frozen is None) == (rank > 0)
+    if frozen is not None:
+        folder.mkdir(parents=True)
+        frozen(folder)
+
+
+def _handed(path: Path, receipt: PrepareReceipt | None) -> PrepareReceipt:
+    """What rank 0 prepared, as the driver hands it to all."""
+    if receipt is not None:
+        hidden = path.with_suffix(".writing")
+        hidden.write_bytes(pickle.dumps(receipt))
+        hidden.rename(path)
+    begun = time.monotonic()
+    while not path.exists():
+        assert time.monotonic() < begun + DEADLINE, "rank 0 prepared nothing"
+        time.sleep(0.005)
+    handed: PrepareReceipt = pickle.loads(path.read_bytes())
+    return handed

@@ -1,0 +1,120 @@
+"""The engines and layouts that the contract of trainers is tested with, and what a single process comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.engines.train.plain import plain_grpo_step
+from tests.engines.train.support import batch_of, make_engine, make_model_folder, make_spec, random_task, update
+from yatt_core.receipts import UpdateReceipt
+from yatt_core.spec.run import RunSpec
+
+RATE, UNCLIPPED, CLIP = 1e-3, 1e9, 0.3
+SEVERAL_STEPS = {"mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01}
+BUDGET = 60
+"""Tokens of a micro-batch; a rank's share of a step takes several."""
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An engine on a number of ranks. engine: its part of the spec."""
+
+    ranks: int
+    engine: dict[str, Any] = field(hash=False)
+
+    @property
+    def has_model(self) -> bool:
+        return bool(self.engine["kind"] != "virtual")
+
+
+def _torch(ranks: int, *marks: pytest.MarkDecorator) -> Any:
+    engine = {"kind": "torch", "ranks": ranks, "micro_batch_tokens": BUDGET}
+    return pytest.param(Layout(ranks, engine), id=f"torch-{ranks}", marks=marks)
+
+
+def _virtual(ranks: int, *marks: pytest.MarkDecorator) -> Any:
+    engine = {"kind": "virtual", "ranks": ranks, "fixed_seconds": 0.0, "seconds_per_token": 0.0}
+    return pytest.param(Layout(ranks, engine), id=f"virtual-{ranks}", marks=marks)
+
+
+def _fsdp2(ranks: int, *marks: pytest.MarkDecorator, **options: Any) -> Any:
+    engine = {"kind": "fsdp2", "ranks": ranks, "dtype": "float32", "micro_batch_tokens": BUDGET, **options}
+    name = "-".join([f"fsdp2-{ranks}", *options])
+    return pytest.param(Layout(ranks, engine), id=name, marks=marks)
+
+
+VERIFY = pytest.mark.verify
+LAYOUTS = [
+    _torch(1),
+    _torch(2, VERIFY),
+    _virtual(1),
+    _virtual(2, VERIFY),
+    _fsdp2(2),
+    _fsdp2(1, VERIFY),
+    _fsdp2(4, VERIFY, reshard_after_forward=False),
+    _fsdp2(2, VERIFY, activation_checkpointing=True),
+    _fsdp2(2, VERIFY, cpu_offload=True),
+]
+IN_BFLOAT16 = [
+    _fsdp2(2, VERIFY, dtype="bfloat16"),
+]
+
+
+def spec_of(engine: dict[str, Any], clip: float, algorithm: dict[str, Any] | None = None) -> RunSpec:
+    optimizer = {"learning_rate": RATE, "epsilon": 1e-4, "weight_decay": 0.05, "max_grad_norm": clip}
+    rollout = {"engine": {"kind": "virtual" if engine["kind"] == "virtual" else "torch"}}
+    return make_spec(
+        exact=engine.get("dtype") != "bfloat16",
+        rollout=rollout,
+        trainer={"engine": engine, "optimizer": optimizer},
+        algorithm=algorithm or {"kind": "grpo"},
+    )
+
+
+@dataclass
+class Expected:
+    """What a single process comes to. weights, norms: of plain loops, by what they clip at. several: the torch trainer's updates
+    under `SEVERAL_STEPS`. snapshot: its own at version 2.
+    """
+
+    model: Path
+    weights: dict[float, Arrays]
+    norms: dict[float, list[float]]
+    several: list[UpdateReceipt]
+    several_weights: Arrays
+    snapshot: Path
+
+
+def expect(folder: Path) -> Expected:
+    model = make_model_folder(folder / "model")
+    weights, norms = {}, {}
+    for clip in (UNCLIPPED, CLIP):
+        weights[clip], norms[clip] = _plain_run(folder, model, clip)
+    engine = make_engine(spec_of({"kind": "torch", "ranks": 1}, CLIP, SEVERAL_STEPS), folder, model)
+    receipts = []
+    for iteration in range(1, 5):
+        receipts.append(update(engine, random_task(folder, iteration)))
+        if iteration == 2:
+            (folder / "snapshot").mkdir()
+            engine.freeze_state()(folder / "snapshot")
+    several = {name: array.copy() for name, array in engine.export_weights().items()}
+    return Expected(model, weights, norms, receipts, several, folder / "snapshot")
+
+
+def _plain_run(folder: Path, path: Path, clip: float) -> tuple[Arrays, list[float]]:
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    adamw = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.05)
+    norms = []
+    for iteration in range(1, 6):
+        task = random_task(folder / str(clip), iteration)
+        batch = batch_of(folder / str(clip), task)
+        norms.append(plain_grpo_step(model, adamw, batch, 0.8, clip))
+    return {name: parameter.detach().numpy().copy() for name, parameter in model.named_parameters()}, norms

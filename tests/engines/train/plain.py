@@ -1,0 +1,37 @@
+"""GRPO straight from the formulas over a plain model of transformers, sequence by sequence; every trainer is compared with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from yatt_core.data.batch import ExperienceBatch
+
+
+def plain_log_probs(model: Any, batch: ExperienceBatch, index: int, temperature: float) -> torch.Tensor:
+    """Log-probabilities of one response's tokens, one sequence at a time."""
+    prompt = batch.prompt_tokens[batch.prompt_offsets[index] : batch.prompt_offsets[index + 1]]
+    response = batch.response_tokens[batch.response_offsets[index] : batch.response_offsets[index + 1]]
+    tokens = torch.tensor([[*prompt.tolist(), *response.tolist()]])
+    logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1] / temperature
+    return torch.stack([torch.log_softmax(row, -1)[token] for row, token in zip(logits, response, strict=True)])
+
+
+def plain_grpo_step(
+    model: Any, optimizer: torch.optim.Optimizer, batch: ExperienceBatch, temperature: float, max_norm: float = 1.0
+) -> float:
+    """Token-mean GRPO of one step; returns the gradients' norm before clipping."""
+    rewards = batch.rewards.reshape(-1, 4)
+    advantage = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-4)
+    total = torch.zeros(())
+    for index, value in enumerate(advantage.reshape(-1).tolist()):
+        mask = torch.tensor(batch.loss_mask[batch.response_offsets[index] : batch.response_offsets[index + 1]])
+        log_probs = plain_log_probs(model, batch, index, temperature)
+        ratio = (log_probs - log_probs.detach()).exp()
+        total = total - (torch.minimum(ratio * value, ratio.clamp(0.8, 1.2) * value) * mask).sum()
+    optimizer.zero_grad()
+    (total / int(batch.loss_mask.sum())).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    return float(norm)

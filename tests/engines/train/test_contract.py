@@ -1,0 +1,154 @@
+"""What every trainer promises, whichever it is: against a plain model of transformers, and against itself.
+
+One layout of each engine in `make test`, all of them in `make verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.engines.train.groups import Found, Job, run_ranks
+from tests.engines.train.layouts import (
+    CLIP,
+    IN_BFLOAT16,
+    LAYOUTS,
+    SEVERAL_STEPS,
+    UNCLIPPED,
+    Arrays,
+    Expected,
+    Layout,
+    expect,
+    spec_of,
+)
+from tests.engines.train.support import make_engine, random_task, update
+from yatt_core.digests import weights_digest
+from yatt_core.receipts import UpdateReceipt
+
+PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, FOREIGN = range(6)
+"""Numbers of the jobs: one step an iteration without clipping and with it; several steps; the same from its own snapshot at 2;
+with an iteration that is skipped; several steps from the snapshot of the torch trainer on one rank."""
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
+    return expect(tmp_path_factory.mktemp("expected"))
+
+
+@dataclass
+class Run:
+    """Of one layout. ranks: rank -> job. saved: its own snapshot at version 2."""
+
+    layout: Layout
+    ranks: list[list[Found]]
+    saved: Path
+
+    def job(self, number: int) -> Found:
+        return self.ranks[0][number]
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def run(request: pytest.FixtureRequest, expected: Expected, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    layout, folder = request.param, tmp_path_factory.mktemp("ranks")
+    saved, five = folder / "saved", range(1, 6)
+    several = spec_of(layout.engine, CLIP, SEVERAL_STEPS)
+    jobs = [
+        Job(spec_of(layout.engine, UNCLIPPED), expected.model, five),
+        Job(spec_of(layout.engine, CLIP), expected.model, five),
+        Job(several, expected.model, range(1, 5), save=saved, save_at=2, rejoin_at=3),
+        Job(several, expected.model, (3, 4), restore=(saved, 2)),
+        Job(several, expected.model, range(1, 3), skips=(2,)),
+    ]
+    if layout.has_model:
+        jobs.append(Job(several, expected.model, (3, 4), restore=(expected.snapshot, 2)))
+    return Run(layout, run_ranks(layout.ranks, jobs, folder), saved)
+
+
+@pytest.fixture
+def model_run(run: Run) -> Run:
+    if not run.layout.has_model:
+        pytest.skip("has no model")
+    return run
+
+
+def assert_close(found: Arrays, wanted: Arrays, tolerance: float = 1e-6) -> None:
+    assert sorted(found) == sorted(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, atol=tolerance, rtol=0, err_msg=name)
+
+
+def norms_of(receipts: Sequence[UpdateReceipt]) -> list[float]:
+    return [receipt.metrics["grad_norm"] for receipt in receipts]
+
+
+@pytest.mark.parametrize("number", [PLAIN, CLIPPED], ids=["unclipped", "clipped"])
+def test_five_updates_equal_a_plain_loop(model_run: Run, expected: Expected, number: int) -> None:
+    clip, found = (UNCLIPPED, CLIP)[number], model_run.job(number)
+    assert_close(found.weights, expected.weights[clip])
+    assert norms_of(found.receipts) == pytest.approx(expected.norms[clip], rel=1e-5)
+    assert (max(expected.norms[clip]) > clip) == (number == CLIPPED), "the clipped run clips"
+
+
+def test_several_steps_with_a_reference_equal_the_torch_trainer(model_run: Run, expected: Expected) -> None:
+    """Its ranks meet anew in the middle, each keeping what it holds."""
+    found = model_run.job(SEVERAL)
+    assert_close(found.weights, expected.several_weights)
+    for mine, other in zip(found.receipts, expected.several, strict=True):
+        assert mine.metrics == pytest.approx(other.metrics, rel=1e-4, abs=1e-6)
+
+
+def test_a_version_is_the_number_of_iterations_learnt(run: Run) -> None:
+    for jobs in run.ranks:
+        assert jobs[PLAIN].versions == [0, 1, 2, 3, 4, 5]
+        assert jobs[RESTORED].versions == [2, 3, 4]
+        assert [receipt.version for receipt in jobs[RESTORED].receipts] == [3, 4]
+        assert all("version" in job.refusal for job in jobs), "what is learnt is not prepared again"
+
+
+def test_ranks_agree(run: Run) -> None:
+    for jobs in zip(*run.ranks, strict=True):
+        for found in jobs:
+            assert [r.fingerprint for r in found.receipts] == [r.fingerprint for r in jobs[0].receipts]
+    assert run.job(PLAIN).receipts[-1].fingerprint["weights_digest"] == weights_digest(run.job(PLAIN).weights)
+
+
+def test_a_skip_changes_no_weight(run: Run) -> None:
+    learnt, skipped = run.job(SKIPPED).receipts
+    assert (skipped.version, skipped.metrics, skipped.fingerprint["skipped"]) == (2, {}, 1.0)
+    assert skipped.fingerprint["weights_digest"] == learnt.fingerprint["weights_digest"]
+    assert learnt.fingerprint == run.job(SEVERAL).receipts[0].fingerprint
+
+
+def test_a_restored_trainer_goes_on_bit_for_bit(run: Run) -> None:
+    undisturbed, restored = run.job(SEVERAL), run.job(RESTORED)
+    assert [r.fingerprint for r in restored.receipts] == [r.fingerprint for r in undisturbed.receipts[2:]]
+    assert [r.metrics for r in restored.receipts] == [r.metrics for r in undisturbed.receipts[2:]]
+
+
+def test_a_snapshot_of_another_layout_goes_on(model_run: Run, expected: Expected, tmp_path: Path) -> None:
+    """Of one rank of the torch trainer here, and from here there."""
+    assert_close(model_run.job(FOREIGN).weights, expected.several_weights)
+    spec = spec_of({"kind": "torch", "ranks": 1}, CLIP, SEVERAL_STEPS)
+    engine = make_engine(spec, tmp_path, expected.model)
+    engine.restore(model_run.saved, 2)
+    for iteration in (3, 4):
+        update(engine, random_task(tmp_path, iteration))
+    assert_close(dict(engine.export_weights()), model_run.job(SEVERAL).weights)
+
+
+@pytest.mark.parametrize("layout", IN_BFLOAT16)
+def test_bfloat16_keeps_weights_in_float32(layout: Layout, expected: Expected, tmp_path: Path) -> None:
+    job = Job(spec_of(layout.engine, UNCLIPPED), expected.model, range(1, 6))
+    found = run_ranks(layout.ranks, [job], tmp_path)[0][0]
+    assert {array.dtype for array in found.weights.values()} == {np.dtype(np.float32)}
+    wanted = expected.weights[UNCLIPPED]
+    assert_close(found.weights, wanted, tolerance=5e-3)
+    moved = max(np.abs(found.weights[name] - wanted[name]).max() for name in wanted)
+    assert moved > 1e-6, "it is not float32 that was computed with"
+    low_bits = np.concatenate([array.reshape(-1).view(np.uint32) & 0xFFFF for array in found.weights.values()])
+    assert np.count_nonzero(low_bits) > 0.9 * len(low_bits), "weights were never rounded to bfloat16"
+    assert norms_of(found.receipts) == pytest.approx(expected.norms[UNCLIPPED], rel=0.1)

@@ -1,0 +1,125 @@
+"""AdamW over the rows that a rank holds of each parameter, with gradient clipping by the global norm.
+
+Consumes a sharded model; each rank steps its own rows with torch's fused kernel. Weights and moments are float32 whatever the
+model computes in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim.adamw import adamw
+
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.fsdp2.sharding import sharded_parameters
+from yatt_core.engines.train.optimizer import CLIP_EPSILON, MOMENTS
+from yatt_core.errors import NumericError
+from yatt_core.spec.trainer import AdamWSpec
+
+Shards = dict[str, torch.Tensor]
+
+
+class ShardedAdamW:
+    """AdamW (arXiv 1711.05101). Keeps `PolicyOptimizer`; the passes have added the gradients up over the ranks."""
+
+    def __init__(self, model: nn.Module, spec: AdamWSpec, world: Collective) -> None:
+        self._named, self._spec, self._world = sharded_parameters(model), spec, world
+        self.reset()
+
+    @property
+    def parameters(self) -> int:
+        """Number of the whole model's weights."""
+        return sum(parameter.numel() for parameter in self._named.values())
+
+    @property
+    def named(self) -> Mapping[str, DTensor]:
+        """The model's parameters in Hugging Face names."""
+        return self._named
+
+    def reset(self) -> None:
+        """Starts afresh: no moments, no steps. The weights stay."""
+        self.steps = 0
+        self.moments: dict[str, Shards] = {}
+
+    def zero(self) -> None:
+        """Forgets the gradients."""
+        for parameter in self._named.values():
+            parameter.grad = None
+
+    def reduce(self, collective: Collective) -> None:
+        """Nothing: the passes have done it."""
+
+    def apply(self, learning_rate: float, loss: float) -> float:
+        """Clips the gradients and takes one step. Raises as `PolicyOptimizer.apply`."""
+        gradients = self._gradients()
+        norms = torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients])
+        norm = math.sqrt(float(self._world.sum(norms.square().sum().cpu())))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NumericError(f"loss {loss}, gradient norm {norm}: not finite; the step was not applied")
+        torch._foreach_mul_(gradients, min(1.0, self._spec.max_grad_norm / (norm + CLIP_EPSILON)))
+        self._step(gradients, learning_rate)
+        self.zero()
+        return norm
+
+    @torch.no_grad()
+    def _step(self, gradients: Sequence[torch.Tensor], learning_rate: float) -> None:
+        if not self.moments:
+            self.moments = {kind: {n: torch.zeros_like(s) for n, s in self.locals().items()} for kind in MOMENTS}
+        own = self.locals()
+        steps = [torch.tensor(float(self.steps), device=shard.device) for shard in own.values()]
+        first, second = (list(self.moments[kind].values()) for kind in MOMENTS)
+        beta1, beta2 = self._spec.betas
+        adamw(
+            list(own.values()),
+            list(gradients),
+            first,
+            second,
+            [],
+            steps,
+            fused=True,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=learning_rate,
+            weight_decay=self._spec.weight_decay,
+            eps=self._spec.epsilon,
+            maximize=False,
+        )
+        self.steps += 1
+
+    def locals(self) -> Shards:
+        """This rank's rows of each parameter; torch may lay them anew when the model first computes."""
+        with torch.no_grad():
+            return {name: parameter.to_local() for name, parameter in self._named.items()}
+
+    def copy(self) -> Shards:
+        """Copies of this rank's rows."""
+        return {name: shard.clone() for name, shard in self.locals().items()}
+
+    @contextmanager
+    def exchanged(self, other: Shards) -> Iterator[None]:
+        """Lends the model other weights for a while, and puts its own back."""
+        own = self.copy()
+        self.put(other)
+        try:
+            yield
+        finally:
+            self.put(own)
+
+    def put(self, shards: Mapping[str, torch.Tensor]) -> None:
+        """Overwrites this rank's rows."""
+        for name, own in self.locals().items():
+            own.copy_(shards[name])
+
+    def _gradients(self) -> list[torch.Tensor]:
+        found = []
+        for parameter in self._named.values():
+            gradient = parameter.grad
+            assert isinstance(gradient, DTensor), "a pass goes through every parameter"
+            found.append(gradient.to_local())
+        return found

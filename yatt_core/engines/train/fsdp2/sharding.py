@@ -1,0 +1,94 @@
+"""Shares a model of transformers out over ranks: torch's fully sharded data parallel, second version (arXiv 2304.11277).
+
+Consumes a whole float32 model and the process-wide group; afterwards each parameter is a `DTensor` of which this rank holds some
+rows. A layer is gathered when it computes. Gradients are added up over the ranks, and never averaged: losses have the whole
+step's denominators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import _CHECKPOINT_PREFIX, checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.accelerated import Fsdp2Trainer
+
+
+def shard_model(model: nn.Module, engine: Fsdp2Trainer, ranks: int, device: torch.device) -> None:
+    """Shards every layer, and what stands around them as the root. Raises `ConfigurationError` for a model without layers."""
+    mesh = init_device_mesh(device.type, (ranks,))
+    policy = MixedPrecisionPolicy()
+    if engine.dtype == "bfloat16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if engine.cpu_offload else OffloadPolicy()
+    names = _layers(model)
+    if not names:
+        raise ConfigurationError(f"trainer.engine: {type(model).__name__} names no layers that fsdp2 could shard")
+    if odd := sorted(set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}):
+        raise ConfigurationError(
+            f"trainer.engine: fsdp2 shards parameters alone, {type(model).__name__} also has {odd[0]}"
+        )
+    for name in names:
+        layer: nn.Module = model.get_submodule(name)
+        if engine.activation_checkpointing:
+            parent, _, own = name.rpartition(".")
+            layer = checkpoint_wrapper(layer)
+            setattr(model.get_submodule(parent), own, layer)
+        again = engine.reshard_after_forward
+        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=again)
+    fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    for module in sharded_modules(model):
+        module.set_force_sum_reduction_for_comms(True)
+        module.set_gradient_divide_factor(1.0)
+
+
+def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
+    """The modules that are gathered as one."""
+    return (module for module in model.modules() if isinstance(module, FSDPModule))
+
+
+def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
+    """The parameters in Hugging Face names, tied ones once."""
+    found: dict[str, DTensor] = {}
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, DTensor)
+        found[name.replace(_CHECKPOINT_PREFIX, "")] = parameter
+    return found
+
+
+def whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
+    """All rows of what is shared out like a parameter, on the CPU. Every rank calls it. local: this rank's rows."""
+    shared = DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return shared.full_tensor().detach().cpu()
+
+
+def own_rows(parameter: DTensor) -> slice:
+    """Which rows of a parameter this rank holds: as `torch.chunk` shares them out."""
+    mesh, rows = parameter.device_mesh, parameter.shape[0]
+    start = min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
+    return slice(start, start + parameter.to_local().shape[0])
+
+
+def _layers(model: nn.Module) -> list[str]:
+    """Names of the submodules that transformers says must not be split over devices."""
+    kinds = set(getattr(model, "_no_split_modules", None) or ())
+    return [name for name, module in model.named_modules() if type(module).__name__ in kinds]
