@@ -7,10 +7,10 @@ packed into one; the head computes only the positions that predict a counted tok
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,11 @@ from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.train.packed_attention import Runs, attending_by_sample
 from yatt_core.errors import ConfigurationError, DataError
 
+Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
+
+EntropyUse = Literal["none", "metric", "loss"]
+"""Whether the entropies of the distributions are computed, and whether the loss depends on them."""
 
 
 class Sequences(Protocol):
@@ -68,11 +72,24 @@ class MicroBatch:
     shown: ShownPrompts | None = None
     runs: Runs = ()
 
+    def on(self, device: torch.device) -> MicroBatch:
+        """The same with its tensors on a device."""
+        if self.tokens.device == device:
+            return self
+        tokens, predicting, targets = (t.to(device) for t in (self.tokens, self.predicting, self.targets))
+        return replace(self, tokens=tokens, predicting=predicting, targets=targets)
+
+
+TokenLoss = Callable[[MicroBatch, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(micro-batch, log-probabilities [T], entropies [T] or none) -> the micro-batch's share of a step's loss, a scalar."""
+
 
 def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBatch:
-    """The samples at these indices as one micro-batch, in padded rows or in one row. Raises `DataError` for a sample without
-    a prompt.
+    """The samples at these indices as one micro-batch, in padded rows or in one row; of no samples, one that idles: a token,
+    and none that counts. Raises `DataError` for a sample without a prompt.
     """
+    if not len(indices):
+        return _idle(packed)
     prompt_lengths = np.diff(batch.prompt_offsets)[indices]
     response_lengths = np.diff(batch.response_offsets)[indices]
     if not prompt_lengths.all():
@@ -98,6 +115,12 @@ def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBat
         shown=_shown(batch, indices, prompt_lengths) if batch.media else None,
         runs=_runs(sizes) if packed else (),
     )
+
+
+def _idle(packed: bool) -> MicroBatch:
+    nothing, none = torch.zeros(0, dtype=torch.int64), np.zeros(0, dtype=np.int64)
+    token = torch.zeros((1, 1), dtype=torch.int64)
+    return MicroBatch(token, nothing, nothing, none, none, runs=((1, 1),) if packed else ())
 
 
 def _runs(sizes: Int64) -> Runs:
@@ -131,10 +154,33 @@ class PolicyForward:
         self._reader = reader
         self._temperature = temperature
         self._bfloat16 = dtype == "bfloat16"
+        self._device = next(model.parameters()).device
         head: Any = model.get_output_embeddings()  # type: ignore[operator]
         if not isinstance(head, nn.Module):
             raise ConfigurationError(f"{type(model).__name__} has no output embeddings: it is no causal language model")
         self._head = head
+
+    def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
+        """Log-probability of each counted token of each micro-batch, without gradients."""
+        with torch.no_grad():
+            return [self.log_probs(micro_batch.on(self._device)).cpu().numpy() for micro_batch in micro_batches]
+
+    def backward(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        loss: TokenLoss,
+        entropy: EntropyUse = "none",
+        temperature: float | None = None,
+    ) -> None:
+        """Adds the gradients of the losses, one micro-batch behind the other. temperature: another than that of sampling."""
+        for micro_batch in micro_batches:
+            placed = micro_batch.on(self._device)
+            if entropy == "none":
+                log_probs = self.log_probs(placed, temperature)
+                entropies = log_probs.new_zeros(0)
+            else:
+                log_probs, entropies = self.log_probs_and_entropies(placed, entropy == "loss", temperature)
+            loss(micro_batch, log_probs, entropies).backward()  # type: ignore[no-untyped-call]
 
     def log_probs(self, micro_batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
         """Log-probability of each counted token, [T]."""
@@ -142,16 +188,16 @@ class PolicyForward:
         return distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
 
     def log_probs_and_entropies(
-        self, micro_batch: MicroBatch, differentiable_entropy: bool
+        self, micro_batch: MicroBatch, differentiable_entropy: bool, temperature: float | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability of each counted token and entropy of the distribution it came from, both [T]."""
-        distribution = self._log_distribution(micro_batch, None)
+        distribution = self._log_distribution(micro_batch, temperature)
         log_probs = distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
         return log_probs, token_entropy(distribution if differentiable_entropy else distribution.detach())
 
     def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
         """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._bfloat16), self._only(micro_batch.predicting):
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16), self._only(micro_batch.predicting):
             logits: torch.Tensor = self._run(micro_batch).logits
         if logits.shape[:2] != (1, len(micro_batch.targets)):
             raise ConfigurationError(
@@ -169,6 +215,7 @@ class PolicyForward:
         if not micro_batch.runs:
             return self._model(input_ids=micro_batch.tokens, use_cache=False)
         positions = torch.cat([torch.arange(tokens).repeat(samples) for samples, tokens in micro_batch.runs])[None]
+        positions = positions.to(micro_batch.tokens.device)
         with attending_by_sample(self._model):
             return self._model(
                 input_ids=micro_batch.tokens, position_ids=positions, runs=micro_batch.runs, use_cache=False

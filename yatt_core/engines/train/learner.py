@@ -1,7 +1,7 @@
 """One optimizer step over the ranks: gradients and metric sums of a step's samples, added up in a fixed order.
 
-Consumes a batch, the columns that `prepare` added, and the step's plan. Leaves the step's gradients in the optimizer's
-buffer, the same bits on every rank, and produces the sums for the metrics.
+Consumes a batch, the columns that `prepare` added, and the step's plan. Leaves the step's gradients with the optimizer and
+produces the sums for the metrics, the same bits on every rank.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from yatt_core.algorithms.grpo import MAXIMUM_NAMES, SUM_NAMES, LossSums, TokenI
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.prepared import PreparedColumns
 from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import MicroBatch, PolicyForward, Sequences, assemble
-from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.forward import EntropyUse, MicroBatch, Sequences, assemble
+from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import StepPlan
 from yatt_core.spec.run import RunSpec
 
-Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
@@ -37,7 +36,9 @@ def counted_lengths(batch: Sequences) -> Int64:
 class GrpoLearner:
     """Computes a step's gradients; the caller applies them."""
 
-    def __init__(self, spec: RunSpec, forward: PolicyForward, optimizer: FlatAdamW, collective: Collective) -> None:
+    def __init__(
+        self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective
+    ) -> None:
         self._spec = spec
         self._forward = forward
         self._optimizer = optimizer
@@ -51,29 +52,37 @@ class GrpoLearner:
         weights[learnt] = token_weights(
             counted_lengths(batch)[learnt], self._spec.algorithm.aggregation, self._spec.rollout.max_new_tokens
         )
-        self._optimizer.gradients.zero_()
+        self._optimizer.zero()
         sums = LossSums()
-        for indices in step.parts[self._collective.rank]:
-            sums.merge(self._backward(assemble(batch, indices, step.packed), batch, columns, weights))
-        self._collective.sum(self._optimizer.gradients)
+
+        def loss(micro_batch: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+            inputs = self._inputs(micro_batch, batch, columns, weights, log_probs.device)
+            value, found = grpo_loss(self._spec.algorithm, log_probs, entropies, inputs)
+            sums.merge(found)
+            return value
+
+        micro_batches = [assemble(batch, indices, step.packed) for indices in step.parts[self._collective.rank]]
+        entropy: EntropyUse = "loss" if self._spec.algorithm.entropy_bonus > 0.0 else "metric"
+        self._forward.backward(micro_batches, loss, entropy)
+        self._optimizer.reduce(self._collective)
         return reduce_sums(self._collective, sums)
 
-    def _backward(
-        self, micro_batch: MicroBatch, batch: ExperienceBatch, columns: PreparedColumns, weights: Float64
-    ) -> LossSums:
-        log_probs, entropies = self._forward.log_probs_and_entropies(
-            micro_batch, differentiable_entropy=self._spec.algorithm.entropy_bonus > 0.0
+    def _inputs(
+        self,
+        micro_batch: MicroBatch,
+        batch: ExperienceBatch,
+        columns: PreparedColumns,
+        weights: Float64,
+        device: torch.device,
+    ) -> TokenInputs:
+        old, reference = columns.log_probs_old, columns.log_probs_ref if self._kl_in_loss else None
+        return TokenInputs(
+            advantages=_tensor(columns.advantages[micro_batch.rows], device),
+            weights=_tensor(weights[micro_batch.rows], device),
+            sampler=_tensor(batch.log_probs_sampler[micro_batch.positions], device),
+            old=None if old is None else _tensor(old[micro_batch.positions], device),
+            reference=None if reference is None else _tensor(reference[micro_batch.positions], device),
         )
-        inputs = TokenInputs(
-            advantages=_tensor(columns.advantages[micro_batch.rows]),
-            weights=_tensor(weights[micro_batch.rows]),
-            sampler=_tensor(batch.log_probs_sampler[micro_batch.positions]),
-            old=_optional(columns.log_probs_old, micro_batch),
-            reference=_optional(columns.log_probs_ref, micro_batch) if self._kl_in_loss else None,
-        )
-        loss, sums = grpo_loss(self._spec.algorithm, log_probs, entropies, inputs)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return sums
 
 
 def reduce_sums(collective: Collective, sums: LossSums) -> LossSums:
@@ -118,9 +127,5 @@ def _extremes(maxima: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _optional(column: Float32 | None, micro_batch: MicroBatch) -> torch.Tensor | None:
-    return None if column is None else _tensor(column[micro_batch.positions])
-
-
-def _tensor(values: npt.NDArray[np.floating]) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.float32, copy=False))
+def _tensor(values: npt.NDArray[np.floating], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.float32, copy=False)).to(device)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from yatt_core.engines.train.collective import Collective
 from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.spec.trainer import AdamWSpec
 
@@ -58,6 +59,23 @@ class FlatAdamW:
             weight_decay=self._spec.weight_decay,
             fused=True,
         )
+
+    @property
+    def parameters(self) -> int:
+        """Number of the model's weights."""
+        return sum(shape.numel() for shape in self._shapes.values())
+
+    def zero(self) -> None:
+        """Forgets the gradients."""
+        self.gradients.zero_()
+
+    def reduce(self, collective: Collective) -> None:
+        """Adds the gradients up over the ranks: the same bits on all."""
+        collective.sum(self.gradients)
+
+    def copy(self) -> torch.Tensor:
+        """A flat copy of the weights."""
+        return self.values.detach().clone()
 
     def named(self, flat: torch.Tensor) -> Tensors:
         """Views of a flat buffer, by the names and shapes of the parameters."""

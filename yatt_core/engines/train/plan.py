@@ -34,13 +34,17 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanShape:
-    """What shapes a plan besides the samples. budget: most tokens of a micro-batch, padding included. packed: as in a step."""
+    """What shapes a plan besides the samples. budget: most tokens of a micro-batch, padding included. packed: as in a step.
+
+    even: all ranks have as many micro-batches, since they share a model and meet in every pass.
+    """
 
     ranks: int
     budget: int
     epochs: int
     mini_batches: int
     packed: bool = False
+    even: bool = False
 
 
 def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: int) -> tuple[StepPlan, ...]:
@@ -57,15 +61,35 @@ def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: i
             order = seeded_permutation(len(prompts), "mini_batches", *seeds, epoch)
         for members in np.array_split(order, shape.mini_batches):
             ranges = [np.arange(group_offsets[prompt], group_offsets[prompt + 1]) for prompt in np.sort(members)]
-            steps.append(plan_step(lengths, np.concatenate(ranges), shape.ranks, shape.budget, shape.packed))
+            samples = np.concatenate(ranges)
+            steps.append(plan_step(lengths, samples, shape.ranks, shape.budget, shape.packed, shape.even))
     return tuple(steps)
 
 
-def plan_step(lengths: Int64, samples: Int64, ranks: int, budget: int, packed: bool = False) -> StepPlan:
+def plan_step(
+    lengths: Int64, samples: Int64, ranks: int, budget: int, packed: bool = False, even: bool = False
+) -> StepPlan:
     """Shares samples out over ranks, equal in number and as equal as can be in tokens, and cuts micro-batches."""
     shares = balance_equal(lengths[samples], ranks)
     cut = packed_batches if packed else padded_batches
-    return StepPlan(samples, tuple(cut(lengths, samples[share], budget) for share in shares), packed)
+    parts = tuple(cut(lengths, samples[share], budget) for share in shares)
+    return StepPlan(samples, evened(parts) if even else parts, packed)
+
+
+def evened(parts: Sequence[tuple[Int64, ...]]) -> tuple[tuple[Int64, ...], ...]:
+    """As many micro-batches on each rank, one at least: those of most samples are cut in two; where none can be, empty ones
+    follow.
+    """
+    wanted = max(1, *(len(part) for part in parts))
+    return tuple(_cut(part, wanted) for part in parts)
+
+
+def _cut(part: tuple[Int64, ...], wanted: int) -> tuple[Int64, ...]:
+    batches = list(part)
+    while len(batches) < wanted and any(len(batch) > 1 for batch in batches):
+        largest = max(range(len(batches)), key=lambda place: len(batches[place]))
+        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+    return (*batches, *[np.empty(0, dtype=np.int64)] * (wanted - len(batches)))
 
 
 def packed_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, ...]:

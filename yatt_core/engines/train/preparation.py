@@ -7,6 +7,7 @@ itself, and log-probabilities under the old and the reference weights, each rank
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,8 @@ from yatt_core.data.columns import offsets_of, ragged_positions
 from yatt_core.data.prepared import PreparedColumns
 from yatt_core.engines.train.batch_advantages import batch_advantages
 from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import PolicyForward, assemble
-from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.forward import assemble
+from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import StepPlan, plan_step
 from yatt_core.errors import NumericError
 from yatt_core.receipts import BatchTask
@@ -46,16 +47,19 @@ class Preparation:
 class Preparer:
     """Computes the prepared columns; every rank runs one."""
 
-    def __init__(self, spec: RunSpec, forward: PolicyForward, optimizer: FlatAdamW, collective: Collective) -> None:
+    def __init__(
+        self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective
+    ) -> None:
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
 
     def prepare(
-        self, batch: ExperienceBatch, budget: int, packed: bool, reference: torch.Tensor | None, task: BatchTask
+        self, batch: ExperienceBatch, budget: int, packed: bool, reference: Any | None, task: BatchTask, even: bool = False
     ) -> Preparation:
-        """reference: flat weights of iteration 0, with a KL term. Raises `NumericError` for values that are not finite."""
+        """reference: weights of iteration 0, as the optimizer copies them, with a KL term. even: as in a `PlanShape`. Raises `NumericError` for values that are not finite."""
         kl, several_steps = self._spec.algorithm.kl, self._spec.optimizer_steps_per_iteration > 1
         in_reward = kl is not None and kl.where == "reward"
-        share = plan_step(batch.lengths, np.arange(len(batch), dtype=np.int64), self._collective.ranks, budget, packed)
+        everything = np.arange(len(batch), dtype=np.int64)
+        share = plan_step(batch.lengths, everything, self._collective.ranks, budget, packed, even)
         old = self._log_probs(batch, share) if several_steps or in_reward else None
         ref = None
         if reference is not None:
@@ -80,10 +84,9 @@ class Preparer:
     def _log_probs(self, batch: ExperienceBatch, share: StepPlan) -> Float32:
         """Log-probabilities of this rank's counted response tokens, [T]; 0 elsewhere."""
         values = np.zeros(len(batch.response_tokens), dtype=np.float32)
-        with torch.no_grad():
-            for indices in share.parts[self._collective.rank]:
-                micro_batch = assemble(batch, indices, share.packed)
-                values[micro_batch.positions] = self._forward.log_probs(micro_batch).numpy()
+        micro_batches = [assemble(batch, indices, share.packed) for indices in share.parts[self._collective.rank]]
+        for micro_batch, log_probs in zip(micro_batches, self._forward.score(micro_batches), strict=True):
+            values[micro_batch.positions] = log_probs
         return values
 
     def _divergence(self, batch: ExperienceBatch, share: StepPlan, old: Float32, reference: Float32) -> Float64:

@@ -15,9 +15,9 @@ import torch
 
 from yatt_core.data.columns import offsets_of
 from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import Int64, PolicyForward, Sequences, assemble
+from yatt_core.engines.train.forward import Int64, MicroBatch, Sequences, assemble
 from yatt_core.engines.train.learner import counted_lengths
-from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import plan_step
 from yatt_core.spec.model import WarmupSpec
 
@@ -53,25 +53,30 @@ def demonstrations_of(
 
 @dataclass(frozen=True, slots=True)
 class SupervisedStep:
-    """budget: most tokens of a micro-batch."""
+    """budget: most tokens of a micro-batch. even: as in a `PlanShape`."""
 
-    forward: PolicyForward
-    optimizer: FlatAdamW
+    forward: TokenPasses
+    optimizer: PolicyOptimizer
     collective: Collective
     budget: int
+    even: bool = False
 
     def take(self, batch: Sequences, rows: Int64, learning_rate: float) -> float:
-        """Learns from some rows of a batch, repeated ones too; returns the mean loss. Raises as `FlatAdamW.apply`."""
+        """Learns from some rows of a batch, repeated ones too; returns the mean loss. Raises as `PolicyOptimizer.apply`."""
         lengths = np.diff(batch.prompt_offsets) + np.diff(batch.response_offsets)
-        plan = plan_step(lengths, rows, self.collective.ranks, self.budget)
+        plan = plan_step(lengths, rows, self.collective.ranks, self.budget, even=self.even)
         weight = 1.0 / float(counted_lengths(batch)[rows].sum())
-        self.optimizer.gradients.zero_()
+        self.optimizer.zero()
         total = torch.zeros((), dtype=torch.float64)
-        for indices in plan.parts[self.collective.rank]:
-            loss = -self.forward.log_probs(assemble(batch, indices), temperature=1.0).sum() * weight
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        self.collective.sum(self.optimizer.gradients)
+
+        def loss(_: MicroBatch, log_probs: torch.Tensor, _entropies: torch.Tensor) -> torch.Tensor:
+            value = -log_probs.sum() * weight
+            total.add_(value.detach().cpu())
+            return value
+
+        micro_batches = [assemble(batch, indices) for indices in plan.parts[self.collective.rank]]
+        self.forward.backward(micro_batches, loss, temperature=1.0)
+        self.optimizer.reduce(self.collective)
         mean_loss = float(self.collective.sum(total))
         self.optimizer.apply(learning_rate, mean_loss)
         return mean_loss
