@@ -36,9 +36,7 @@ def counted_lengths(batch: Sequences) -> Int64:
 class GrpoLearner:
     """Computes a step's gradients; the caller applies them."""
 
-    def __init__(
-        self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective
-    ) -> None:
+    def __init__(self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective) -> None:
         self._spec = spec
         self._forward = forward
         self._optimizer = optimizer

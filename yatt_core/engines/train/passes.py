@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import EntropyUse, Float32, MicroBatch, TokenLoss
 
+
 class TokenPasses(Protocol):
     """Runs a policy over micro-batches. Ranks that share a model make the same calls with as many micro-batches each."""
 

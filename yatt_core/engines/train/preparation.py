@@ -47,15 +47,22 @@ class Preparation:
 class Preparer:
     """Computes the prepared columns; every rank runs one."""
 
-    def __init__(
-        self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective
-    ) -> None:
+    def __init__(self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective) -> None:
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
 
     def prepare(
-        self, batch: ExperienceBatch, budget: int, packed: bool, reference: Any | None, task: BatchTask, even: bool = False
+        self,
+        batch: ExperienceBatch,
+        budget: int,
+        packed: bool,
+        reference: Any | None,
+        task: BatchTask,
+        even: bool = False,
     ) -> Preparation:
-        """reference: weights of iteration 0, as the optimizer copies them, with a KL term. even: as in a `PlanShape`. Raises `NumericError` for values that are not finite."""
+        """reference: weights of iteration 0, as the optimizer copies them, with a KL term. even: as in a `PlanShape`.
+
+        Raises `NumericError` for values that are not finite.
+        """
         kl, several_steps = self._spec.algorithm.kl, self._spec.optimizer_steps_per_iteration > 1
         in_reward = kl is not None and kl.where == "reward"
         everything = np.arange(len(batch), dtype=np.int64)

@@ -22,14 +22,17 @@ from yatt_core.data.inputs import Inputs
 from yatt_core.data.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
 from yatt_core.data.text import open_codec
 from yatt_core.digests import weights_digest
+from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.batch_advantages import moments_behind
 from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.learner import GrpoLearner, update_metrics
 from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.passes import TokenPasses
 from yatt_core.engines.train.plan import PlanShape, plan_digest, plan_steps
 from yatt_core.engines.train.preparation import Preparer, has_token_columns
 from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
@@ -212,10 +215,16 @@ class TorchTrainEngine:
     def _build(self) -> None:
         """The model with its initial weights, and what computes on it."""
         self._model = load_causal_lm(self._context.model_path, "float32")
-        self._optimizer = FlatAdamW(self._model, self._spec.trainer.optimizer)
+        fast = self._engine_spec.path == "auto" and not why_general(self._model)
+        neighbours = neighbours_of(self._model) if fast else ()
+        self._optimizer = FlatAdamW(self._model, self._spec.trainer.optimizer, neighbours)
         self._reader = open_reader(self._model, self._context.model_path, self._context.inputs_folder)
-        temperature = self._spec.rollout.temperature
-        self._forward = PolicyForward(self._model, temperature, self._engine_spec.dtype, self._reader)
+        temperature, dtype = self._spec.rollout.temperature, self._engine_spec.dtype
+        self._forward: TokenPasses = (
+            DensePasses(self._model, self._optimizer, temperature, dtype)
+            if fast
+            else PolicyForward(self._model, temperature, dtype, self._reader)
+        )
         self._learner = GrpoLearner(self._spec, self._forward, self._optimizer, self._collective)
 
     def _begin(self) -> None:
