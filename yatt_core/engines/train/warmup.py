@@ -21,9 +21,9 @@ from yatt_core.data.text import TextCodec
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.protocol import GenerateResult
 from yatt_core.engines.rollout.decoding import decode
+from yatt_core.engines.rollout.runners import open_runner
 from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import PolicyForward
-from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.supervised import Demonstrations, SupervisedStep, demonstrations_of, warmup_learning_rate
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
@@ -76,8 +76,8 @@ class WarmUp:
         self,
         spec: RunSpec,
         model: nn.Module,
-        forward: PolicyForward,
-        optimizer: FlatAdamW,
+        forward: TokenPasses,
+        optimizer: PolicyOptimizer,
         collective: Collective,
         codec: TextCodec,
         reader: ImageReader | None,
@@ -119,10 +119,11 @@ class WarmUp:
 
     def _answers(self, probe: Sequence[tuple[Prompt, Int32]], toolbox: Toolbox) -> list[Response]:
         """Greedy responses to this rank's probe tasks."""
+        runner = open_runner(self._model, self._reader)
 
         def generate(dialogue: Dialogue) -> GenerateResult:
             request = greedy_request(dialogue, self._codec.stop_tokens, version=0)
-            return decode(self._model, request, reader=self._reader)
+            return decode(runner, request)
 
         tokens, media = [tokens for _, tokens in probe], media_of([prompt for prompt, _ in probe])
         return hold(Dialogue(self._spec.rollout, self._codec, tokens, media), generate, toolbox)
