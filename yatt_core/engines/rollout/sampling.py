@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from yatt_core.engines.dense.arithmetic import by_lanes
-
 BLOCK = 64
 """Neighbouring tokens whose mass is added up first: a draw looks for the block, then within it."""
 
@@ -22,8 +20,8 @@ def sample(
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
     if top_p < 1.0:
         scaled = _nucleus(torch.log_softmax(scaled, dim=-1), top_p)
-    shifted = scaled - scaled.amax(1, keepdim=True)
-    masses = shifted.exp()
+    # Row by row: an exponential over the whole tensor would round by a number's place in it.
+    masses = torch.softmax(scaled, dim=-1)
     blocks = _block_masses(masses)
     cumulative = blocks.cumsum(dim=-1)
     total = cumulative[:, -1:]
@@ -33,8 +31,7 @@ def sample(
     block = torch.searchsorted(cumulative, targets, right=True).clamp_(max=blocks.shape[1] - 1)
     mass = blocks.gather(1, block)
     tokens = _within(masses, block, (targets - (cumulative.gather(1, block) - mass)) / mass)
-    log_probs = shifted.gather(1, tokens) - by_lanes(torch.log, total).float()
-    return tokens[:, 0], log_probs[:, 0]
+    return tokens[:, 0], torch.log_softmax(scaled, dim=-1).gather(1, tokens)[:, 0]
 
 
 def _block_masses(masses: torch.Tensor) -> torch.Tensor:
