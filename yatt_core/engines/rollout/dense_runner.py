@@ -65,14 +65,9 @@ class Store:
 
 
 class DenseRunner:
-    """Keeps `Runner`, on the module's own weights as they are at any time; its fused matrices are views where they can be.
+    """Keeps `Runner`, on the module's own weights as they are at any time; its fused matrices are views where they can be."""
 
-    prompt_tokens: of the longest prompt of all its batches. Prompts are attended to over so many slots in each of them, for a
-    product over many slots adds up by their number.
-    """
-
-    def __init__(self, model: nn.Module, prompt_tokens: int = 0) -> None:
-        self._prompt_tokens = prompt_tokens
+    def __init__(self, model: nn.Module) -> None:
         self._shape, self._config = shape_of(model), text_config(model)
         parameters = dict(model.named_parameters())
         self._weights = dense_weights(
@@ -101,7 +96,7 @@ class DenseRunner:
         shape = self._shape
         self._group = max(room.samples, MINIMUM_ROWS)
         self._lengths = np.ones(room.prompts, np.int64)
-        slots = rounded_slots(max(room.prompt_tokens, self._prompt_tokens)), rounded_slots(room.new_tokens)
+        slots = rounded_slots(room.prompt_tokens), rounded_slots(room.new_tokens)
         for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
             store.begin((shape.layers, 2, places, shape.key_value_heads, count, shape.head_size))
 
@@ -141,11 +136,12 @@ class DenseRunner:
         numbers = self._tensor(np.arange(count))
         asked = self._tensor(rows.prompts * self._group + rows.samples)
         own_mask = self._mask(rows.written + 1, slots)
-        prompt_mask = self._mask(self._lengths[:prompts], self._prompts.states.shape[4])
+        prompt_slots = rounded_slots(int(self._lengths[:prompts].max()))
+        prompt_mask = self._mask(self._lengths[:prompts], prompt_slots)
 
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
             queries, keys, values = heads.split([shape.heads, shape.key_value_heads, shape.key_value_heads], dim=1)
-            own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts]
+            own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
             own[0, numbers, :, written], own[1, numbers, :, written] = keys, values
             queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
             own_part, own_sums = ATTENTION(

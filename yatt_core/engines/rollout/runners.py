@@ -14,19 +14,15 @@ from yatt_core.engines.rollout.runner import Runner
 
 
 def open_runner(
-    model: nn.Module,
-    reader: ImageReader | None = None,
-    path: PathChoice = "auto",
-    fused: bool = False,
-    prompt_tokens: int = 0,
+    model: nn.Module, reader: ImageReader | None = None, path: PathChoice = "auto", fused: bool = False
 ) -> Runner:
     """A runner of the model's weights as they are; reader: of a vision-language model's images.
 
     fused: the model's parameters may be moved, so that its runner follows each change of them; without it a runner is good for as
-    long as the weights stay as they are. prompt_tokens: of the longest prompt, where rows are to be the same in all batches.
+    long as the weights stay as they are.
     """
     if path == "general" or why_general(model):
         return ModuleRunner(model, reader)
     if fused:
         fuse(model, shape_of(model).layers)
-    return DenseRunner(model, prompt_tokens)
+    return DenseRunner(model)

@@ -48,7 +48,7 @@ class TorchRolloutEngine:
         torch.set_num_threads(1)
         self._model = load_causal_lm(model_path, dtype).requires_grad_(False)
         reader = open_reader(self._model, model_path, inputs_folder)
-        self._runner = open_runner(self._model, reader, path, fused=True, prompt_tokens=max_prompt_tokens)
+        self._runner = open_runner(self._model, reader, path, fused=True)
         self._max_prompt_tokens = max_prompt_tokens
         self._max_new_tokens = max_new_tokens
         self._max_sequences = max_sequences
