@@ -89,6 +89,28 @@ def test_a_group_that_has_ended_gives_its_prompts_place_away(model_folder):
     assert rows_of(decode(DenseRunner(model), request, max_sequences=6)) == rows_of(decode(DenseRunner(model), request))
 
 
+@pytest.mark.parametrize("folder", ["model_folder", "odd_model_folder"])
+def test_long_prompts_and_responses_keep_their_bits_beside_others(folder, request):
+    """Alone a row is attended to over its own slots, beside others over those of the longest."""
+    runner = DenseRunner(load_causal_lm(str(request.getfixturevalue(folder)), "float32"))
+    prompts, limits = prompts_of([3, 200, 70, 300, 15, 130]), np.array([150, 10, 140, 100, 40, 63], np.int32)
+    seeds, options = np.arange(18, dtype=np.uint64).reshape(6, 3), {"max_new_tokens": 150, "stop_tokens": ()}
+    together = rows_of(decode(runner, request_of(prompts, seeds=seeds, limits=limits, **options)))
+    for member in range(6):
+        one = slice(member, member + 1)
+        alone = decode(runner, request_of(prompts[one], seeds=seeds[one], limits=limits[one], **options))
+        assert rows_of(alone) == together[3 * member : 3 * member + 3]
+
+
+@pytest.mark.parametrize("folder", ["model_folder", "odd_model_folder"])
+def test_a_response_does_not_depend_on_the_size_of_its_group(folder, request):
+    runner = DenseRunner(load_causal_lm(str(request.getfixturevalue(folder)), "float32"))
+    seeds = np.arange(66, dtype=np.uint64)[None]
+    whole = rows_of(decode(runner, request_of(prompts_of([90]), seeds=seeds)))
+    for size in (1, 2, 3, 4, 5, 9, 31, 33, 49, 65):
+        assert rows_of(decode(runner, request_of(prompts_of([90]), seeds=seeds[:, :size]))) == whole[:size]
+
+
 def test_a_prompt_without_tokens_is_named_before_anything_runs(model_folder, steps):
     with pytest.raises(DataError, match="prompt 1 of the decode batch"):
         decode(open_runner(load_causal_lm(str(model_folder), "float32")), request_of(prompts_of([3, 0])))

@@ -1,7 +1,6 @@
 """The fast runner: dense Llama and Qwen models by arithmetic of our own; a prompt's keys and values are held once a group.
 
-A row attends in two parts, over its prompt together with the other samples of its group and over its own tokens, which are
-brought together by their sums of exponentials.
+A row attends over its prompt together with the other samples of its group, and over its own tokens by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from yatt_core.engines.dense.arithmetic import by_lanes, rms_norm
+from yatt_core.engines.dense.arithmetic import rms_norm
 from yatt_core.engines.dense.layers import run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
@@ -26,9 +25,7 @@ from yatt_core.engines.protocol import GenerateRequest
 from yatt_core.engines.rollout.module_runner import check_positions, padded_prompts, text_config
 from yatt_core.engines.rollout.runner import Indices, Room, Rows
 from yatt_core.engines.rollout.sizes import MINIMUM_ROWS, padded_length, rounded_slots
-
-ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""Attention that also returns the logarithm of its sums of exponentials."""
+from yatt_core.engines.rollout.split_attention import attend_by_pieces, join
 
 
 class Store:
@@ -94,7 +91,8 @@ class DenseRunner:
     def begin(self, room: Room) -> None:
         """Lays out the prompts' slots and the rows'."""
         shape = self._shape
-        self._group = max(room.samples, MINIMUM_ROWS)
+        # Attention takes its queries in blocks of a multiple of four; what is left must have four rows, too.
+        self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
         self._lengths = np.ones(room.prompts, np.int64)
         slots = rounded_slots(room.prompt_tokens), rounded_slots(room.new_tokens)
         for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
@@ -143,19 +141,17 @@ class DenseRunner:
             queries, keys, values = heads.split([shape.heads, shape.key_value_heads, shape.key_value_heads], dim=1)
             own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
             own[0, numbers, :, written], own[1, numbers, :, written] = keys, values
+            own = own[:, :count, :, :slots]
             queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
-            own_part, own_sums = ATTENTION(
-                queries, own[0, :count, :, :slots], own[1, :count, :, :slots], attn_mask=own_mask
-            )
             everyone = queries.new_zeros((prompts * self._group, *queries.shape[1:]))
             everyone[asked[: rows.alive]] = queries[: rows.alive]
             everyone = everyone.view(prompts, self._group, *queries.shape[1:]).transpose(1, 2).flatten(2, 3)
-            part, sums = ATTENTION(everyone, shared[0], shared[1], attn_mask=prompt_mask)
-            part = part.unflatten(2, (self._group, -1)).transpose(1, 2)
-            sums = sums.unflatten(2, (self._group, -1)).transpose(1, 2)
-            part, sums = part.flatten(0, 1)[asked], sums.flatten(0, 1)[asked]
-            share = by_lanes(torch.sigmoid, own_sums - sums).to(part.dtype)
-            return torch.lerp(part, own_part, share.unsqueeze(-1)).reshape(count, -1)
+            parts = [
+                (self._by_sample(taken)[asked], self._by_sample(sums)[asked])
+                for taken, sums in attend_by_pieces(everyone, shared[0], shared[1], prompt_mask)
+            ]
+            parts += attend_by_pieces(queries, own[0], own[1], own_mask)
+            return join(parts).reshape(count, -1)
 
         return self._logits(self._run(self._tensor(rows.tokens), self._tensor(rows.positions), attend))
 
@@ -190,6 +186,10 @@ class DenseRunner:
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
         return linear(states, self._weights.head)
+
+    def _by_sample(self, grouped: torch.Tensor) -> torch.Tensor:
+        """[prompts, heads, samples * queries, ...] -> [prompts * samples, heads, queries, ...]."""
+        return grouped.unflatten(2, (self._group, -1)).transpose(1, 2).flatten(0, 1)
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
         """0 for the first slots of each row, -inf for the others: [rows, 1, 1, slots]."""
