@@ -33,7 +33,9 @@ def attend_by_pieces(
     slots = keys.shape[2]
     for start in range(0, slots, PIECE):
         piece = slice(start, min(start + PIECE, slots))
-        yield _ATTENTION(queries, keys[:, :, piece], values[:, :, piece], attn_mask=mask[..., piece])
+        taken, sums = _ATTENTION(queries, keys[:, :, piece], values[:, :, piece], attn_mask=mask[..., piece])
+        # Where all of a piece is masked, its first slot is, and torch says 0.
+        yield taken, sums + mask[..., start]
 
 
 def join(parts: Sequence[Part]) -> torch.Tensor:
