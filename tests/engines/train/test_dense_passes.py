@@ -47,7 +47,7 @@ def make_model(name: str, seed: int = 0) -> Any:
         "llama-biased": lambda: LlamaForCausalLM(
             LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, rope_parameters=LLAMA3)
         ),
-        "qwen2-tied": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
+        "qwen2-tied": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True, pad_token_id=3)),
         "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)),
     }
     model = models[name]().eval()

@@ -8,6 +8,7 @@ stream, norms' weights, log-probabilities and gradients of the step are float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,6 +40,8 @@ class DensePasses:
         gradients = optimizer.named(optimizer.gradients)
         self._of_embedding = gradients[EMBEDDING]
         self._of_head = self._of_embedding if self._shape.tied else gradients[HEAD]
+        embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+        self._padding: int | None = embedding.padding_idx
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         """Log-probability of each counted token of each micro-batch, without gradients."""
@@ -82,6 +85,9 @@ class DensePasses:
             of_states = backward_tokens(head, states.detach(), micro_batch.targets, part_loss, self._of_head)
         torch.autograd.backward(states, of_states)
         assert embedded.grad is not None
+        if self._padding is not None:
+            # Transformers learns nothing of the padding token from where it is read.
+            embedded.grad.masked_fill_((rows.tokens == self._padding)[:, None], 0.0)
         self._of_embedding.index_add_(0, rows.tokens, embedded.grad)
         collect()
 
