@@ -27,7 +27,9 @@ def test_it_is_that_of_torch(dtype, gap, length):
     queries, keys, values = states(8, 64, dtype)
     mask = masked(length, SLOTS, dtype)
     found = join(list(attend_by_pieces(queries, keys, values, mask)))
-    expected = scaled_dot_product_attention(*(part.double() for part in (queries, keys, values)), attn_mask=mask.double())
+    expected = scaled_dot_product_attention(
+        *(part.double() for part in (queries, keys, values)), attn_mask=mask.double()
+    )
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), expected, atol=gap, rtol=gap)
 

@@ -2,9 +2,10 @@
 
 Consumes a runner of a model and a `GenerateRequest`; produces a `GenerateResult`. In float32 a response's bits do not depend on
 its batch, because what a row computes is laid out by the row alone: its keys lie at its own positions; its prompt is padded to a
-length that is a function of its own length; masked slots behind it come in whole vectors; no matrix has fewer than four rows,
-below which another kernel adds in another order; and the last row is always a filler, since the end of a tensor that fills no
-whole vector goes through scalar code, whose exponential rounds otherwise.
+length that is a function of its own length; masked slots behind it come in whole vectors, and where queries share their keys
+many slots are taken piece by piece (`split_attention`); no matrix has fewer than four rows, below which another kernel adds in
+another order; and the last row is always a filler, since the end of a tensor that fills no whole vector goes through scalar code,
+whose exponential rounds otherwise.
 """
 
 from __future__ import annotations

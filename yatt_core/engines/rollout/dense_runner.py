@@ -21,6 +21,7 @@ from yatt_core.engines.dense.layers import run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import dense_weights, joined
+from yatt_core.engines.images import text_alone
 from yatt_core.engines.protocol import GenerateRequest
 from yatt_core.engines.rollout.module_runner import check_positions, padded_prompts, text_config
 from yatt_core.engines.rollout.runner import Indices, Room, Rows
@@ -102,6 +103,9 @@ class DenseRunner:
         self, request: GenerateRequest, members: Indices, places: Indices, rows: Sequence[Indices]
     ) -> torch.Tensor:
         """Runs some prompts of one padded length; keeps each one's keys at its place."""
+        for member in members if request.media else ():
+            if request.media[member]:
+                raise text_alone(f"prompt {member} of the decode batch")
         shape, count = self._shape, len(members)
         lengths = np.array([len(request.prompts[member]) for member in members], np.int64)
         padded = padded_length(int(lengths[0]))

@@ -1,4 +1,4 @@
-"""Attention over pieces of the slots, joined by their sums of exponentials: the same bits however many slots a row's neighbours need.
+"""Attention over pieces of the slots, joined by their sums of exponentials: the same bits however many slots the neighbours need.
 
 Consumes queries, keys, values and masks; produces the parts of an attention, and what they come to together. A matrix product
 over many slots adds up in blocks whose borders follow from their number, so that a row would round otherwise beside longer ones;
