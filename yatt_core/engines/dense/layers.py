@@ -44,7 +44,7 @@ def _normed_heads(layer: LayerWeights, shape: DenseShape, heads: torch.Tensor) -
     """Queries and keys normed head by head, where the architecture does so (Qwen3)."""
     if layer.query_norm is None or layer.key_norm is None:
         return heads
-    queries, keys, values = heads.split([shape.heads, shape.key_value_heads, shape.key_value_heads], dim=1)
+    queries, keys, values = torch.split(heads, shape.parts, dim=1)
     queries = rms_norm(queries, layer.query_norm, shape.epsilon, heads.dtype)
     keys = rms_norm(keys, layer.key_norm, shape.epsilon, heads.dtype)
     return torch.cat([queries, keys, values], dim=1)

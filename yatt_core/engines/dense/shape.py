@@ -31,9 +31,14 @@ class DenseShape:
         return self.heads + self.key_value_heads
 
     @property
+    def parts(self) -> list[int]:
+        """Heads of queries, keys and values, in this order."""
+        return [self.heads, self.key_value_heads, self.key_value_heads]
+
+    @property
     def all_heads(self) -> int:
-        """Heads of queries, keys and values together, in this order."""
-        return self.heads + 2 * self.key_value_heads
+        """Heads of queries, keys and values together."""
+        return sum(self.parts)
 
 
 def why_general(model: nn.Module) -> str:

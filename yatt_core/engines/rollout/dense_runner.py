@@ -115,7 +115,7 @@ class DenseRunner:
 
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
             split = heads.view(count, padded, shape.all_heads, shape.head_size).transpose(1, 2)
-            queries, keys, values = split.split([shape.heads, shape.key_value_heads, shape.key_value_heads], dim=1)
+            queries, keys, values = torch.split(split, shape.parts, dim=1)
             states[layer, 0, targets, :, :kept] = keys[:, :, :kept]
             states[layer, 1, targets, :, :kept] = values[:, :, :kept]
             grouped = shape.heads != shape.key_value_heads
@@ -142,7 +142,7 @@ class DenseRunner:
         prompt_mask = self._mask(self._lengths[:prompts], prompt_slots)
 
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
-            queries, keys, values = heads.split([shape.heads, shape.key_value_heads, shape.key_value_heads], dim=1)
+            queries, keys, values = torch.split(heads, shape.parts, dim=1)
             own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
             own[0, numbers, :, written], own[1, numbers, :, written] = keys, values
             own = own[:, :count, :, :slots]
@@ -193,7 +193,8 @@ class DenseRunner:
 
     def _by_sample(self, grouped: torch.Tensor) -> torch.Tensor:
         """[prompts, heads, samples * queries, ...] -> [prompts * samples, heads, queries, ...]."""
-        return grouped.unflatten(2, (self._group, -1)).transpose(1, 2).flatten(0, 1)
+        prompts, heads, _, *size = grouped.shape
+        return grouped.view(prompts, heads, self._group, -1, *size).transpose(1, 2).flatten(0, 1)
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
         """0 for the first slots of each row, -inf for the others: [rows, 1, 1, slots]."""

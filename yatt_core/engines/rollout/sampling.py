@@ -37,7 +37,7 @@ def sample(
 def _block_masses(masses: torch.Tensor) -> torch.Tensor:
     """Mass of each block, the last of which may be short: [rows, blocks] float64."""
     full = masses.shape[1] // BLOCK * BLOCK
-    whole = masses[:, :full].unflatten(1, (full // BLOCK, BLOCK)).sum(dim=2)
+    whole = masses[:, :full].reshape(len(masses), full // BLOCK, BLOCK).sum(dim=2)
     return torch.cat([whole, masses[:, full:].sum(dim=1, keepdim=True)], dim=1).double()
 
 

@@ -83,13 +83,13 @@ def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
 
 def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor) -> torch.Tensor:
     """Each row over its own sample. heads: [R, queries + keys + values, size]. Returns [R, queries * size]."""
-    queries, others = heads.split([shape.heads, 2 * shape.key_value_heads], dim=1)
+    queries, others = torch.split(heads, [shape.heads, 2 * shape.key_value_heads], dim=1)
     outputs = []
     for call in rows.calls:
         count, length = call.queries.shape
         asked = queries.index_select(0, call.queries.flatten()).view(count, length, *queries.shape[1:])
         seen = others.index_select(0, call.keys.flatten()).view(count, call.keys.shape[1], *others.shape[1:])
-        keys, values = seen.split(shape.key_value_heads, dim=2)
+        keys, values = torch.split(seen, shape.key_value_heads, dim=2)
         attended = scaled_dot_product_attention(
             asked.transpose(1, 2),
             keys.transpose(1, 2),
@@ -122,7 +122,8 @@ def _alike(lengths: Int64) -> Iterator[Int64]:
 
 def _padded(begins: Int64, lengths: Int64) -> Int64:
     """Rows of some sequences, [sequences, longest]; behind a shorter one's end its last row."""
-    return begins[:, None] + np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
+    within: Int64 = np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
+    return begins[:, None] + within
 
 
 def _prompt_calls(begins: Int64, lengths: Int64) -> Iterator[tuple[AttentionCall, Int64]]:
