@@ -237,6 +237,7 @@ def main() -> None:
         figures["decide_cpu_s_16384"] = None if options.workload else decide_at(FOLDER / "w11_large_512.yaml", 32)
     live = live_runs(FOLDER) if "live" in options.parts and not options.workload else {}
     figures["simulator_gap_max"] = max((one.gap for rows in live.values() for one in rows), default=None)
+    figures["foresight_gap_max"] = max((one.foresight_gap for rows in live.values() for one in rows), default=None)
     if options.log is not None:
         with options.log.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for outcome in outcomes for line in outcome.log)

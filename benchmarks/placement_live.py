@@ -2,14 +2,15 @@
 
 Consumes a described workload; makes a spec of it whose virtual engines have its constants and lengths of its kind, trains it
 through `yatt train` on a clock that runs two and a half times as fast as the wall's, and then has the simulator carry out the
-recorded work under the recorded decisions. Produces both times of each iteration. A part of `benchmarks.placement`.
+recorded work under the recorded actions. Produces both times of each iteration, and a third: what the simulator foresees where
+the conduct acts there by itself. A part of `benchmarks.placement`.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ import yaml
 
 from benchmarks.common import progress, trained
 from flows.placement_inputs import REMEMBERED
+from yatt_core.placement.actions import SERVES, parse_action
 from yatt_core.placement.campaign import collect
+from yatt_core.placement.logged import LoggedConduct
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.registry import find_policy
-from yatt_core.placement.seen import IterationTelemetry
+from yatt_core.placement.seen import IterationTelemetry, Setting
 from yatt_core.placement.workload import EngineConstants, Workload, read_workload, value_at
 from yatt_core.spec.placement import PlacementSpec
 
@@ -35,16 +38,24 @@ MODE = "dynamic"
 
 @dataclass(frozen=True, slots=True)
 class LiveIteration:
-    """Seconds of an iteration's collect, as it was and as the simulator has it, and of its training."""
+    """Seconds of an iteration's collect: as it was, as the simulator has it under the same actions, and under those that the
+    conduct takes in the simulator. training: seconds of that.
+    """
 
     measured: float
     simulated: float
+    foreseen: float
     training: float
 
     @property
     def gap(self) -> float:
-        """Relative to the iteration's time."""
+        """Of the simulator under the same actions, relative to the iteration's time."""
         return abs(self.measured - self.simulated) / (self.simulated + self.training)
+
+    @property
+    def foresight_gap(self) -> float:
+        """Of the simulator under its own conduct's actions, likewise."""
+        return abs(self.measured - self.foreseen) / (self.foreseen + self.training)
 
 
 def live_runs(folder: Path) -> dict[str, list[LiveIteration]]:
@@ -78,11 +89,19 @@ def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
         plan = policy.plan(setting, past[-REMEMBERED:], state)
         if plan.roles != telemetry.roles:
             raise ValueError(f"{path}: the plan says {plan.roles}, the run began with {telemetry.roles}")
-        simulated = collect(setting, plan.roles, plan.conduct, telemetry.waves, before)
+        simulated = collect(setting, plan.roles, recorded_conduct(record, setting), telemetry.waves, before)
+        foreseen = collect(setting, plan.roles, plan.conduct, telemetry.waves, before)
         tokens = sum(sample.prompt + sample.response for wave in telemetry.waves for sample in wave.samples)
         share = workload.training.device_seconds_per_token * tokens / workload.cluster.devices
-        yield LiveIteration(telemetry.collect_s, simulated.collect_s, training + share)
+        yield LiveIteration(telemetry.collect_s, simulated.collect_s, foreseen.collect_s, training + share)
         past, state, before = [*past, telemetry], plan.state, plan.roles
+
+
+def recorded_conduct(record: Mapping[str, Any], setting: Setting) -> LoggedConduct:
+    """The actions on record, each at the begin of its control period: real ones come some milliseconds behind that."""
+    period = setting.control_period_s
+    lines = [line for line in record["actions"] if line["do"] != SERVES]
+    return LoggedConduct((line["t"] // period * period, parse_action(line, "the record")) for line in lines)
 
 
 def scaled_down(workload: Workload, divisor: int) -> Workload:
