@@ -2,7 +2,8 @@
 
 Consumes nothing. Generates with the real rollout engine, seals what it generated as experience, and learns from it with the real
 trainer of one rank, a KL term included. Lasting tensors are walked and counted by storage; what a call needs besides is the peak
-of torch's own account of allocations. The runtime's memory (interpreter and libraries) is measured apart, before any tensor.
+of torch's own account of allocations. Both run transformers' module, by which the plan counts, since the fast path holds less.
+The runtime's memory (interpreter and libraries) is measured apart, before any tensor.
 """
 
 from __future__ import annotations
@@ -14,25 +15,21 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
-from yatt_core.data.experience import experience_schema
+from benchmarks.experience import seal_responses
 from yatt_core.data.model_folder import make_model
 from yatt_core.data.packed import pack_arrays
-from yatt_core.data.shard_log import ShardLog
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RankContext
 from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 from yatt_core.engines.train.torch_engine import TorchTrainEngine
-from yatt_core.keys import WorkKey
 from yatt_core.planning.account import COLLECT, LEARN, PREPARE, SYNC, Bytes, RoleMemory
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.cluster import CORE, DescribedCluster, read_cards
 from yatt_core.planning.demand import demand_of
 from yatt_core.planning.roles import Roles, roles_of
-from yatt_core.receipts import BatchTask, ShardRef
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.model import ModelFromConfig
 
@@ -50,12 +47,12 @@ SPEC: dict[str, Any] = {
         "prompts_per_iteration": 8, "logical_shards": 1, "held_out": 8, "max_prompt_tokens": PROMPT,
     },
     "rollout": {
-        "engine": {"kind": "torch", "instances": 1}, "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
+        "engine": {"kind": "torch", "instances": 1, "path": "general"}, "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
         "temperature": 0.8,
     },
     "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
     "algorithm": {"kind": "grpo", "kl": {"coefficient": 0.01}},
-    "trainer": {"engine": {"kind": "torch", "ranks": 1, "micro_batch_tokens": 1024}},
+    "trainer": {"engine": {"kind": "torch", "ranks": 1, "micro_batch_tokens": 1024, "path": "general"}},
 }  # fmt: skip
 
 
@@ -139,11 +136,11 @@ def decode_batch(spec: RunSpec) -> GenerateRequest:
 
 
 def _rollout(model: Path, request: GenerateRequest) -> tuple[Bytes, GenerateResult]:
-    engine = TorchRolloutEngine(str(model), "float32", PROMPT, RESPONSE, model)
+    engine = TorchRolloutEngine(str(model), "float32", PROMPT, RESPONSE, model, path="general")
     engine.update_weights({name: tensor.numpy().copy() for name, tensor in engine._tensors.items()}, 0)
     result = engine.generate(request)
     activations = peak_of(lambda: engine.generate(request))
-    cache = storages(buffer for layer in engine._cache.layers for buffer in layer._buffers)
+    cache = engine._runner.held_bytes()
     return Bytes(weights=storages(engine._tensors.values()), kv_cache=cache, activations=activations), result
 
 
@@ -154,10 +151,10 @@ def _training(
     engine = TorchTrainEngine(spec, RankContext(folder, folder / "inputs", str(model), 0))
     engine.connect(0, 1, "")
     engine.initialise()
-    prepared = engine.prepare(first := _sealed(folder, 1, request, result))
+    prepared = engine.prepare(first := seal_responses(folder, 1, request, result))
     assert prepared is not None
     engine.learn(first, prepared)
-    second = _sealed(folder, 2, request, result)
+    second = seal_responses(folder, 2, request, result)
     kept: list[Any] = []
     besides = peak_of(lambda: kept.append(engine.prepare(second)))
     activations = peak_of(lambda: engine.learn(second, kept[0]))
@@ -173,27 +170,6 @@ def _training(
     exchanged = Bytes(activations=besides - flat, copies=flat, weights=storages([reference]))
     sent = Bytes(copies=pack_arrays(engine.export_weights()).nbytes)
     return {PREPARE: own + exchanged, LEARN: own + Bytes(activations=activations), SYNC: own + sent}
-
-
-def _sealed(folder: Path, iteration: int, request: GenerateRequest, result: GenerateResult) -> BatchTask:
-    """The responses as an iteration's only shard; half of each group is right."""
-    rows = []
-    for row in range(len(result.lengths)):
-        prompt, sample = divmod(row, SAMPLES)
-        part = slice(row * RESPONSE, (row + 1) * RESPONSE)
-        rows.append(
-            {
-                "prompt_ordinal": prompt + iteration * len(request.prompts), "sample": sample, "prompt_id": f"p{prompt}",
-                "source": 0, "prompt": "", "prompt_tokens": request.prompts[prompt].tolist(), "response": "",
-                "response_tokens": result.tokens[part].tolist(), "log_probs_sampler": result.log_probs[part].tolist(),
-                "loss_mask": [True] * RESPONSE, "finish": "length", "truncated": True, "weight_version": iteration - 1,
-                "reward": float(sample % 2), "correct": sample % 2 == 1, "reward_error": None,
-                "reward/exact": float(sample % 2),
-            }
-        )  # fmt: skip
-    log = ShardLog(folder, WorkKey("memory", 0, iteration, "collect", 0, 0), 1)
-    receipt = log.seal(pa.Table.from_pylist(rows, schema=experience_schema(["exact"], rows[0])), {})
-    return BatchTask(WorkKey("memory", 0, iteration, "learn"), 1, (ShardRef(receipt.folder, receipt.manifest_sha256),))
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from yatt_core.spec import RunSpec
+from yatt_core.spec.trainer import TorchTrainer
 
 
 @cache
@@ -21,8 +22,8 @@ def code_revision() -> str:
     return digest.hexdigest()[:16]
 
 
-def environment_facts(spec: RunSpec) -> dict[str, str]:
-    """Facts whose change may change the last bits of a replayed update."""
+def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
+    """Facts whose change may change the last bits of a replayed update. model_path: of the initial model, where known."""
     facts = {
         "code": code_revision(),
         "python": platform.python_version(),
@@ -38,6 +39,10 @@ def environment_facts(spec: RunSpec) -> dict[str, str]:
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "threads": str(torch.get_num_threads()),
         }
+        if isinstance(spec.trainer.engine, TorchTrainer) and model_path:
+            from yatt_core.engines.dense.path import path_of_folder
+
+            facts["arithmetic"] = path_of_folder(model_path, spec.trainer.engine.path)
         if spec.data.has_images:
             facts["pillow"] = version("pillow")
     return facts

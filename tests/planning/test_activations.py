@@ -27,7 +27,10 @@ def micro_batch(vocabulary: int) -> MicroBatch:
     places = (torch.arange(ROWS)[:, None] * TOKENS + torch.arange(TOKENS - COUNTED, TOKENS)[None]).reshape(-1)
     tokens = torch.arange(ROWS * TOKENS).remainder(vocabulary).reshape(ROWS, TOKENS)
     rows = np.repeat(np.arange(ROWS), COUNTED)
-    return MicroBatch(tokens, places, tokens.reshape(-1)[places], np.arange(len(places)), rows)
+    starts, sizes = np.arange(ROWS) * TOKENS, np.full(ROWS, TOKENS)
+    return MicroBatch(
+        tokens, places, tokens.reshape(-1)[places], np.arange(len(places)), rows, starts, sizes - COUNTED, sizes
+    )
 
 
 @pytest.mark.parametrize(

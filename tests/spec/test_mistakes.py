@@ -36,7 +36,7 @@ CALCULATOR = {"name": "calculator", "function": "calculator"}
         ),
         (
             {"rollout__engine": {"kind": "torch", "torch": 1}},
-            "rollout.engine.torch: unknown key; known keys: dtype, instances, kind",
+            "rollout.engine.torch: unknown key; known keys: dtype, instances, kind, max_sequences, path",
         ),
         ({"trainer__optimizer": {"beta": [0, 0]}}, "trainer.optimizer.beta: unknown key; did you mean 'betas'?"),
         (

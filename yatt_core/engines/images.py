@@ -84,7 +84,7 @@ def embed_prompts(
     """
     media = prompts.media
     if reader is None:
-        raise DataError(f"{prompts.names[0]} and those beside it show images, the model takes text alone")
+        raise text_alone(prompts.names[0])
     addresses = sorted(set(itertools.chain.from_iterable(media)))
     embeddings: torch.Tensor = model.get_input_embeddings()(tokens)  # type: ignore[operator]
     features = torch.cat([_features(model, pixels) for pixels in _passes(reader, addresses)]) if addresses else None
@@ -102,6 +102,11 @@ def embed_prompts(
     flat = embeddings.flatten(0, 1)
     filled = flat.index_copy(0, places.flatten().nonzero()[:, 0], features[shown].flatten(0, 1).to(flat.dtype))
     return filled.view_as(embeddings)
+
+
+def text_alone(name: str) -> DataError:
+    """What is raised for a prompt of this name that shows images to a model without a vision tower."""
+    return DataError(f"{name} and those beside it show images, the model takes text alone")
 
 
 def _passes(reader: ImageReader, addresses: Sequence[str]) -> Iterator[torch.Tensor]:

@@ -22,7 +22,13 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
             from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 
             return TorchRolloutEngine(
-                model_path, engine.dtype, longest_context(spec), spec.rollout.max_new_tokens, inputs_folder
+                model_path,
+                engine.dtype,
+                longest_context(spec),
+                spec.rollout.max_new_tokens,
+                inputs_folder,
+                path=engine.path,
+                max_sequences=engine.max_sequences,
             )
         case VirtualRollout():
             from yatt_core.engines.virtual.rollout import VirtualRolloutEngine

@@ -21,6 +21,7 @@ from yatt_core.data.prompts import Prompt
 from yatt_core.engines.protocol import GenerateRequest, Int32
 from yatt_core.engines.rollout.decoding import decode
 from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.rollout.runners import open_runner
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.optimizer import FlatAdamW
@@ -171,7 +172,7 @@ class _Learner:
             weight_version=0,
             greedy=True,
         )
-        result = decode(self._model, request)
+        result = decode(open_runner(self._model), request)
         answers = np.split(result.tokens, np.cumsum(result.lengths)[:-1])
         said = np.array([self._parse(self._codec.decode(answer)) == 1.0 for answer in answers])
         right = np.array([is_right for _, is_right in self._pairs])

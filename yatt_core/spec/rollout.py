@@ -19,6 +19,11 @@ class TorchRollout(SpecModel):
     """Engines in the pool, one device each."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and arithmetic; exact runs need float32."""
+    path: Literal["auto", "general"] = "auto"
+    """`auto`: arithmetic of our own where the model is a dense Llama or Qwen on a CPU; `general`: transformers' module."""
+    max_sequences: PositiveInt | None = None
+    """Most responses under way at once, and no fewer than a prompt's; the others of a decode batch wait until some have ended.
+    `null`: all of a decode batch."""
 
     @property
     def continuous(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from yatt_core.engines.dense.path import PathChoice
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RolloutEngine, Tensors
 from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
@@ -77,9 +78,12 @@ def weights_of(folder: Path, version: int) -> Tensors:
     return {name: (t + 0.05 * rng.standard_normal(t.shape)).astype(np.float32) for name, t in tensors.items()}
 
 
-def torch_case(folder: Path, dtype: str = "float32") -> Case:
-    engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder)
-    return Case("torch", engine, lambda version: weights_of(folder, version))
+def torch_case(folder: Path, dtype: str = "float32", name: str = "torch") -> Case:
+    """`torch` by the fast path, `torch-general` by transformers' module, `torch-waiting` with room for few responses at once."""
+    path: PathChoice = "general" if name == "torch-general" else "auto"
+    few = 12 if name == "torch-waiting" else None
+    engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder, path=path, max_sequences=few)
+    return Case(name, engine, lambda version: weights_of(folder, version))
 
 
 def virtual_case() -> Case:
@@ -93,7 +97,7 @@ def virtual_case() -> Case:
 
 def build_case(name: str, folder: Path) -> Case:
     """The engine of a name, with the weights of version 0."""
-    case = virtual_case() if name == "virtual" else torch_case(folder)
+    case = virtual_case() if name == "virtual" else torch_case(folder, name=name)
     case.engine.update_weights(case.weights(0), 0)
     return case
 

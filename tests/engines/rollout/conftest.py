@@ -27,7 +27,7 @@ def _cases():
     return {}
 
 
-@pytest.fixture(params=["torch", "virtual"])
+@pytest.fixture(params=["torch", "torch-general", "torch-waiting", "virtual"])
 def case(request, _cases, model_folder) -> Case:
     """An engine at version 0."""
     if request.param not in _cases:

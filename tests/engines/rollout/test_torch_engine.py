@@ -20,9 +20,12 @@ from tests.engines.rollout.cases import (
     torch_case,
 )
 from tests.engines.rollout.test_sampling import chi_square
-from yatt_core.engines.rollout.cache import SlotCache
-from yatt_core.engines.rollout.decoding import decode, padded_length
+from yatt_core.engines.rollout.decoding import decode
+from yatt_core.engines.rollout.dense_runner import DenseRunner
 from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.rollout.module_runner import ModuleRunner
+from yatt_core.engines.rollout.runners import open_runner
+from yatt_core.engines.rollout.sizes import padded_length
 from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 
@@ -113,7 +116,7 @@ def test_sampled_frequencies_are_the_models(torch_engine, plain_model, temperatu
 def test_a_prompt_is_prefilled_once_and_finished_rows_leave(plain_model, forward_rows):
     stops = (1, 2, 3, 4)
     request = request_of(prompts_of([20, 20, 5]), samples=16, stop_tokens=stops, max_new_tokens=MAX_NEW)
-    result = decode(plain_model, request)
+    result = decode(ModuleRunner(plain_model), request)
     prefills, steps = [s for s in forward_rows if s[1] > 1], [s[0] for s in forward_rows if s[1] == 1]
     assert sorted(prefills) == [(1, padded_length(5)), (2, padded_length(20))]
     assert steps == [max(int((result.lengths > step).sum()) + 1, 4) for step in range(1, len(steps) + 1)]
@@ -122,19 +125,22 @@ def test_a_prompt_is_prefilled_once_and_finished_rows_leave(plain_model, forward
 
 def test_decoding_ends_with_the_last_response(plain_model, forward_rows):
     stops = tuple(range(1, VOCABULARY))
-    result = decode(plain_model, request_of(prompts_of([20]), samples=8, stop_tokens=stops, max_new_tokens=MAX_NEW))
+    result = decode(
+        ModuleRunner(plain_model), request_of(prompts_of([20]), samples=8, stop_tokens=stops, max_new_tokens=MAX_NEW)
+    )
     assert len(forward_rows) <= 1 + result.lengths.max()
     assert result.lengths.max() < 5
 
 
-def test_the_cache_is_allocated_once(plain_model):
-    cache = SlotCache(2)
+@pytest.mark.parametrize("kind", [ModuleRunner, DenseRunner])
+def test_the_cache_is_allocated_once(plain_model, kind):
+    runner = kind(plain_model)
     request = request_of(prompts_of([60, 9]), samples=8)
-    first = rows_of(decode(plain_model, request, cache))
-    places = [layer.keys.data_ptr() for layer in cache.layers]
-    decode(plain_model, request_of(prompts_of([100]), samples=4), cache)
-    again = rows_of(decode(plain_model, request, cache))
-    assert [layer.keys.data_ptr() for layer in cache.layers] == places
+    first = rows_of(decode(runner, request))
+    held = runner.held_bytes()
+    decode(runner, request_of(prompts_of([100]), samples=4, max_new_tokens=4))
+    again = rows_of(decode(runner, request))
+    assert runner.held_bytes() == held > 0
     assert first == again
 
 
@@ -144,7 +150,9 @@ def test_decoding_leaves_a_training_model_as_it_was(model_folder, torch_engine):
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.5
     request = request_of(prompts_of([5, 30]), samples=4)
-    assert rows_of(decode(model, request)) == rows_of(torch_engine.engine.generate(request))
+    assert rows_of(decode(open_runner(model), request)) == rows_of(torch_engine.engine.generate(request))
+    evaluated = load_causal_lm(str(model_folder), "float32")
+    assert rows_of(decode(ModuleRunner(model), request)) == rows_of(decode(ModuleRunner(evaluated), request))
     assert model.training and all(layer.self_attn.training for layer in model.model.layers)
     model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -169,7 +177,7 @@ def test_longer_prompts_and_answers_than_agreed_are_refused(torch_engine):
 
 def test_positions_that_the_model_lacks_are_refused(plain_model):
     with pytest.raises(ConfigurationError, match="may be 520 tokens, the model takes 512"):
-        decode(plain_model, request_of(prompts_of([500]), max_new_tokens=20))
+        decode(open_runner(plain_model), request_of(prompts_of([500]), max_new_tokens=20))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +192,7 @@ def test_attention_of_another_kind_is_refused(model_folder, changes, message):
     for key, value in changes.items():
         setattr(model.config, key, value)
     with pytest.raises(ConfigurationError, match=message):
-        decode(model, request_of(prompts_of([10])))
+        decode(open_runner(model), request_of(prompts_of([10])))
 
 
 def test_before_the_first_update_nothing_is_generated(model_folder):
@@ -313,9 +321,7 @@ def test_an_engine_that_sleeps_gives_its_cache_back(model_folder):
     engine = case.engine
     engine.update_weights(case.weights(0), 0)
 
-    def cached():
-        return sum(buffer.nbytes for layer in engine._cache.layers for buffer in layer._buffers)
-
+    cached = engine._runner.held_bytes
     assert engine.capabilities["sleep"]
     engine.generate(request_of(prompts_of([5, 40]), samples=4))
     held = cached()

@@ -1,54 +1,50 @@
-"""The decoding loop: prompts prefilled once a group, a static cache, finished rows leave, seeded noise.
+"""The decoding loop: prompts prefilled once a group, finished rows leave, waiting prompts enter, seeded noise.
 
-Consumes a module of transformers and a `GenerateRequest`; produces a `GenerateResult`. In float32 a response's bits do not
-depend on its batch, because what a row computes is laid out by the row alone: its keys lie at its own positions; its prompt
-is padded to a length that is a function of its own length; masked slots behind it come in whole vectors; no matrix has
-fewer than four rows, below which another kernel adds in another order; and the last row is always a filler, since the end
-of a tensor that fills no whole vector goes through scalar code, whose exponential rounds otherwise.
+Consumes a runner of a model and a `GenerateRequest`; produces a `GenerateResult`. In float32 a response's bits do not depend on
+its batch, because what a row computes is laid out by the row alone: its keys lie at its own positions; its prompt is padded to a
+length that is a function of its own length; masked slots behind it come in whole vectors, and where queries share their keys
+many slots are taken piece by piece (`split_attention`); no matrix has fewer than four rows, below which another kernel adds in
+another order; and the last row is always a filler, since the end of a tensor that fills no whole vector goes through scalar code,
+whose exponential rounds otherwise.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
-from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.noise import uniforms
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GeneratePiece, GenerateRequest, GenerateResult
-from yatt_core.engines.rollout.cache import SlotCache
+from yatt_core.engines.rollout.runner import Indices, Room, Rows, Runner
 from yatt_core.engines.rollout.sampling import greedy, sample
-from yatt_core.engines.rollout.sizes import MINIMUM_ROWS, PREFILL_TOKENS, padded_length, rounded_slots, rows_for
-from yatt_core.errors import ConfigurationError, DataError, NumericError
+from yatt_core.engines.rollout.sizes import PREFILL_TOKENS, padded_length, rows_for
+from yatt_core.errors import DataError, NumericError
 
-Indices = npt.NDArray[np.int64]
+ENTRY_SHARE = 8
+"""Waiting prompts enter once this part of the rows is free, since a prefill of few rows costs like one of many."""
 
 
-def decode(
-    model: nn.Module, request: GenerateRequest, cache: SlotCache | None = None, reader: ImageReader | None = None
-) -> GenerateResult:
-    """Answers every prompt of the request with the weights as they are; works on a live training module too.
+def decode(runner: Runner, request: GenerateRequest, max_sequences: int | None = None) -> GenerateResult:
+    """Answers every prompt of the request with the weights as they are.
 
-    cache: one kept from earlier batches saves its allocation. reader: of a vision-language model's images. Raises
-    `DataError` for an empty prompt, for images that do not fit their prompts or cannot be read, `NumericError` when the
-    model gives logits that are not finite, `ConfigurationError` when its attention cannot be decoded by this loop.
+    max_sequences: responses under way at once, and no fewer than a prompt's; the others wait. Raises `DataError` for an empty
+    prompt, for images that do not fit their prompts or cannot be read, `NumericError` when the model gives logits that are not
+    finite, `ConfigurationError` when its attention cannot be decoded by this loop.
     """
     started = time.perf_counter()
     responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
-    for _ in _finished_rows(model, request, cache, responses, reader):
+    for _ in _finished_rows(runner, request, responses, max_sequences):
         pass
     return _result(responses, request, time.perf_counter() - started)
 
 
 def decode_pieces(
-    model: nn.Module, request: GenerateRequest, cache: SlotCache | None = None, reader: ImageReader | None = None
+    runner: Runner, request: GenerateRequest, max_sequences: int | None = None
 ) -> Iterator[GeneratePiece | None]:
     """The same responses, each as soon as it has ended; None after a step that ended none.
 
@@ -56,7 +52,7 @@ def decode_pieces(
     """
     started = time.perf_counter()
     responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
-    for rows in _finished_rows(model, request, cache, responses, reader):
+    for rows in _finished_rows(runner, request, responses, max_sequences):
         if not len(rows):
             yield None
             continue
@@ -67,44 +63,17 @@ def decode_pieces(
 
 @torch.no_grad()
 def _finished_rows(
-    model: nn.Module,
-    request: GenerateRequest,
-    cache: SlotCache | None,
-    responses: _Responses,
-    reader: ImageReader | None,
+    runner: Runner, request: GenerateRequest, responses: _Responses, max_sequences: int | None
 ) -> Iterator[Indices]:
     """Fills the responses in; yields after each step those that ended in it."""
     if any(len(prompt) == 0 for prompt in request.prompts):
         raise DataError(f"prompt {[len(p) for p in request.prompts].index(0)} of the decode batch has no tokens")
     if request.seeds.size == 0:
         return
-    limits = request.prompt_limits.tolist()
-    longest = max(len(prompt) + limit for prompt, limit in zip(request.prompts, limits, strict=True))
-    check_decodable(model, longest)
-    if cache is None:
-        cache = SlotCache(_config(model).num_hidden_layers)
-    with _evaluating(model):
-        yield from _Decoder(model, request, cache, longest, responses, reader).run()
-
-
-def check_decodable(model: nn.Module, positions: int) -> None:
-    """Refuses a model whose attention is not plain causal attention over so many positions."""
-    config = _config(model)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    window = getattr(config, "sliding_window", None)
-    if unknown := kinds - {"full_attention", "sliding_attention"}:
-        raise ConfigurationError(f"the torch rollout engine cannot decode layers of type {', '.join(sorted(unknown))}")
-    if window is not None and (not kinds or "sliding_attention" in kinds) and positions > window:
-        raise ConfigurationError(
-            f"the torch rollout engine has no sliding window: prompt and response may be {positions} tokens, the model's"
-            f" window is {window}; lower data.max_prompt_tokens or rollout.max_new_tokens"
-        )
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is not None and positions > limit:
-        raise ConfigurationError(
-            f"prompt and response may be {positions} tokens, the model takes {limit}; lower data.max_prompt_tokens or"
-            " rollout.max_new_tokens"
-        )
+    decoder = _Decoder(runner, request, responses, max_sequences)
+    runner.check(decoder.room.longest)
+    with runner.generating():
+        yield from decoder.run()
 
 
 @dataclass(slots=True)
@@ -131,179 +100,149 @@ class _Responses:
 
 
 class _Decoder:
-    """One decode batch. Rows [0, alive) of the cache are responses under way, those behind them up to `rows` fillers."""
+    """One decode batch. Rows [0, alive) are responses under way, those behind them fillers; prompts [0, places) have rows."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        request: GenerateRequest,
-        cache: SlotCache,
-        longest: int,
-        responses: _Responses,
-        reader: ImageReader | None,
+        self, runner: Runner, request: GenerateRequest, responses: _Responses, max_sequences: int | None
     ) -> None:
-        self.model, self.request, self.cache = model, request, cache
-        self.responses, self.reader = responses, reader
-        prompts, samples = request.seeds.shape
-        self.alive = prompts * samples
-        self.rows = rows_for(self.alive)
-        # Fillers repeat row 0.
-        self.origin = np.where(np.arange(self.rows) < self.alive, np.arange(self.rows), 0)
-        self.prompt_of_row = self.origin // samples
-        self.positions = np.array([len(prompt) for prompt in request.prompts], np.int64)[self.prompt_of_row]
-        self.device = next(model.parameters()).device
-        self.dtype = next(model.parameters()).dtype
-        self.all_rows = torch.arange(self.rows, device=self.device)
-        self.limits = np.repeat(request.prompt_limits, samples)
-        self.noise = uniforms(request.seeds.reshape(-1), request.max_new_tokens)
-        self.slot_numbers = torch.arange(rounded_slots(longest), device=self.device)
-        self.visible = torch.zeros((), dtype=self.dtype, device=self.device)
-        self.hidden = torch.full((), -torch.inf, dtype=self.dtype, device=self.device)
-        cache.begin(self.rows, longest)
+        self.runner, self.request, self.responses = runner, request, responses
+        prompts, self.samples = request.seeds.shape
+        self.lengths = np.array([len(prompt) for prompt in request.prompts], np.int64)
+        self.limits, self.noise = request.prompt_limits, uniforms(request.seeds.reshape(-1), request.max_new_tokens)
+        under_way = prompts if max_sequences is None else min(prompts, max(1, max_sequences // self.samples))
+        self.room = Room(
+            rows=rows_for(under_way * self.samples),
+            prompts=under_way,
+            samples=self.samples,
+            prompt_tokens=int(self.lengths.max()),
+            new_tokens=request.max_new_tokens,
+            longest=int((self.lengths + self.limits).max()),
+        )
+        self.entered = self.alive = self.places = 0
+        # By row: the response, its newest token and how many it has, and its prompt's place.
+        self.origin, self.tokens, self.counts, self.place = (np.zeros(self.room.rows, np.int64) for _ in range(4))
+        self.rows_at = np.zeros(under_way, np.int64)
 
     def run(self) -> Iterator[Indices]:
         """Decodes; yields after each step the responses that it finished, none or more."""
-        logits = self._prefill()
-        self.is_stop = np.zeros(logits.shape[1], np.bool_)
-        self.is_stop[[token for token in self.request.stop_tokens if token < logits.shape[1]]] = True
-        for step in range(self.request.max_new_tokens):
-            tokens, ended = self._take(logits, step)
-            yield ended
-            if self.alive == 0:
-                return
-            logits = self._forward(tokens)
+        self.runner.begin(self.room)
+        while self.entered < len(self.lengths) or self.alive:
+            if count := self._entering():
+                yield self._enter(count)
+            if self.alive:
+                yield self._take(self.runner.step(self._rows()), np.arange(self.alive))
 
-    def _prefill(self) -> torch.Tensor:
-        """Runs every prompt once and lends its keys to its rows; returns the logits behind it, [rows, vocabulary]."""
-        lengths = np.array([len(prompt) for prompt in self.request.prompts], np.int64)
-        padded = np.array([padded_length(int(length)) for length in lengths], np.int64)
+    def _entering(self) -> int:
+        """How many prompts enter now."""
+        waiting, free = len(self.lengths) - self.entered, self.room.prompts - self.places
+        free = min(free, (self.room.rows - 1 - self.alive) // self.samples)
+        enough = min(waiting, -(-self.room.prompts // ENTRY_SHARE))
+        return min(waiting, free) if free >= enough else 0
+
+    def _enter(self, count: int) -> Indices:
+        """Runs the next prompts and draws the first token of their responses; returns those that have ended."""
+        members = np.arange(self.entered, self.entered + count)
+        places = self.places + np.arange(count)
+        rows = self.alive + np.arange(count * self.samples)
+        self.origin[rows] = self.entered * self.samples + np.arange(len(rows))
+        self.place[rows], self.counts[rows] = np.repeat(places, self.samples), 0
+        self.rows_at[places] = self.samples
+        logits = self._prefill(members, places, rows.reshape(count, self.samples))
+        self.entered, self.places, self.alive = self.entered + count, self.places + count, self.alive + len(rows)
+        of_row = np.resize(np.repeat(np.arange(count), self.samples), rows_for(len(rows)))
+        return self._take(logits[torch.from_numpy(of_row).to(logits.device)], rows)
+
+    def _prefill(self, members: Indices, places: Indices, rows: Indices) -> torch.Tensor:
+        """Runs prompts, those of one padded length together; returns the logits behind each, [members, vocabulary]."""
+        padded = np.array([padded_length(int(length)) for length in self.lengths[members]], np.int64)
         logits: torch.Tensor | None = None
         for length in np.unique(padded):
-            members = np.flatnonzero(padded == length)
+            alike = np.flatnonzero(padded == length)
             chunk = max(1, PREFILL_TOKENS // int(length))
-            for start in range(0, len(members), chunk):
-                part = members[start : start + chunk]
-                last = self._prefill_part(part, lengths[part], int(length))
+            for start in range(0, len(alike), chunk):
+                part = alike[start : start + chunk]
+                last = self.runner.prefill(self.request, members[part], places[part], list(rows[part]))
                 if logits is None:
-                    logits = last.new_empty((len(lengths), last.shape[1]))
-                logits[torch.from_numpy(part).to(self.device)] = last
+                    logits = last.new_empty((len(members), last.shape[1]))
+                logits[torch.from_numpy(part).to(last.device)] = last
         assert logits is not None
-        return logits[self._tensor(self.prompt_of_row)]
+        return logits
 
-    def _prefill_part(self, members: Indices, lengths: Indices, padded: int) -> torch.Tensor:
-        """Runs prompts of one padded length; returns the logits of each one's last token, [members, vocabulary]."""
-        ids = np.zeros((len(members), padded), np.int64)
-        for row, member in enumerate(members):
-            ids[row, : lengths[row]] = self.request.prompts[member]
-        place = np.full(len(self.request.prompts), -1, np.int64)
-        place[members] = np.arange(len(members))
-        rows = np.flatnonzero(place[self.prompt_of_row] >= 0)
-        self.cache.prefill(self._tensor(rows), self._tensor(place[self.prompt_of_row[rows]]))
-        ends, end_of_member = np.unique(lengths - 1, return_inverse=True)
-        # The head, too, must have its four rows.
-        ends = np.resize(ends, max(len(ends), -(-MINIMUM_ROWS // len(members))))
-        logits = self.model(
-            **self._prompt_inputs(members, lengths, self._tensor(ids)),
-            # Padding may reach beyond the positions that the model knows.
-            position_ids=torch.arange(padded, device=self.device)[None, :].clamp_(max=int(lengths.max())),
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=self._tensor(ends),
-        ).logits
-        picked: torch.Tensor = logits[self._tensor(np.arange(len(members))), self._tensor(end_of_member)]
-        return picked
+    def _rows(self) -> Rows:
+        """Those under way and the fillers, which stand at a row's first slot."""
+        count = rows_for(self.alive)
+        alive, origin = np.arange(count) < self.alive, self.origin[:count]
+        written = np.where(alive, self.counts[:count] - 1, 0)
+        return Rows(
+            tokens=np.where(alive, self.tokens[:count], 0),
+            positions=np.where(alive, self.lengths[origin // self.samples] + written, 0),
+            written=written,
+            prompts=np.where(alive, self.place[:count], 0),
+            samples=np.where(alive, origin % self.samples, 0),
+            alive=self.alive,
+        )
 
-    def _prompt_inputs(self, members: Indices, lengths: Indices, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the model gets of some prompts: their tokens, with images the embeddings of tokens and patches."""
-        media = [self.request.media[member] if self.request.media else () for member in members]
-        if self.reader is None and not any(media):
-            return {"input_ids": ids}
-        names = [f"prompt {member} of the decode batch" for member in members]
-        questions = self.request.question_lengths
-        within = lengths if questions is None else questions[members].astype(np.int64)
-        shown = ShownPrompts(self._tensor(within), media, names)
-        return {"inputs_embeds": embed_prompts(self.model, self.reader, ids, shown)}
+    def _take(self, logits: torch.Tensor, rows: Indices) -> Indices:
+        """Draws a token for each of these rows, books it, and lets finished rows leave. Returns the responses that have ended.
 
-    def _take(self, logits: torch.Tensor, step: int) -> tuple[npt.NDArray[np.int64], Indices]:
-        """Draws one token a row, books it, and lets finished rows leave.
-
-        Returns the tokens of the rows that stay, and the responses that have ended, ascending.
+        logits: [rows and fillers, vocabulary].
         """
-        request, origin = self.request, self.origin
+        origin, counts = self.origin[rows], self.counts[rows]
+        tokens, log_probs = self._draw(logits, origin, counts)
+        self.tokens[rows], self.counts[rows] = tokens, counts + 1
+        self.responses.tokens[origin, counts] = tokens
+        self.responses.log_probs[origin, counts] = log_probs
+        self.responses.lengths[origin] = counts + 1
+        stopped = np.isin(tokens, self.request.stop_tokens)
+        ended = stopped | (counts + 1 >= self.limits[origin // self.samples])
+        self.responses.finish[origin[stopped]] = FINISHED_STOP
+        if ended.any():
+            self._leave(rows[ended])
+        return np.sort(origin[ended])
+
+    def _draw(
+        self, logits: torch.Tensor, origin: Indices, counts: Indices
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Tokens and log-probabilities of the rows in front of the fillers."""
+        request = self.request
         if request.greedy:
             drawn, drawn_log_probs = greedy(logits)
         else:
-            noise = self._tensor(self.noise[origin[: self.rows], step])
-            drawn, drawn_log_probs = sample(logits, noise, request.temperature, request.top_p)
-        tokens, log_probs = drawn.cpu().numpy(), drawn_log_probs.cpu().numpy()
+            noise = np.zeros(len(logits))
+            noise[: len(origin)] = self.noise[origin, counts]
+            drawn, drawn_log_probs = sample(
+                logits, torch.from_numpy(noise).to(logits.device), request.temperature, request.top_p
+            )
+        log_probs = drawn_log_probs.cpu().numpy()
         if not np.isfinite(log_probs).all():
             raise NumericError(
                 f"the model gives logits that are not finite (weights of version {request.weight_version})"
             )
-        alive = origin[: self.alive]
-        self.responses.tokens[alive, step] = tokens[: self.alive]
-        self.responses.log_probs[alive, step] = log_probs[: self.alive]
-        self.responses.lengths[alive] = step + 1
-        stopped = self.is_stop[tokens[: self.alive]]
-        ended = stopped | (step + 1 >= self.limits[alive])
-        finished = np.sort(alive[ended])
-        if len(finished):
-            self.responses.finish[alive[stopped]] = FINISHED_STOP
-            self._leave(ended, tokens)
-        return tokens[: self.rows], finished
+        return drawn.cpu().numpy()[: len(origin)], log_probs[: len(origin)]
 
-    def _leave(self, finished: npt.NDArray[np.bool_], tokens: npt.NDArray[np.int64]) -> None:
-        """Lets the last rows under way take the places of finished ones, so that those under way stay in front."""
-        staying = len(finished) - int(finished.sum())
-        holes = np.flatnonzero(finished[:staying])
-        movers = staying + np.flatnonzero(~finished[staying:])
+    def _leave(self, finished: Indices) -> None:
+        """Lets the last rows under way take the places of finished ones, and prompts those of prompts without rows."""
+        gone = np.zeros(self.alive, np.bool_)
+        gone[finished] = True
+        np.subtract.at(self.rows_at, self.place[finished], 1)
+        staying = self.alive - len(finished)
+        holes, movers = np.flatnonzero(gone[:staying]), staying + np.flatnonzero(~gone[staying:])
         if len(holes):
-            for array in (self.origin, self.positions, tokens):
+            self.runner.move_rows(movers, holes, self._rows())
+            for array in (self.origin, self.tokens, self.counts, self.place):
                 array[holes] = array[movers]
-            slots = rounded_slots(int(self.positions[holes].max()))
-            self.cache.move(self._tensor(movers), self._tensor(holes), slots)
         self.alive = staying
-        self.rows = rows_for(staying)
+        for place in np.flatnonzero(self.rows_at[: self.places] == 0)[::-1]:
+            self._close(int(place))
 
-    def _forward(self, tokens: npt.NDArray[np.int64]) -> torch.Tensor:
-        """Runs one token a row; returns the logits behind it, [rows, vocabulary]."""
-        positions = self._tensor(self.positions[: self.rows])
-        slots = rounded_slots(int(self.positions[: self.rows].max()) + 1)
-        shown = self.slot_numbers[:slots] <= positions[:, None]
-        mask = torch.where(shown, self.visible, self.hidden)[:, None, None, :]
-        self.cache.step(self.all_rows[: self.rows], positions, slots)
-        logits: torch.Tensor = self.model(
-            input_ids=self._tensor(tokens)[:, None],
-            position_ids=positions[:, None],
-            attention_mask=mask,
-            past_key_values=self.cache,
-            use_cache=True,
-        ).logits
-        # Fillers stay where they are, inside the cache.
-        self.positions[: self.alive] += 1
-        return logits[:, -1]
-
-    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
-
-
-def _config(model: nn.Module) -> Any:
-    """The text model's config of a transformers module."""
-    config: Any = model.config
-    return config.get_text_config()
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout and no activation checkpointing meanwhile."""
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()
+    def _close(self, place: int) -> None:
+        """Lets the last prompt take the place of one without rows."""
+        last = self.places - 1
+        if place != last:
+            self.runner.move_prompt(last, place)
+            self.place[: self.alive][self.place[: self.alive] == last] = place
+            self.rows_at[place] = self.rows_at[last]
+        self.places = last
 
 
 def _result(responses: _Responses, request: GenerateRequest, seconds: float) -> GenerateResult:

@@ -1,4 +1,5 @@
-"""The rollout engine on plain torch: any dense causal model of transformers, decoded by a loop of our own.
+"""The rollout engine on plain torch: any dense causal model of transformers, decoded by a loop of our own; those of the Llama and
+Qwen families by arithmetic of our own too.
 
 Consumes decode batches and new weights, and the images that the batches name; produces responses. Its weights are undefined
 (version -1) until the first update.
@@ -15,21 +16,21 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.engines.dense.path import PathChoice
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult, Tensors
-from yatt_core.engines.rollout.cache import SlotCache
 from yatt_core.engines.rollout.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.rollout.runners import open_runner
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
-
-EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 class TorchRolloutEngine:
     """One engine on one thread. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
 
     inputs_folder: where the images lie that requests name by address. folder_version: the version that the weights in the
-    folder are; -1 where they only give the shapes, and the first update brings the weights.
+    folder are; -1 where they only give the shapes, and the first update brings the weights. path: `general` for transformers' own
+    module, whatever the model. max_sequences: responses under way at once; those of a decode batch that wait enter as others end.
     """
 
     def __init__(
@@ -40,19 +41,21 @@ class TorchRolloutEngine:
         max_new_tokens: int,
         inputs_folder: Path,
         folder_version: int = -1,
+        path: PathChoice = "auto",
+        max_sequences: int | None = None,
     ) -> None:
         # The order of additions, and so every bit, depends on the number of threads.
         torch.set_num_threads(1)
         self._model = load_causal_lm(model_path, dtype).requires_grad_(False)
-        self._reader = open_reader(self._model, model_path, inputs_folder)
+        reader = open_reader(self._model, model_path, inputs_folder)
+        self._runner = open_runner(self._model, reader, path, fused=True)
         self._max_prompt_tokens = max_prompt_tokens
         self._max_new_tokens = max_new_tokens
-        config: Any = self._model.config
-        self._cache = SlotCache(config.get_text_config().num_hidden_layers)
+        self._max_sequences = max_sequences
         self._tensors, self._aliases = _state(self._model)
         self._version = folder_version
         self._capabilities = {
-            "batch_invariant": dtype == "float32" and _rows_are_independent(config.get_text_config()),
+            "batch_invariant": dtype == "float32" and self._runner.batch_invariant,
             "sleep": True,
             "in_flight_update": False,
         }
@@ -74,12 +77,12 @@ class TorchRolloutEngine:
         `ConfigurationError` for more new tokens than the engine was made for, `NumericError` when logits are not finite.
         """
         self._check(request)
-        return decode(self._model, request, self._cache, self._reader)
+        return decode(self._runner, request, self._max_sequences)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
         """The same, each response as soon as it has ended. Raises like `generate`."""
         self._check(request)
-        return decode_pieces(self._model, request, self._cache, self._reader)
+        return decode_pieces(self._runner, request, self._max_sequences)
 
     def _check(self, request: GenerateRequest) -> None:
         """Raises as `generate` says for a request that cannot be answered."""
@@ -111,12 +114,12 @@ class TorchRolloutEngine:
         with torch.no_grad():
             for name, array in given.items():
                 self._tensors[name].copy_(_as_torch(array))
-        self._cache.clear()
+        self._runner.clear()
         self._version = version
 
     def sleep(self) -> None:
         """Gives the key/value cache back. The weights stay: they lie in the host's memory already."""
-        self._cache.release()
+        self._runner.release()
 
     def _resolve(self, tensors: Tensors) -> dict[str, npt.NDArray[Any]]:
         """The given arrays by the model's own names, all of them there and of the right shape."""
@@ -145,13 +148,6 @@ def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         tensors.setdefault(owner, tensor)
         aliases[name] = owner
     return tensors, aliases
-
-
-def _rows_are_independent(config: Any) -> bool:
-    """False where a row's arithmetic depends on its neighbours: experts with few rows, positions scaled by the longest."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    experts = any(getattr(config, key, None) for key in EXPERT_KEYS)
-    return not experts and rope.get("rope_type") not in ("dynamic", "longrope")
 
 
 def _as_torch(array: npt.NDArray[Any]) -> torch.Tensor:

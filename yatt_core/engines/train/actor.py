@@ -55,7 +55,7 @@ class TrainerActor:
         self._folder = Path(run_folder)
         self._rank = rank
         self._engine: TrainEngine | None = None
-        self._group = ""
+        self._group = self._model_path = ""
         self._settled = False
         self._snapshots = SnapshotWriter(self._folder)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", epoch)
@@ -71,7 +71,7 @@ class TrainerActor:
         with self._serving("load", epoch):
             if self._engine is None:
                 context = RankContext(self._folder, self._folder / inputs.folder, inputs.model_path, branch)
-                self._engine = build_train_engine(self._spec, context)
+                self._engine, self._model_path = build_train_engine(self._spec, context), inputs.model_path
         kind = self._spec.trainer.engine.kind
         return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, kind)
 
@@ -83,8 +83,8 @@ class TrainerActor:
             return RankStanding(version, engine.applied, self._group, self._snapshots.in_flight)
 
     def environment(self) -> dict[str, str]:
-        """What a replay depends on besides the log: library versions, instruction set, threads."""
-        return environment_facts(self._spec)
+        """What a replay depends on besides the log: library versions, instruction set, threads, arithmetic."""
+        return environment_facts(self._spec, self._model_path)
 
     def rendezvous(self) -> str:
         """A free loopback address where the ranks may meet."""

@@ -61,7 +61,8 @@ class MicroBatch:
     in `runs` of equal length. predicting: [T], the position in the
     flattened tokens whose output predicts each counted token. targets: [T], those tokens. positions: [T], where they
     stand in the batch's flat response columns. rows: [T], index in the batch of the sample that each belongs to.
-    shown: the prompts' images; none where the batch has no images.
+    starts, prompt_lengths, sizes: [B], where each sample's tokens begin in the flattened tokens, how many of them are its
+    prompt, and how many there are. shown: the prompts' images; none where the batch has no images.
     """
 
     tokens: torch.Tensor
@@ -69,8 +70,21 @@ class MicroBatch:
     targets: torch.Tensor
     positions: Int64
     rows: Int64
+    starts: Int64
+    prompt_lengths: Int64
+    sizes: Int64
     shown: ShownPrompts | None = None
     runs: Runs = ()
+
+    def part(self, counted: slice) -> MicroBatch:
+        """The same samples with only some of the counted tokens."""
+        return replace(
+            self,
+            predicting=self.predicting[counted],
+            targets=self.targets[counted],
+            positions=self.positions[counted],
+            rows=self.rows[counted],
+        )
 
     def on(self, device: torch.device) -> MicroBatch:
         """The same with its tensors on a device."""
@@ -99,8 +113,8 @@ def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBat
     rows, width = (1, int(sizes.sum())) if packed else (len(indices), int(sizes.max()))
     starts = offsets_of(sizes)[:-1] if packed else np.arange(rows, dtype=np.int64) * width
     tokens = np.zeros(rows * width, dtype=np.int64)
-    tokens[_places(starts, prompt_lengths)] = batch.prompt_tokens[ragged_positions(batch.prompt_offsets, indices)]
-    response_places = _places(starts + prompt_lengths, response_lengths)
+    tokens[places_of(starts, prompt_lengths)] = batch.prompt_tokens[ragged_positions(batch.prompt_offsets, indices)]
+    response_places = places_of(starts + prompt_lengths, response_lengths)
     positions = ragged_positions(batch.response_offsets, indices)
     inputs = np.ones(len(positions), dtype=np.bool_)
     inputs[np.cumsum(response_lengths)[response_lengths > 0] - 1] = False
@@ -112,6 +126,9 @@ def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBat
         targets=torch.from_numpy(batch.response_tokens[positions[counted]].astype(np.int64)),
         positions=positions[counted],
         rows=np.repeat(indices, response_lengths)[counted],
+        starts=starts,
+        prompt_lengths=prompt_lengths,
+        sizes=sizes,
         shown=_shown(batch, indices, prompt_lengths) if batch.media else None,
         runs=_runs(sizes) if packed else (),
     )
@@ -120,7 +137,7 @@ def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBat
 def _idle(packed: bool) -> MicroBatch:
     nothing, none = torch.zeros(0, dtype=torch.int64), np.zeros(0, dtype=np.int64)
     token = torch.zeros((1, 1), dtype=torch.int64)
-    return MicroBatch(token, nothing, nothing, none, none, runs=((1, 1),) if packed else ())
+    return MicroBatch(token, nothing, nothing, none, none, none, none, none, runs=((1, 1),) if packed else ())
 
 
 def _runs(sizes: Int64) -> Runs:
@@ -136,7 +153,7 @@ def _shown(batch: Sequences, indices: Int64, prompt_lengths: Int64) -> ShownProm
     return ShownPrompts(torch.from_numpy(prompt_lengths), media, names)
 
 
-def _places(starts: Int64, lengths: Int64) -> Int64:
+def places_of(starts: Int64, lengths: Int64) -> Int64:
     """start, start + 1, ... of each row, row after row."""
     within = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.repeat(starts, lengths) + within

@@ -7,7 +7,7 @@ One buffer makes one all-reduce and one fused update, and the same bits on every
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -28,16 +28,19 @@ Tensors = dict[str, torch.Tensor]
 class FlatAdamW:
     """AdamW (arXiv 1711.05101) with gradient clipping by global norm, over one flat float32 buffer."""
 
-    def __init__(self, model: nn.Module, spec: AdamWSpec) -> None:
+    def __init__(self, model: nn.Module, spec: AdamWSpec, neighbours: Sequence[Sequence[str]] = ()) -> None:
+        """neighbours: names of parameters that lie behind one another without a gap, to be used as one tensor."""
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         wrong = [name for name, parameter in parameters.items() if parameter.dtype != torch.float32]
         if wrong:
             raise ConfigurationError(f"parameter {wrong[0]} is {parameters[wrong[0]].dtype}; the trainer's are float32")
         self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self._offsets, end = {}, 0
-        for name, shape in self._shapes.items():
-            self._offsets[name] = end
-            end += -(-shape.numel() // ALIGNMENT) * ALIGNMENT
+        for names in _in_order(parameters, neighbours):
+            for name in names:
+                self._offsets[name] = end
+                end += self._shapes[name].numel()
+            end = -(-end // ALIGNMENT) * ALIGNMENT
         self.values = nn.Parameter(torch.zeros(end), requires_grad=True)
         self.gradients = torch.zeros(end)
         self._spec = spec
@@ -84,6 +87,12 @@ class FlatAdamW:
             name: flat[offset : offset + self._shapes[name].numel()].view(self._shapes[name])
             for name, offset in self._offsets.items()
         }
+
+    def together(self, flat: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
+        """View of a flat buffer: neighbours as one tensor, rows behind rows."""
+        shapes = [self._shapes[name] for name in names]
+        shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        return flat[self._offsets[names[0]] :][: math.prod(shape)].view(shape)
 
     def apply(self, learning_rate: float, loss: float) -> float:
         """Clips the gradients and takes one step. Returns the global norm before clipping.
@@ -132,3 +141,10 @@ class FlatAdamW:
         finally:
             with torch.no_grad():
                 self.values.copy_(own)
+
+
+def _in_order(names: Iterable[str], neighbours: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """The names in their order, but neighbours together where the first of them stands."""
+    runs = {run[0]: run for run in neighbours}
+    led = {name for run in neighbours for name in run[1:]}
+    return (runs.get(name, (name,)) for name in names if name not in led)

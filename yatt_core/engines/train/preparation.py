@@ -61,7 +61,8 @@ class Preparer:
     ) -> Preparation:
         """reference: weights of iteration 0, as the optimizer copies them, with a KL term. even: as in a `PlanShape`.
 
-        Raises `NumericError` for values that are not finite."""
+        Raises `NumericError` for values that are not finite.
+        """
         kl, several_steps = self._spec.algorithm.kl, self._spec.optimizer_steps_per_iteration > 1
         in_reward = kl is not None and kl.where == "reward"
         everything = np.arange(len(batch), dtype=np.int64)

@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from yatt_core.digests import weights_digest
+from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import RankContext, Tensors
 from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.optimizer import FlatAdamW
@@ -36,7 +38,7 @@ class TorchTrainEngine(PolicyTrainEngine):
         super().__init__(
             spec, context, Layout(engine.ranks, engine.ranks, engine.micro_batch_tokens, packed=engine.packed)
         )
-        self._dtype = engine.dtype
+        self._dtype, self._path = engine.dtype, engine.path
 
     def export_weights(self) -> Tensors:
         """Views of the state dict, tied tensors once; read-only, and of this version until the next update."""
@@ -47,9 +49,16 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def _build(self) -> None:
         self._model = load_causal_lm(self._context.model_path, "float32")
-        self._optimizer = FlatAdamW(self._model, self._spec.trainer.optimizer)
+        fast = self._path == "auto" and not why_general(self._model)
+        self._optimizer = FlatAdamW(
+            self._model, self._spec.trainer.optimizer, neighbours_of(self._model) if fast else ()
+        )
         self._reader = open_reader(self._model, self._context.model_path, self._context.inputs_folder)
-        self._forward = PolicyForward(self._model, self._spec.rollout.temperature, self._dtype, self._reader)
+        temperature = self._spec.rollout.temperature
+        if fast:
+            self._forward = DensePasses(self._model, self._optimizer, temperature, self._dtype)
+        else:
+            self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader)
 
     def _probe_model(self) -> nn.Module:
         return self._loaded()

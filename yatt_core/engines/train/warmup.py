@@ -21,6 +21,7 @@ from yatt_core.data.text import TextCodec
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.protocol import GenerateResult
 from yatt_core.engines.rollout.decoding import decode
+from yatt_core.engines.rollout.runners import open_runner
 from yatt_core.engines.train.supervised import Demonstrations, SupervisedStep, demonstrations_of, warmup_learning_rate
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
@@ -116,10 +117,11 @@ class WarmUp:
         model = self._probe_model()
         if not probe:
             return []
+        runner = open_runner(model, self._reader)
 
         def generate(dialogue: Dialogue) -> GenerateResult:
             request = greedy_request(dialogue, self._codec.stop_tokens, version=0)
-            return decode(model, request, reader=self._reader)
+            return decode(runner, request)
 
         tokens, media = [tokens for _, tokens in probe], media_of([prompt for prompt, _ in probe])
         return hold(Dialogue(self._spec.rollout, self._codec, tokens, media), generate, toolbox)

@@ -1,0 +1,39 @@
+"""The real engines, each on the same work: tokens a second of generation, beside what transformers does by itself.
+
+Consumes nothing. Each part takes a folder with a small model and gives its figures and baselines; parts of engines that are not
+installed are left out.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Report, argument_parser, load_average, print_report
+from benchmarks.generation import SEED, measure_torch, write_model
+
+PARTS = (measure_torch,)
+
+
+def measure() -> Report:
+    """All parts, one after the other."""
+    load, figures, baselines = [load_average()], dict[str, float | None](), dict[str, Any]()
+    with tempfile.TemporaryDirectory(prefix="yatt") as name:
+        folder = Path(name)
+        write_model(folder)
+        for part in PARTS:
+            found, beside = part(folder)
+            figures |= found
+            baselines |= beside
+    return Report("engines", figures, [SEED], [*load, load_average()], baselines)
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    arguments = argument_parser(__doc__).parse_args()
+    print_report(measure(), arguments.json)
+
+
+if __name__ == "__main__":
+    main()

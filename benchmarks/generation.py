@@ -1,0 +1,138 @@
+"""Tokens a second of mixed lengths and of bfloat16: the torch engine beside transformers' `generate`, one thread.
+
+Consumes nothing. Mixed: 128 requests of forced, log-normal lengths (8 to 256 tokens), which the engine takes at once and
+`generate` in static batches of several sizes in the order of arrival; only wanted tokens count. bfloat16: 64 responses of one
+length. Part of `benchmarks.engines`, whose other engines take the same work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.common import progress
+from yatt_core.data.model_folder import make_model
+from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.spec.model import ModelFromConfig
+
+SEED = 0
+VOCABULARY, PROMPT = 4096, 32
+REQUESTS, SHORTEST, LONGEST, MEDIAN, SIGMA = 128, 8, 256, 48, 0.8
+STATIC_BATCHES = (8, 16, 32, 64, 128)
+EQUAL_PROMPTS, EQUAL_SAMPLES, EQUAL_TOKENS = 8, 8, 64
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be generated. prompts: [N, tokens]. lengths: [N], forced tokens of each prompt's responses."""
+
+    prompts: npt.NDArray[np.int32]
+    samples: int
+    lengths: npt.NDArray[np.int32]
+
+    @property
+    def tokens(self) -> int:
+        """Wanted tokens."""
+        return int(self.lengths.sum()) * self.samples
+
+    @property
+    def request(self) -> GenerateRequest:
+        """The same as a decode batch for weights of version 0."""
+        seeds = np.random.default_rng(SEED + 1).integers(0, 2**63, (len(self.prompts), self.samples))
+        return GenerateRequest(
+            list(self.prompts), seeds.astype(np.uint64), int(self.lengths.max()), (), 0, limits=self.lengths
+        )
+
+
+def mixed_work() -> Work:
+    """Log-normal lengths, one response to each prompt."""
+    noise = np.random.default_rng(SEED)
+    prompts = noise.integers(2, VOCABULARY, (REQUESTS, PROMPT)).astype(np.int32)
+    lengths = np.exp(noise.normal(np.log(MEDIAN), SIGMA, REQUESTS)).round().clip(SHORTEST, LONGEST)
+    return Work(prompts, 1, lengths.astype(np.int32))
+
+
+def equal_work() -> Work:
+    """Groups of responses of one length."""
+    prompts = np.random.default_rng(SEED).integers(2, VOCABULARY, (EQUAL_PROMPTS, PROMPT)).astype(np.int32)
+    return Work(prompts, EQUAL_SAMPLES, np.full(EQUAL_PROMPTS, EQUAL_TOKENS, np.int32))
+
+
+def write_model(folder: Path) -> None:
+    """A model of 4 million parameters."""
+    spec = ModelFromConfig(
+        hidden_size=256, layers=4, heads=4, key_value_heads=2, intermediate_size=704, max_positions=512
+    )
+    make_model(spec, VOCABULARY, SEED, folder)
+
+
+def measure_torch(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """Figures, and the baselines beside them. folder: where `write_model` wrote."""
+    torch.set_num_threads(1)
+    mixed, equal = mixed_work(), equal_work()
+    exact, narrow = (_engine(folder, dtype) for dtype in ("float32", "bfloat16"))
+    modules: Any = {dtype: load_causal_lm(str(folder), dtype) for dtype in ("float32", "bfloat16")}
+    runs: dict[str, Callable[[], Any]] = {"torch_mixed": lambda: exact.generate(mixed.request)}
+    for size in STATIC_BATCHES:
+        runs[f"static_{size}"] = _static(modules["float32"], mixed, size)
+    runs["torch_bf16"] = lambda: narrow.generate(equal.request)
+    runs["hf_bf16"] = _static(modules["bfloat16"], equal, len(equal.prompts))
+    seconds = _best(runs)
+    rates = {name: (equal if name.endswith("bf16") else mixed).tokens / least for name, least in seconds.items()}
+    static = {name: rate for name, rate in rates.items() if name.startswith("static")}
+    figures: dict[str, float | None] = {
+        "torch_mixed_ratio_vs_static": rates["torch_mixed"] / max(static.values()),
+        "torch_tokens_per_s_mixed": rates["torch_mixed"],
+        "torch_tokens_per_s_bf16": rates["torch_bf16"],
+        "hf_tokens_per_s_bf16": rates["hf_bf16"],
+    }
+    return figures, {f"hf_tokens_per_s_mixed_{name}": rate for name, rate in static.items()}
+
+
+def _engine(folder: Path, dtype: str) -> TorchRolloutEngine:
+    return TorchRolloutEngine(str(folder), dtype, PROMPT, LONGEST, folder, folder_version=0)
+
+
+def _best(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Seconds of each, the least of interleaved rounds."""
+    least = dict.fromkeys(runs, float("inf"))
+    for number in range(ROUNDS):
+        progress(f"generation, round {number + 1} of {ROUNDS}")
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            least[name] = min(least[name], time.perf_counter() - started)
+    return least
+
+
+def _static(model: Any, work: Work, size: int) -> Callable[[], None]:
+    """`generate` over batches of so many prompts, each as long as its longest response."""
+
+    def run() -> None:
+        for start in range(0, len(work.prompts), size):
+            ids = torch.from_numpy(work.prompts[start : start + size].astype(np.int64))
+            length = int(work.lengths[start : start + size].max())
+            with torch.no_grad():
+                model.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    do_sample=True,
+                    top_k=0,
+                    num_return_sequences=work.samples,
+                    max_new_tokens=length,
+                    min_new_tokens=length,
+                    pad_token_id=0,
+                    eos_token_id=None,
+                )
+
+    return run

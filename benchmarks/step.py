@@ -1,0 +1,208 @@
+"""How close is a GRPO step to what its matrix products alone would take? One thread, without orchestration.
+
+Consumes nothing. A model of 5 million parameters answers 8 prompts of 32 tokens 8 times with 64 tokens each and learns from that,
+through the product's own rollout engine and trainer: generation, preparation, the update and the way of the weights back; what
+seals the experience between them is not counted. CPU seconds, the least of the rounds, over the time of 154 GFLOP at the rate of
+large matrix products of that dtype in the same run. Then the same step by transformers' module, and the fast path's gradients
+against transformers' autograd.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.experience import seal_responses
+from yatt_core.data.model_folder import make_model
+from yatt_core.engines.protocol import GenerateRequest, RankContext
+from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.spec.model import ModelFromConfig
+
+SEED = 0
+VOCABULARY = 8192
+PROMPTS, SAMPLES, PROMPT, RESPONSE = 8, 8, 32, 64
+FLOOR_GFLOP = 154.0
+"""Of the step's matrix products: a forward pass to decode, a forward and a backward pass to learn, prompts once a group."""
+GEMM_SIZE = 2048
+ROUNDS, GENERAL_ROUNDS = 10, 3
+PARTS = ("generate", "learn", "sync")
+
+
+def spec_of(dtype: str, path: str) -> RunSpec:
+    """The run whose step it is; two groups make a micro-batch."""
+    tree: dict[str, Any] = {
+        "name": "step", "seed": SEED, "iterations": 1000, "exact": dtype == "float32",
+        "model": {
+            "kind": "from_config", "hidden_size": 256, "layers": 4, "heads": 4, "key_value_heads": 2,
+            "intermediate_size": 704, "max_positions": 256,
+        },
+        "data": {
+            "sources": [{"kind": "reasoning_gym", "task": "spell_backward"}], "prompts_per_iteration": PROMPTS,
+            "logical_shards": 1, "max_prompt_tokens": PROMPT,
+        },
+        "rollout": {
+            "engine": {"kind": "torch", "instances": 1, "dtype": dtype, "path": path},
+            "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
+        },
+        "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
+        "algorithm": {"kind": "grpo"},
+        "trainer": {
+            "engine": {
+                "kind": "torch", "ranks": 1, "dtype": dtype, "path": path,
+                "micro_batch_tokens": 2 * SAMPLES * (PROMPT + RESPONSE),
+            },
+            "optimizer": {"learning_rate": 1e-4, "max_grad_norm": 1e9},
+        },
+    }  # fmt: skip
+    return parse_spec(tree, "benchmarks.step")
+
+
+@dataclass
+class Stepper:
+    """A rollout engine and a trainer that take one step after another. seconds: CPU time of each step's parts."""
+
+    folder: Path
+    spec: RunSpec
+    seconds: list[dict[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        model = self.folder / "model"
+        model.mkdir()
+        assert isinstance(self.spec.model, ModelFromConfig)
+        make_model(self.spec.model, VOCABULARY, SEED, model)
+        rollout: Any = self.spec.rollout.engine
+        self.rollout = TorchRolloutEngine(str(model), rollout.dtype, PROMPT, RESPONSE, model, path=rollout.path)
+        self.trainer = TorchTrainEngine(self.spec, RankContext(self.folder, self.folder / "inputs", str(model), 0))
+        self.trainer.connect(0, 1, "")
+        self.trainer.initialise()
+        self.rollout.update_weights(self.trainer.export_weights(), 0)
+
+    def take(self) -> None:
+        """One step, by new prompts and seeds."""
+        iteration = self.trainer.version + 1
+        request, parts = request_of(iteration), dict[str, float]()
+        result = _timed(parts, "generate", lambda: self.rollout.generate(request))
+        task = seal_responses(self.folder, iteration, request, result)
+
+        def learn() -> None:
+            prepared = self.trainer.prepare(task)
+            assert prepared is not None
+            self.trainer.learn(task, prepared)
+
+        _timed(parts, "learn", learn)
+        _timed(parts, "sync", lambda: self.rollout.update_weights(self.trainer.export_weights(), iteration))
+        self.seconds.append(parts)
+
+    def gradients(self) -> torch.Tensor:
+        """Of the last step, parameter behind parameter in the order of their names."""
+        named = self.trainer._optimizer.named(self.trainer._optimizer.gradients)
+        return torch.cat([named[name].flatten() for name in sorted(named)])
+
+    @property
+    def least(self) -> dict[str, float]:
+        """The parts of the step that took least."""
+        return min(self.seconds, key=lambda parts: sum(parts.values()))
+
+
+def request_of(iteration: int) -> GenerateRequest:
+    """Random prompts; no response ends early."""
+    noise = np.random.default_rng([SEED, iteration])
+    return GenerateRequest(
+        prompts=list(noise.integers(0, VOCABULARY, (PROMPTS, PROMPT)).astype(np.int32)),
+        seeds=noise.integers(0, 2**63, (PROMPTS, SAMPLES)).astype(np.uint64),
+        max_new_tokens=RESPONSE,
+        stop_tokens=(),
+        weight_version=iteration - 1,
+    )
+
+
+def _timed(parts: dict[str, float], name: str, call: Callable[[], Any]) -> Any:
+    started = time.process_time()
+    result = call()
+    parts[name] = time.process_time() - started
+    return result
+
+
+class MatrixRate:
+    """GFLOP of large matrix products in a CPU second, the best seen."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        noise = torch.Generator().manual_seed(SEED)
+        self._one, self._other = (torch.randn(GEMM_SIZE, GEMM_SIZE, generator=noise).to(dtype) for _ in range(2))
+        self.best = 0.0
+
+    def measure(self) -> None:
+        """One more product."""
+        started = time.process_time()
+        torch.mm(self._one, self._other)
+        self.best = max(self.best, 2.0 * GEMM_SIZE**3 / 1e9 / (time.process_time() - started))
+
+
+def gradient_gap(fast: Stepper, general: Stepper) -> float:
+    """Distance of the first step's gradients, of the same samples and weights, over their norm."""
+    request = request_of(1)
+    result = fast.rollout.generate(request)
+    for stepper in (fast, general):
+        task = seal_responses(stepper.folder, 1, request, result)
+        prepared = stepper.trainer.prepare(task)
+        assert prepared is not None
+        stepper.trainer.learn(task, prepared)
+    ours, theirs = fast.gradients().double(), general.gradients().double()
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+def measure() -> Report:
+    """Takes all steps, those of both dtypes and the matrix products in turn."""
+    load = [load_average()]
+    torch.set_num_threads(1)
+    rates = {"fp32": MatrixRate(torch.float32), "bf16": MatrixRate(torch.bfloat16)}
+    with tempfile.TemporaryDirectory(prefix="yatt") as name:
+        steppers = {
+            key: Stepper(Path(name) / key, spec_of(dtype, path))
+            for key, dtype, path in (
+                ("fp32", "float32", "auto"), ("bf16", "bfloat16", "auto"), ("general", "float32", "general"),
+            )
+        }  # fmt: skip
+        progress("gradients against transformers' autograd")
+        gap = gradient_gap(
+            *(Stepper(Path(name) / f"gap-{path}", spec_of("float32", path)) for path in ("auto", "general"))
+        )
+        for number in range(ROUNDS):
+            progress(f"round {number + 1} of {ROUNDS}")
+            for key, rate in rates.items():
+                rate.measure()
+                steppers[key].take()
+            if number < GENERAL_ROUNDS:
+                steppers["general"].take()
+    least = {key: stepper.least for key, stepper in steppers.items()}
+    totals = {key: sum(parts.values()) for key, parts in least.items()}
+    figures: dict[str, float | None] = {
+        f"floor_ratio_{key}": totals[key] * rate.best / FLOOR_GFLOP for key, rate in rates.items()
+    }
+    figures |= {"general_ratio": totals["general"] / totals["fp32"], "gradient_gap_fp32": gap}
+    figures |= {f"step_cpu_s_{key}": total for key, total in totals.items()}
+    figures |= {f"{part}_cpu_s_{key}": least[key][part] for key in least for part in PARTS}
+    baselines = {f"gemm_gflop_s_{key}": rate.best for key, rate in rates.items()}
+    details = {"steps": {key: stepper.seconds for key, stepper in steppers.items()}}
+    return Report("step", figures, [SEED], [*load, load_average()], baselines, details)
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    arguments = argument_parser(__doc__).parse_args()
+    print_report(measure(), arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The arithmetic between the matrix products of a dense layer, with backward passes that keep little and make few passes.
+
+Consumes and produces tensors of rows; the residual stream is float32, products may be bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.functional import silu
+
+
+def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (arXiv 1910.07467). Returns the dtype's tensor."""
+    normed: torch.Tensor = _RmsNorm.apply(hidden, weight, epsilon, dtype)  # type: ignore[no-untyped-call]
+    return normed
+
+
+def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up (arXiv 2002.05202). gate_up: [rows, 2 * width], the gate in front. Returns [rows, width]."""
+    product: torch.Tensor = _SwiGlu.apply(gate_up)  # type: ignore[no-untyped-call]
+    return product
+
+
+def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int) -> torch.Tensor:
+    """Turns the first `rotated` heads by their rows' positions (RoPE, arXiv 2104.09864); the others stay.
+
+    heads: [rows, heads, size]. cos, sin: [rows, 1, size / 2], of a head's front half, which its back half shares.
+    """
+    turned: torch.Tensor = _Rotate.apply(heads, cos, sin, rotated)  # type: ignore[no-untyped-call]
+    return turned
+
+
+LANES = 16
+"""Floats in the widest processors' vectors."""
+
+
+def by_lanes(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
+    """An elementwise function of few values a row, each of which goes through vector code, wherever it stands.
+
+    The end of a tensor that fills no whole vector goes through scalar code, which rounds otherwise; that may be several rows.
+    """
+    return function(values.unsqueeze(-1).expand(*values.shape, LANES).contiguous())[..., 0]
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype) -> Any:
+        wide = hidden.float()
+        scale = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+        ctx.save_for_backward(hidden, weight, scale)
+        return wide.mul(scale).mul_(weight).to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        hidden, weight, scale = ctx.saved_tensors
+        gradient = gradients[0].float()
+        normed = hidden.float().mul(scale)
+        product = gradient * normed
+        of_weight = product.flatten(0, -2).sum(0)
+        along = torch.matmul(product, weight.float()).div_(weight.numel()).unsqueeze(-1)
+        of_hidden = torch.mul(gradient, weight).addcmul_(normed, along, value=-1.0).mul_(scale)
+        return of_hidden.to(hidden.dtype), of_weight.to(weight.dtype), None, None
+
+
+class _SwiGlu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_up: torch.Tensor) -> Any:
+        ctx.save_for_backward(gate_up)
+        gate, up = gate_up.chunk(2, -1)
+        return silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (gate_up,) = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, -1)
+        width, result = gate.shape[-1], torch.empty_like(gate_up)
+        torch.mul(gradients[0], silu(gate), out=result[..., width:])
+        result[..., :width] = torch.ops.aten.silu_backward(gradients[0] * up, gate)
+        return result
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int) -> Any:
+        ctx.save_for_backward(cos, sin)
+        ctx.rotated = rotated
+        return _turned(heads, cos, sin, rotated, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        cos, sin = ctx.saved_tensors
+        return _turned(gradients[0], cos, sin, ctx.rotated, -1.0), None, None, None
+
+
+def _turned(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int, sign: float) -> torch.Tensor:
+    """(front, back) -> (front cos - back sin, back cos + front sin), or its inverse with sign -1."""
+    half, result = cos.shape[-1], torch.empty_like(heads)
+    front, back = heads[:, :rotated, :half], heads[:, :rotated, half:]
+    torch.mul(front, cos, out=result[:, :rotated, :half]).addcmul_(back, sin, value=-sign)
+    torch.mul(back, cos, out=result[:, :rotated, half:]).addcmul_(front, sin, value=sign)
+    result[:, rotated:] = heads[:, rotated:]
+    return result

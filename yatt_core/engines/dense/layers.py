@@ -1,0 +1,50 @@
+"""A dense model's layers over rows of tokens; how the rows attend to one another is the caller's.
+
+Consumes `DenseWeights` and embedded rows; produces the residual stream behind the last layer. Training and prefill share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import linear
+
+from yatt_core.engines.dense.arithmetic import rms_norm, rotate, swiglu
+from yatt_core.engines.dense.shape import DenseShape
+from yatt_core.engines.dense.weights import DenseWeights, LayerWeights
+
+Attend = Callable[[int, torch.Tensor], torch.Tensor]
+"""(layer, heads [rows, queries + keys + values, size], turned by position) -> attended [rows, queries * size]."""
+
+
+def run_layers(
+    weights: DenseWeights,
+    shape: DenseShape,
+    hidden: torch.Tensor,
+    rotary: tuple[torch.Tensor, torch.Tensor],
+    attend: Attend,
+) -> torch.Tensor:
+    """The residual stream behind the last layer, [rows, width] in float32.
+
+    hidden: embedded tokens, [rows, width] in float32. rotary: cosine and sine of the rows' positions, [rows, 1, size / 2].
+    """
+    dtype = weights.layers[0].qkv.dtype
+    for number, layer in enumerate(weights.layers):
+        normed = rms_norm(hidden, layer.norm, shape.epsilon, dtype)
+        heads = linear(normed, layer.qkv, layer.qkv_bias).view(len(hidden), shape.all_heads, shape.head_size)
+        heads = rotate(_normed_heads(layer, shape, heads), *rotary, shape.rotated)
+        hidden = hidden + linear(attend(number, heads), layer.out, layer.out_bias)
+        normed = rms_norm(hidden, layer.mlp_norm, shape.epsilon, dtype)
+        hidden = hidden + linear(swiglu(linear(normed, layer.gate_up, layer.gate_up_bias)), layer.down, layer.down_bias)
+    return hidden
+
+
+def _normed_heads(layer: LayerWeights, shape: DenseShape, heads: torch.Tensor) -> torch.Tensor:
+    """Queries and keys normed head by head, where the architecture does so (Qwen3)."""
+    if layer.query_norm is None or layer.key_norm is None:
+        return heads
+    queries, keys, values = torch.split(heads, shape.parts, dim=1)
+    queries = rms_norm(queries, layer.query_norm, shape.epsilon, heads.dtype)
+    keys = rms_norm(keys, layer.key_norm, shape.epsilon, heads.dtype)
+    return torch.cat([queries, keys, values], dim=1)

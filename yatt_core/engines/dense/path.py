@@ -1,0 +1,20 @@
+"""Which arithmetic a model is run by: our own where it is covered, else that of its module. It follows from the model alone."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from yatt_core.engines.dense.shape import why_general_config
+
+PathChoice = Literal["auto", "general"]
+
+
+def path_of_folder(model_path: str, path: PathChoice) -> str:
+    """What a run's facts say of it: `fast`, or `general` with the reason."""
+    if path == "general":
+        return "general: wanted"
+    from transformers import AutoConfig
+
+    config: Any = AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
+    reason = why_general_config(config)
+    return f"general: {reason}" if reason else "fast"

@@ -1,0 +1,206 @@
+"""The fast runner: dense Llama and Qwen models by arithmetic of our own; a prompt's keys and values are held once a group.
+
+A row attends over its prompt together with the other samples of its group, and over its own tokens by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from yatt_core.engines.dense.arithmetic import rms_norm
+from yatt_core.engines.dense.layers import run_layers
+from yatt_core.engines.dense.rotary import RotaryTable
+from yatt_core.engines.dense.shape import shape_of
+from yatt_core.engines.dense.weights import dense_weights, joined
+from yatt_core.engines.images import text_alone
+from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.engines.rollout.module_runner import check_positions, padded_prompts, text_config
+from yatt_core.engines.rollout.runner import Indices, Room, Rows
+from yatt_core.engines.rollout.sizes import MINIMUM_ROWS, padded_length, rounded_slots
+from yatt_core.engines.rollout.split_attention import attend_by_pieces, join
+
+
+class Store:
+    """Keys and values of all layers, [layers, 2, places, heads, slots, size], over a buffer that grows until it is released."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._buffer = torch.empty(0, dtype=dtype, device=device)
+        self.states = self._buffer
+
+    def begin(self, shape: tuple[int, ...]) -> None:
+        """Lays the buffer out; allocates only when this is the largest so far."""
+        size = math.prod(shape)
+        if self._buffer.numel() < size:
+            # Zeros, since a masked slot still takes part as 0 * value, and what lies there must be finite.
+            self._buffer = self._buffer.new_zeros(size)
+        self.states = self._buffer[:size].view(shape)
+
+    def move(self, sources: Any, targets: Any, slots: int) -> None:
+        """Copies the first slots of some places over others."""
+        self.states[:, :, targets, :, :slots] = self.states[:, :, sources, :, :slots]
+
+    def clear(self) -> None:
+        """Zeroes the buffer."""
+        self._buffer.zero_()
+
+    def release(self) -> None:
+        """Gives the buffer back."""
+        self._buffer = self.states = self._buffer.new_empty(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self._buffer.nbytes
+
+
+class DenseRunner:
+    """Keeps `Runner`, on the module's own weights as they are at any time; its fused matrices are views where they can be."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._shape, self._config = shape_of(model), text_config(model)
+        parameters = dict(model.named_parameters())
+        self._weights = dense_weights(
+            parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
+        )
+        self.device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
+        self._rotary = RotaryTable(model, self._dtype)
+        self._prompts, self._own = Store(self._dtype, self.device), Store(self._dtype, self.device)
+        self._lengths = np.zeros(0, np.int64)
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Always: see `decoding`."""
+        return True
+
+    def generating(self) -> AbstractContextManager[None]:
+        """Nothing: it has no dropout."""
+        return nullcontext()
+
+    def check(self, positions: int) -> None:
+        """Refuses more positions than the model takes."""
+        check_positions(self._config, positions)
+
+    def begin(self, room: Room) -> None:
+        """Lays out the prompts' slots and the rows'."""
+        shape = self._shape
+        # Attention takes its queries in blocks of a multiple of four; what is left must have four rows, too.
+        self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
+        self._lengths = np.ones(room.prompts, np.int64)
+        slots = rounded_slots(room.prompt_tokens), rounded_slots(room.new_tokens)
+        for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
+            store.begin((shape.layers, 2, places, shape.key_value_heads, count, shape.head_size))
+
+    def prefill(
+        self, request: GenerateRequest, members: Indices, places: Indices, rows: Sequence[Indices]
+    ) -> torch.Tensor:
+        """Runs some prompts of one padded length; keeps each one's keys at its place."""
+        for member in members if request.media else ():
+            if request.media[member]:
+                raise text_alone(f"prompt {member} of the decode batch")
+        shape, count = self._shape, len(members)
+        lengths = np.array([len(request.prompts[member]) for member in members], np.int64)
+        padded = padded_length(int(lengths[0]))
+        self._lengths[places] = lengths
+        targets, states = self._tensor(places), self._prompts.states
+        kept = min(padded, states.shape[4])
+
+        def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
+            split = heads.view(count, padded, shape.all_heads, shape.head_size).transpose(1, 2)
+            queries, keys, values = torch.split(split, shape.parts, dim=1)
+            states[layer, 0, targets, :, :kept] = keys[:, :, :kept]
+            states[layer, 1, targets, :, :kept] = values[:, :, :kept]
+            grouped = shape.heads != shape.key_value_heads
+            attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
+            return attended.transpose(1, 2).reshape(count * padded, -1)
+
+        # Padding may reach beyond the positions that the model knows.
+        positions = torch.arange(padded, device=self.device).clamp_(max=int(lengths.max())).repeat(count)
+        tokens = self._tensor(padded_prompts(request, members, padded).reshape(-1))
+        hidden = self._run(tokens, positions, attend)
+        # The head, too, must have its four rows, and a filler at the end.
+        ends = np.resize(np.arange(count) * padded + lengths - 1, max(count + 1, MINIMUM_ROWS))
+        return self._logits(hidden[self._tensor(ends)])[:count]
+
+    def step(self, rows: Rows) -> torch.Tensor:
+        """Runs one token a row."""
+        shape, count = self._shape, len(rows.tokens)
+        prompts, written = int(rows.prompts.max()) + 1, self._tensor(rows.written)
+        slots = rounded_slots(int(rows.written.max()) + 1)
+        numbers = self._tensor(np.arange(count))
+        asked = self._tensor(rows.prompts * self._group + rows.samples)
+        own_mask = self._mask(rows.written + 1, slots)
+        prompt_slots = rounded_slots(int(self._lengths[:prompts].max()))
+        prompt_mask = self._mask(self._lengths[:prompts], prompt_slots)
+
+        def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
+            queries, keys, values = torch.split(heads, shape.parts, dim=1)
+            own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
+            own[0, numbers, :, written], own[1, numbers, :, written] = keys, values
+            own = own[:, :count, :, :slots]
+            queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
+            everyone = queries.new_zeros((prompts * self._group, *queries.shape[1:]))
+            everyone[asked[: rows.alive]] = queries[: rows.alive]
+            everyone = everyone.view(prompts, self._group, *queries.shape[1:]).transpose(1, 2).flatten(2, 3)
+            parts = [
+                (self._by_sample(taken)[asked], self._by_sample(sums)[asked])
+                for taken, sums in attend_by_pieces(everyone, shared[0], shared[1], prompt_mask)
+            ]
+            parts += attend_by_pieces(queries, own[0], own[1], own_mask)
+            return join(parts).reshape(count, -1)
+
+        return self._logits(self._run(self._tensor(rows.tokens), self._tensor(rows.positions), attend))
+
+    def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
+        """Copies the slots that the moved rows have filled."""
+        slots = rounded_slots(int(rows.written[sources].max()) + 1)
+        self._own.move(self._tensor(sources), self._tensor(targets), slots)
+
+    def move_prompt(self, source: int, target: int) -> None:
+        """Copies the prompt's keys and values."""
+        self._prompts.move(source, target, rounded_slots(int(self._lengths[source])))
+        self._lengths[target] = self._lengths[source]
+
+    def clear(self) -> None:
+        """Zeroes all keys and values."""
+        self._prompts.clear()
+        self._own.clear()
+
+    def release(self) -> None:
+        """Gives all memory of keys and values back."""
+        self._prompts.release()
+        self._own.release()
+
+    def held_bytes(self) -> int:
+        """Bytes of keys and values."""
+        return self._prompts.nbytes + self._own.nbytes
+
+    def _run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Any) -> torch.Tensor:
+        rotary = self._rotary.at(positions, int(positions.max()) + 1)
+        return run_layers(self._weights, self._shape, self._weights.embedding[tokens].float(), rotary, attend)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
+        return linear(states, self._weights.head)
+
+    def _by_sample(self, grouped: torch.Tensor) -> torch.Tensor:
+        """[prompts, heads, samples * queries, ...] -> [prompts * samples, heads, queries, ...]."""
+        prompts, heads, _, *size = grouped.shape
+        return grouped.view(prompts, heads, self._group, -1, *size).transpose(1, 2).flatten(0, 1)
+
+    def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
+        """0 for the first slots of each row, -inf for the others: [rows, 1, 1, slots]."""
+        hidden = torch.arange(slots, device=self.device) >= self._tensor(lengths)[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self.device).masked_fill_(hidden, -torch.inf)
+        return mask[:, None, None]
+
+    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
