@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.engines.rollout.cases import Case, build_case, build_model
+from tests.needs import NEEDS_VLLM
 
 torch.set_num_threads(1)
 
@@ -23,15 +24,23 @@ def odd_model_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def wide_model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "wide"
+    build_model(folder, "wide")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def _cases():
     return {}
 
 
-@pytest.fixture(params=["torch", "virtual"])
-def case(request, _cases, model_folder) -> Case:
+@pytest.fixture(params=["torch", "virtual", pytest.param("vllm", marks=NEEDS_VLLM)])
+def case(request, _cases, model_folder, wide_model_folder) -> Case:
     """An engine at version 0."""
     if request.param not in _cases:
-        _cases[request.param] = build_case(request.param, model_folder)
+        folder = wide_model_folder if request.param == "vllm" else model_folder
+        _cases[request.param] = build_case(request.param, folder)
     built = _cases[request.param]
     built.engine.update_weights(built.weights(0), 0)
     return built
@@ -43,5 +52,15 @@ def torch_engine(_cases, model_folder):
     if "torch" not in _cases:
         _cases["torch"] = build_case("torch", model_folder)
     built = _cases["torch"]
+    built.engine.update_weights(built.weights(0), 0)
+    return built
+
+
+@pytest.fixture
+def vllm_case(_cases, wide_model_folder):
+    """The vLLM engine at version 0, and its weights by version."""
+    if "vllm" not in _cases:
+        _cases["vllm"] = build_case("vllm", wide_model_folder)
+    built = _cases["vllm"]
     built.engine.update_weights(built.weights(0), 0)
     return built

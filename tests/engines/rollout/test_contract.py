@@ -12,7 +12,10 @@ from yatt_core.errors import DataError, InfrastructureError
 
 
 def test_capabilities_are_named(case):
-    assert case.engine.capabilities == {"batch_invariant": True, "sleep": True, "in_flight_update": False}
+    expected = {"batch_invariant": True, "sleep": True, "in_flight_update": False}
+    if case.name == "vllm":
+        expected = {"batch_invariant": True, "sleep": False, "in_flight_update": True, "several_calls": True}
+    assert case.engine.capabilities == expected
 
 
 def test_rows_come_prompt_by_prompt(case):
@@ -43,9 +46,9 @@ def test_other_seeds_give_other_responses(case):
     assert not set(first) & set(other)
 
 
-def test_a_fresh_process_gives_the_same_bits(case, model_folder):
+def test_a_fresh_process_gives_the_same_bits(case):
     expected = result_digest(case.engine.generate(request_of(prompts_of([3, 9, 20, 70]), samples=4)))
-    command = [sys.executable, "-m", "tests.engines.rollout.fresh_process", case.name, str(model_folder)]
+    command = [sys.executable, "-m", "tests.engines.rollout.fresh_process", case.name, str(case.folder)]
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout == expected
 
 
