@@ -47,7 +47,7 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
     past, names = past_of(segment, iteration) if device_judges(spec) else ((), ())
     inputs = Inputs(pool_setting(spec), past, names, state)
     segment.placed, segment.work = inputs, None
-    plan = segment.foresight.plan(inputs)
+    plan = segment.foresight.plan(inputs, segment.fleet.deadline)
     row = DecisionRow(
         branch=segment.branch,
         iteration=iteration,

@@ -5,7 +5,9 @@ Consumes the ledger and the files of a run; produces inputs that a policy plans 
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,22 +45,45 @@ class Inputs:
         return {"setting": setting_to_json(self.setting), "past": list(self.names), "state": dict(self.state)}
 
     def plan(self, policy: PlacementPolicy) -> Plan:
-        """What a policy makes of it. Raises `ConfigurationError` for a policy that raises, or names roles that cannot be."""
+        """What a policy makes of it. Raises `ConfigurationError` for a policy that raises, or whose plan cannot be."""
         try:
-            plan = policy.plan(self.setting, self.past, dict(self.state))
+            plan: object = policy.plan(self.setting, self.past, dict(self.state))
         except (Exception, SystemExit) as error:  # whatever a policy of one's own raises is that policy's failure
             raise ConfigurationError(f"placement.mode: its policy failed: {failure_text(error)}") from error
-        if len(plan.roles) != len(self.setting.speeds) or set(plan.roles) - {ROLLOUT, JUDGE}:
-            raise ConfigurationError(
-                f"placement.mode: its policy names the roles {plan.roles!r}; right would be {len(self.setting.speeds)} letters, "
-                f"{ROLLOUT} or {JUDGE}"
-            )
-        return plan
+        return checked_plan(plan, len(self.setting.speeds))
 
     def after(self, telemetry: IterationTelemetry, name: Mapping[str, Any], state: Mapping[str, Any]) -> Inputs:
         """Of the decision behind this one. telemetry, name: of the iteration between. state: what its decision remembers."""
         past, names = (*self.past, telemetry)[-REMEMBERED:], (*self.names, name)[-REMEMBERED:]
         return Inputs(self.setting, past, names, state)
+
+
+def checked_plan(plan: object, instances: int) -> Plan:
+    """What a policy gave, once it is a plan that can be recorded and carried on. Raises `ConfigurationError`."""
+    if not isinstance(plan, Plan):
+        raise ConfigurationError(f"placement.mode: its policy gives {type(plan).__name__}; right would be a Plan")
+    if not isinstance(plan.roles, str) or len(plan.roles) != instances or set(plan.roles) - {ROLLOUT, JUDGE}:
+        raise ConfigurationError(
+            f"placement.mode: its policy names the roles {plan.roles!r:.80}; right would be {instances} letters, "
+            f"{ROLLOUT} or {JUDGE}"
+        )
+    predicted = plan.prediction_s
+    if predicted is not None and not (isinstance(predicted, int | float) and 0.0 <= predicted < math.inf):
+        raise ConfigurationError(
+            f"placement.mode: its policy predicts {predicted!r:.80}; right would be seconds of collect, or None"
+        )
+    if not isinstance(plan.reason, str) or not callable(getattr(plan.conduct, "act", None)):
+        raise ConfigurationError(
+            "placement.mode: its policy's plan needs a reason in words, and a conduct that can act"
+        )
+    try:
+        json.dumps(dict(plan.state), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"placement.mode: its policy remembers what cannot be recorded ({failure_text(error)}); right would be a dictionary "
+            "of plain values"
+        ) from None
+    return plan
 
 
 def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[IterationTelemetry, str] | None:

@@ -122,11 +122,11 @@ def parse_policy(text: str, instances: int) -> PlacementSpec:
     mode, colon, number = text.partition(":")
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", mode) or (colon and mode != SPLIT):
         raise ConfigurationError(
-            f"--policy {text!r}: right would be colocate, split:N, dynamic, or the name of a policy of your own"
+            f"--policy {text!r:.80}: right would be colocate, split:N, dynamic, or the name of a policy of your own"
         )
-    if mode == SPLIT and not (number.isdecimal() and 0 < int(number) < instances):
+    if mode == SPLIT and not (re.fullmatch(r"[0-9]{1,9}", number) and 0 < int(number) < instances):
         raise ConfigurationError(
-            f"--policy {text!r}: how many of {instances} instances judge? Right would be split:N, N from 1 to {instances - 1}"
+            f"--policy {text!r:.80}: how many of {instances} instances judge? Right would be split:N, N from 1 to {instances - 1}"
         )
     return PlacementSpec(mode=mode, judges=int(number) if number else None)
 

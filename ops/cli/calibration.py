@@ -6,6 +6,7 @@ the lengths of responses, along the current line of iterations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -88,10 +89,18 @@ def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec
     for row in ledger.records.shards(commit.run, commit.branch, iteration):
         # A file for each wave and epoch; what was made again counts as it was made last.
         wave, shard = f"collect.w{row.wave:02d}.", f"shard-{row.shard:04d}"
-        timings = [shards.get(shard, {}) for name, shards in sorted(files.items()) if name.startswith(wave)]
-        if seconds := [timing[GENERATE] for timing in timings if timing.get(GENERATE)]:
+        timings = [shards.get(shard) for name, shards in sorted(files.items()) if name.startswith(wave)]
+        seconds = [found for timing in timings if (found := _generating_seconds(timing)) is not None]
+        # Experience that nobody needs any more may be deleted (`retention`).
+        if seconds and (folder / row.folder).is_dir():
             batch = load_batch(folder, [ShardRef(row.folder, row.manifest_sha256)])
             yield _work(batch.prompt_lengths, batch.response_lengths, spec, seconds[-1])
+
+
+def _generating_seconds(timing: object) -> float | None:
+    """Of a shard's entry in telemetry, which nobody vouches for; None where it gives none."""
+    seconds = timing.get(GENERATE) if isinstance(timing, dict) else None
+    return float(seconds) if isinstance(seconds, int | float) and 0.0 < seconds < math.inf else None
 
 
 def _work(prompts: np.ndarray, responses: np.ndarray, spec: RunSpec, seconds: float) -> BatchWork:

@@ -36,7 +36,9 @@ placement_app = typer.Typer(
     no_args_is_help=True, help="Ask why devices had their roles, and what others would have cost."
 )
 
-IterationArgument = Annotated[int, typer.Argument(metavar="ITERATION", min=1, help="The iteration.")]
+LARGEST = 10**9 - 1
+"""Of iterations and instances: more than any run has, and no more than a database takes."""
+IterationArgument = Annotated[int, typer.Argument(metavar="ITERATION", min=1, max=LARGEST, help="The iteration.")]
 PICTURES = (".html", ".png")
 
 EXPLAIN = ("yatt placement explain latest 12", "yatt placement explain judged-1 12 -o json")
@@ -144,8 +146,8 @@ def _replay_other(
     else:
         print_compared(comparison)
     if picture is not None:
-        write_comparison(comparison, picture)
-        message(f"drawn: {picture}")
+        with _drawing(picture):
+            write_comparison(comparison, picture)
     return not comparison.differing
 
 
@@ -168,8 +170,8 @@ def gantt(
     with _record(run, home) as record:
         found = gantt_of(record.at(iteration))
     if picture is not None:
-        write_gantt(found, picture)
-        message(f"drawn: {picture}")
+        with _drawing(picture):
+            write_gantt(found, picture)
     if output is Output.JSON:
         write_json(asdict(found))
     elif picture is None:
@@ -187,15 +189,25 @@ def picture_file(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def _drawing(path: Path) -> Iterator[None]:
+    """Says that a picture is drawn. Raises `ConfigurationError` where its file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"--out {path}: cannot be written: {error.strerror or error}") from None
+    message(f"drawn: {path}")
+
+
 def parse_range(text: str | None, last: int) -> tuple[int, int]:
     """The first and the last iteration that are meant. last: the newest there is. Raises `ConfigurationError`."""
     if not last:
         raise ConfigurationError("the run has no placement yet; the first is that of iteration 1")
     if text is None:
         return 1, last
-    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
     if match is None:
-        raise ConfigurationError(f"--iterations {text!r}: right would be A:B, such as 1:{last}")
+        raise ConfigurationError(f"--iterations {text!r:.80}: right would be A:B, such as 1:{last}")
     first, to = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= to <= last:
         raise ConfigurationError(f"--iterations {text}: right would be A:B with 1 <= A <= B <= {last}")

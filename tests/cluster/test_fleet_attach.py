@@ -205,8 +205,10 @@ CHUNKED = ("rollout.engine.base_seconds=0.2", "rollout.batch_samples=4")
 
 
 def begun_fleet(folder: Path) -> Fleet:
+    """One of its two engines stands still until a controller is struck, so that no shard is complete before."""
     fleet = fleet_of(fleet_spec(*CHUNKED), folder, 1)
     begin(fleet)
+    os.kill(pid_of("rollout-1"), signal.SIGSTOP)
     return fleet
 
 
@@ -220,12 +222,15 @@ def two_shards() -> list[ShardTask]:
 def strike_behind_a_chunk(folder: Path, task: ShardTask, *controllers: str) -> None:
     """Kills controllers once a chunk of a shard is durable, which then becomes another one."""
     lost, begun = [pid_of(name) for name in controllers], folder / shard_folder(task.key, 1)
-    wait_until(lambda: list(begun.glob("*.responses.arrow")), 60)
-    for pid in lost:
-        os.kill(pid, signal.SIGSTOP)
-    mark_responses(next(begun.glob("*.responses.arrow")))
-    for pid in lost:
-        os.kill(pid, signal.SIGKILL)
+    try:
+        wait_until(lambda: list(begun.glob("*.responses.arrow")), 60)
+        for pid in lost:
+            os.kill(pid, signal.SIGSTOP)
+        mark_responses(next(begun.glob("*.responses.arrow")))
+        for pid in lost:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        os.kill(pid_of("rollout-1"), signal.SIGCONT)
 
 
 def check_gone_on_with(folder: Path, task: ShardTask, receipt: ShardReceipt) -> None:

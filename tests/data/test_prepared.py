@@ -110,6 +110,16 @@ def test_telemetry_stands_beside_the_experience(tmp_path):
     assert read_telemetry(tmp_path, 0, 3) == {"collect": {"seconds": 2.5}, "learn.e0001": {"device": "cpu:0"}}
 
 
+@pytest.mark.parametrize("left", [b"", b'{"shard-0000": {"gen', b"\0" * 512, b"[1]", b"\xff", b"[" * 100_000])
+def test_telemetry_that_a_crash_left_damaged_is_lost_and_no_more(tmp_path, caplog, left):
+    write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 1.5})
+    write_telemetry(tmp_path, 0, 3, "learn", {"device": "cpu:0"})
+    (path,) = tmp_path.rglob("telemetry.collect.json")
+    path.write_bytes(left)
+    assert read_telemetry(tmp_path, 0, 3) == {"learn": {"device": "cpu:0"}}
+    assert f"telemetry is lost: {path}" in caplog.text
+
+
 def test_telemetry_that_cannot_be_written_ends_nothing(tmp_path, caplog):
     (tmp_path / "experience").write_text("a file in the folder's place")
     write_telemetry(tmp_path, 0, 1, "collect", {"seconds": 1.0})

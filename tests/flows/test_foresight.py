@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from dataclasses import replace
 
@@ -10,9 +11,12 @@ import pytest
 from flows.foresight import Foresight
 from flows.placement_inputs import REMEMBERED, Inputs
 from tests.placement.workloads import small
+from yatt_core.errors import ConfigurationError, StuckError
 from yatt_core.placement.campaign import run_campaign, setting_of
 from yatt_core.placement.dynamic import Dynamic
 from yatt_core.placement.seen import Plan
+
+SECONDS = 60.0
 
 
 class Counting(Dynamic):
@@ -39,9 +43,9 @@ def test_a_plan_made_ahead_is_the_plan(inputs: Inputs) -> None:
     policy = Counting()
     foresight = Foresight(policy)
     foresight.begin(inputs)
-    plan, now = foresight.plan(replace(inputs)), inputs.plan(Dynamic())
+    plan, now = foresight.plan(replace(inputs), SECONDS), inputs.plan(Dynamic())
     assert (plan.roles, plan.state, plan.reason) == (now.roles, now.state, now.reason)
-    assert [name.startswith("placement") for name in policy.threads] == [True], "in a thread of its own, once"
+    assert policy.threads == ["placement"], "in a thread of its own, once"
 
 
 def test_where_it_turns_out_otherwise_it_is_planned_anew(inputs: Inputs) -> None:
@@ -49,8 +53,36 @@ def test_where_it_turns_out_otherwise_it_is_planned_anew(inputs: Inputs) -> None
     foresight = Foresight(policy)
     foresight.begin(inputs)
     other = replace(inputs, past=(), names=())
-    assert foresight.plan(other).roles == other.plan(Dynamic()).roles
-    assert sorted(name.startswith("placement") for name in policy.threads) == [False, True]
+    assert foresight.plan(other, SECONDS).roles == other.plan(Dynamic()).roles
+    assert set(policy.threads) == {"placement"}, "in a thread too, which may find no end"
+
+
+def test_a_policy_that_finds_no_end_is_not_waited_for(inputs: Inputs) -> None:
+    freed, threads = threading.Event(), queue.SimpleQueue[threading.Thread]()
+
+    class Endless(Dynamic):
+        def plan(self, setting, past, state) -> Plan:
+            threads.put(threading.current_thread())
+            freed.wait(60)
+            return super().plan(setting, past, state)
+
+    foresight = Foresight(Endless())
+    foresight.begin(inputs)
+    with pytest.raises(StuckError, match=r"placement\.mode: its policy has made no plan in 0\.01 s"):
+        foresight.plan(inputs, 0.01)
+    thread = threads.get()
+    assert thread.daemon, "a process ends without it"
+    freed.set()
+    thread.join()
+
+
+def test_a_policy_that_exits_has_failed(inputs: Inputs) -> None:
+    class Leaving(Dynamic):
+        def plan(self, setting, past, state) -> Plan:
+            raise SystemExit(0)
+
+    with pytest.raises(ConfigurationError, match=r"placement\.mode: its policy failed: SystemExit: 0"):
+        Foresight(Leaving()).plan(inputs, SECONDS)
 
 
 def test_no_more_is_remembered_than_is_used(inputs: Inputs) -> None:

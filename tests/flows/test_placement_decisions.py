@@ -61,6 +61,32 @@ def test_a_policy_that_fails_is_said_before_anything_is_recorded(
     assert segment.ledger.records.decisions(segment.run, 0, 1) == []
 
 
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (None, "its policy gives NoneType; right would be a Plan"),
+        ("RRRR", "its policy gives str"),
+        (Plan(["R"] * 4, Hold(), None, "a list"), "right would be 4 letters"),  # type: ignore[arg-type]
+        (Plan("RRRR", Hold(), float("nan"), "not a number"), "its policy predicts nan"),
+        (Plan("RRRR", Hold(), "soon", "no number"), "its policy predicts 'soon'"),  # type: ignore[arg-type]
+        (Plan("RRRR", None, None, "nobody acts"), "a conduct that can act"),  # type: ignore[arg-type]
+        (Plan("RRRR", Hold(), None, None), "a reason in words"),  # type: ignore[arg-type]
+        (Plan("RRRR", Hold(), None, "", {"seen": {1}}), "remembers what cannot be recorded .*TypeError"),
+        (Plan("RRRR", Hold(), None, "", {"mean": float("inf")}), "remembers what cannot be recorded .*ValueError"),
+        (Plan("RRRR", Hold(), None, "", 5), "remembers what cannot be recorded"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_plan_is_said_before_anything_is_recorded(segment: Any, plan: Any, said: str) -> None:
+    class Nonsense:
+        def plan(self, *_: Any) -> Any:
+            return plan
+
+    segment.foresight = Foresight(Nonsense())
+    with pytest.raises(ConfigurationError, match=f"placement.mode: .*{said}"):
+        decide(segment, 1, {})
+    assert segment.ledger.records.decisions(segment.run, 0, 1) == []
+
+
 def record(segment: Any, decision: dict[str, Any]) -> None:
     segment.ledger.records.decision(segment.fence, DecisionRow(0, 1, 0, {}, decision, {}, "as it was"))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -76,6 +79,28 @@ def test_a_key_that_is_not_there_is_said_before_anything_is_asked(monkeypatch, v
         EndpointJudge(endpoint("https://judge.example/v1", api_key_env="JUDGE_KEY"))
 
 
+def test_what_stays_on_this_machine_goes_through_no_proxy(monkeypatch):
+    with serving(says("yes")) as server, serving(says("no")) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        said = verdicts(EndpointJudge(endpoint(server.url)), item(1))
+    assert said[1].judgements[0].score == 1.0 and not proxy.bodies
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HTTPS_PROXY", "ftp://user:secret@proxy"),
+        ("ALL_PROXY", "http://proxy:secret"),
+        ("SSL_CERT_FILE", "/no/such/secret"),
+    ],
+)
+def test_an_environment_that_allows_no_connection_is_said_without_its_passwords(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigurationError, match=rf"rewards.parts 'judge': .*{variable}") as caught:
+        EndpointJudge(endpoint("https://judge.example/v1"))
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "failures",
     [
@@ -100,6 +125,10 @@ def test_what_may_pass_is_tried_again(failures):
         (Reply(503), "answered 503, 3 times in a row"),
         (Reply(429), "answered 429, 3 times in a row"),
         (Reply(body=b"<html>"), r"an answer that is no chat completion \(JSONDecodeError\), 3 times in a row"),
+        (
+            Reply(body=b"yes", headers={"Content-Encoding": "gzip"}),
+            "an answer that its Content-Encoding does not decode, 3 times in a row",
+        ),
     ],
 )
 def test_what_does_not_pass_is_an_infrastructure_failure_with_its_reason(reply, reason):
@@ -125,6 +154,35 @@ def test_an_answer_that_does_not_come_is_a_timeout():
         with pytest.raises(InfrastructureError, match=r"no answer within 0\.1 s, 2 times in a row"):
             verdicts(judge, item(1))
         never.set()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n", b"HTTP/1.1 200 OK\r\nA: "],
+)
+def test_an_answer_that_comes_in_drops_is_a_timeout_too(parts):
+    drop = parts if parts.startswith(b"HTTP/1.1 100") else b" "
+
+    def drip(listening):
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(parts)
+            for _ in range(300):  # then the connection is closed, and that would be told
+                time.sleep(0.02)
+                connection.sendall(drop)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dripping = threading.Thread(target=drip, args=(listening,), daemon=True)
+        dripping.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        with pytest.raises(InfrastructureError, match=r"no answer within 0\.2 s, 1 times in a row"):
+            verdicts(EndpointJudge(endpoint(url, timeout_seconds=0.2, retries=0)), item(1))
+        dripping.join()
+
+
+def test_a_name_that_is_no_punycode_is_no_address():
+    with pytest.raises(ConfigurationError, match=r"rewards\.parts .judge.: url: https://xn--/v1 is no address"):
+        EndpointJudge(endpoint("https://xn--/v1"))
 
 
 def test_an_endpoint_that_is_not_there_cannot_be_reached():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 import torch
 
 from tests.judges.parts import ADAPTER, item, verdicts
+from tests.spec.trees import spec
 from yatt_core.data.tokenizer import PAD_ID, save_tokenizer, train_tokenizer
 from yatt_core.errors import ConfigurationError
+from yatt_core.judges.making import check_before_start
 from yatt_core.judges.registry import build_judge
 from yatt_core.spec.model import TokenizerSpec
 
@@ -88,6 +91,25 @@ def test_a_classifier_of_several_classes_is_no_reward_model(tmp_path):
     folder = make_folder(tmp_path / "m", labels=3)
     with pytest.raises(ConfigurationError, match="has 3 outputs, a reward model has one"):
         build_judge(part(folder), str(folder))
+
+
+@pytest.mark.parametrize(
+    ("labels", "template", "said"),
+    [
+        ({"0": "bad", "1": "good"}, "{response}", "has 2 outputs, a reward model has one"),
+        (None, "{response}", "has 2 outputs"),
+        (["good"], "{response}", "has labels that are none"),
+        ({"0": "LABEL_0"}, None, "has no chat template; write a template"),
+    ],
+)
+def test_a_folder_that_is_no_reward_model_is_refused_before_the_start(tmp_path, labels, template, said):
+    folder = make_folder(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": labels}))
+    (folder / "chat_template.jinja").unlink()
+    rewards = {"parts": [{"name": "exact", "function": "exact_match"}, part(folder, template=template).model_dump()]}
+    with pytest.raises(ConfigurationError, match=f"rewards.parts 'judge': .*{said}"):
+        check_before_start(spec(rewards=rewards))
 
 
 def test_a_model_without_a_head_is_refused(judged):

@@ -37,6 +37,7 @@ def test_judges_stand_beside_functions(part):
     ("part", "changes", "line"),
     [
         (GENERATIVE, {"kind": "genrative"}, "kind: unknown kind 'genrative'; did you mean 'generative'?"),
+        (GENERATIVE, {"name": "a" * 65}, "name: String should match pattern"),
         (GENERATIVE, {"judgement": 2}, "judgement: unknown key; did you mean 'judgements'?"),
         (GENERATIVE, {"template": "{prompt}"}, "the template does not show the response"),
         (GENERATIVE, {"template": "{response} {anwser}"}, "unknown placeholder {anwser}"),
@@ -46,7 +47,14 @@ def test_judges_stand_beside_functions(part):
         (GENERATIVE, {"judgements": 3, "temperature": 0}, "judgements 3 at temperature 0 would all be the same"),
         (GENERATIVE, {"model": None}, "a judge needs a model"),
         (GENERATIVE, {"engine": {"kind": "virtual"}}, "a virtual engine has no model"),
+        (GENERATIVE, {"engine": {"kind": "virtual", "sigma": 6}}, "sigma: Input should be less than or equal to 5"),
+        (
+            GENERATIVE,
+            {"engine": {"kind": "virtual", "median_tokens": 1e300}},
+            "median_tokens: Input should be less than",
+        ),
         (GENERATIVE, {"model": {"kind": "trained"}, "parse": {"kind": "number"}}, "a trained judge says yes or no"),
+        (GENERATIVE, {"model": {"kind": "trained"}, "max_new_tokens": 256}, "max_new_tokens 256 leaves no room"),
         (
             GENERATIVE,
             {"model": {"kind": "trained", "network": {"kind": "from_config", "vision": {}}}},
@@ -54,6 +62,12 @@ def test_judges_stand_beside_functions(part):
         ),
         (ENDPOINT, {"url": "http://a.example/v1"}, "is not encrypted"),
         (ENDPOINT, {"url": "ftp://a.example"}, "write https://host/path"),
+        (ENDPOINT, {"url": "https://a..example/v1"}, "write https://host/path"),
+        (ENDPOINT, {"url": f"https://{'a' * 64}.example/v1"}, "write https://host/path"),
+        (ENDPOINT, {"url": "https://a.example/v 1"}, "write https://host/path"),
+        (ENDPOINT, {"url": "https://a.example/v\n1"}, "write https://host/path"),
+        (ENDPOINT, {"url": "https://a.example:99999/v1"}, "Port out of range"),
+        (ENDPOINT, {"url": "https://a.example:x/v1"}, "Port could not be cast"),
         (ENDPOINT, {"url": "https://u:secret@a.example"}, "an address holds no password"),
         (ENDPOINT, {"url": "https://a.example/v1?key=secret"}, "without ? or #"),
         (ENDPOINT, {"api_key_env": "sk-secret"}, "api_key_env: String should match pattern"),
@@ -105,6 +119,10 @@ def test_seeded_and_float32_judges_are_exact(part):
     ("changes", "line"),
     [
         ({"rewards__parts": [GENERATIVE]}, "rewards.parts: a part of kind function has to tell right from wrong"),
+        (
+            with_judge(GENERATIVE, rewards__accuracy_part=""),
+            "rewards.accuracy_part: String should have at least 1 character",
+        ),
         (with_judge(GENERATIVE, rewards__accuracy_part="judge"), "rewards.accuracy_part: 'judge' is a judge"),
         (
             with_judge({**GENERATIVE, "model": {"kind": "trained"}}, data__probe=0),

@@ -113,6 +113,7 @@ def test_an_unknown_run_or_iteration_is_refused(yatt: Yatt, run: str, command: s
     refused(yatt("placement", command, "other", "1"), "there is no run 'other'")
     assert yatt("placement", command, run, "0").code == 2
     assert yatt("placement", command, run, "one").code == 2
+    refused(yatt("placement", command, run, "9" * 30), "999999999")
 
 
 def test_a_run_without_placements_yet(yatt: Yatt, home: Home) -> None:
@@ -220,6 +221,13 @@ def test_pictures_are_drawn_to_files(yatt: Yatt, tmp_path: Path, run: str, comma
         assert answer.code == 0 and f"drawn: {path}" in answer.err
     assert image.read_bytes().startswith(b"\x89PNG")
     assert Page(page.read_text(encoding="utf-8")).items == (4 if command[0] == "gantt" else 1)
+
+
+def test_a_picture_that_cannot_be_written_is_refused(yatt: Yatt, tmp_path: Path, run: str) -> None:
+    (tmp_path / "a.html").mkdir()
+    for command in (("gantt", run, "2"), ("replay", run, "--policy", "colocate")):
+        answer = yatt("placement", *command, "--out", str(tmp_path / "a.html"))
+        assert answer.code == 2 and "a.html: cannot be written: Is a directory" in answer.err
 
 
 def test_without_matplotlib_a_png_is_refused_and_a_page_is_not(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
+from db.ledger import Ledger
 from flows.home import Home
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import SHARDS, seed_run, toy_spec
@@ -129,6 +131,22 @@ def test_times_of_another_model_on_other_engines_are_told_as_such(yatt: Yatt, ho
     assert answer.code == 0
     keys = "model, rollout.engine.kind, trainer.engine.kind"
     assert f"{run} had another {keys} than the plan has" in answer.document["assumed"]
+
+
+def test_what_a_run_has_lost_calibrates_nothing_and_hinders_nothing(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, committed=5)
+    folder = home.run_folder(run)
+    for iteration in range(1, 6):
+        seconds = [0.2, float("nan"), "long", None, 0.2][iteration - 1]
+        timing = {f"shard-{shard:04d}": {"generate": seconds} for shard in range(SHARDS)}
+        write_telemetry(folder, 0, iteration, "collect.w00.e0001", timing)
+    (first, *_) = sorted(folder.rglob("telemetry.collect.w00.e0001.json"))
+    first.write_bytes(b"")
+    with Ledger.open(home.ledger, migrate=False) as ledger:
+        shutil.rmtree(folder / ledger.records.shards(run, 0, 5)[0].folder)
+    answer = yatt("plan", str(CONFIGS / "quickstart.yaml"), "--cluster", "2xcore", "--calibrate", run, "-o", "json")
+    assert answer.code == 0
+    assert f"{run} has telemetry of {SHARDS - 1} shards, 8 are needed" in " ".join(answer.document["assumed"])
 
 
 def test_a_run_without_an_iteration_calibrates_nothing(yatt: Yatt, home: Home, tmp_path: Path) -> None:

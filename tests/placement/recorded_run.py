@@ -60,7 +60,8 @@ class DecidingSegment:
         self.home, self.ledger, self.fence, self.spec, self.run, self.branch = home, ledger, fence, spec, fence.run, 0
         self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
         self.placed = self.work = None
-        self.start = self
+        self.start = self.fleet = self
+        self.deadline = 60.0
         self.devices = spec.rollout.engine.instances
         self.last_seconds: dict[str, float] = {}
 

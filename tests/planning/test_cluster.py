@@ -37,6 +37,9 @@ def test_descriptions(text: str, per_node: int, nodes: int, card: str):
         ("8xH2000", "no card 'H2000'; did you mean H200"),
         ("8xabacus", "known: A100-40"),
         ("0xH200", "at least one device"),
+        ("1000001xH200", "at most 1000000 devices in all"),
+        ("1000x1001xH200", "at most 1000000 devices in all"),
+        (f"{'9' * 5000}xH200", "at most 1000000 devices in all"),
     ],
 )
 def test_what_is_no_cluster(text: str, says: str):

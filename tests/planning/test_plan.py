@@ -11,7 +11,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.placement.workload import SwitchCosts
 from yatt_core.planning.assumptions import Assumptions, Spread, parse_spread
 from yatt_core.planning.demand import demand_of
-from yatt_core.planning.load import load_of
+from yatt_core.planning.load import Load, load_of
 from yatt_core.planning.plan import plan_run
 from yatt_core.planning.recommend import best, outcomes
 from yatt_core.planning.remedies import Larger
@@ -138,20 +138,35 @@ def test_engines_of_different_sizes_share_an_instance_of_the_larger_one():
     assert workload.engines.rollout.max_concurrent == 2 * plan.demand.rollout.sequences
 
 
-def test_a_large_load_is_simulated_at_a_part_of_its_size():
-    devices, roles = cluster("8xH200,16 nodes"), roles_of(spec_7b(), SHORT)
-    demand = demand_of(roles, devices, SHORT)
-    constants = engine_constants(roles.rollout, roles.policy, demand.rollout, devices.card, SHORT)
-    training = training_times(roles, demand, devices, SHORT)
+def loaded(devices: str, *overrides: str) -> Load:
+    """The load of the policy of 7 billion parameters, without a judge."""
+    described, roles = cluster(devices), roles_of(spec_7b(*overrides), SHORT)
+    demand = demand_of(roles, described, SHORT)
+    constants = engine_constants(roles.rollout, roles.policy, demand.rollout, described.card, SHORT)
+    training = training_times(roles, demand, described, SHORT)
     switch = SwitchCosts(role_s=0, repartition_s=0, train_s=0)
-    load = load_of(roles, demand, devices, constants, None, switch, training.cost, SHORT)
+    return load_of(roles, demand, described, constants, None, switch, training.cost, SHORT)
+
+
+def test_a_large_load_is_simulated_at_a_part_of_its_size():
+    load, mean = loaded("8xH200,16 nodes"), roles_of(spec_7b(), SHORT).lengths.mean_response
     assert load.scale == 4
     assert len(load.workload.cluster.speeds) == 32
     assert load.workload.samples.prompts == 128
     small = dataclasses.replace(load, workload=load.workload.model_copy(update={"iterations": 1}))
     found = best(outcomes(small, has_judge=False))
     assert found.instances == 128
-    assert found.tokens_per_second * found.step_s == pytest.approx(512 * 16 * roles.lengths.mean_response, rel=0.05)
+    assert found.tokens_per_second * found.step_s == pytest.approx(512 * 16 * mean, rel=0.05)
+
+
+def test_numbers_that_have_no_near_divisor_are_cut_down_too():
+    load = loaded("10007xH200")
+    assert (load.scale, len(load.workload.cluster.speeds), load.instances) == (313, 31, 10007)
+
+
+def test_what_cannot_be_cut_down_is_refused():
+    with pytest.raises(ConfigurationError, match=r"data\.prompts_per_iteration: .* right would be at most 50000$"):
+        loaded("8xH200", "data.prompts_per_iteration=1000000000000")
 
 
 def test_devices_without_an_engine_or_a_rank_make_learning_no_slower():

@@ -75,6 +75,25 @@ def test_what_is_no_known_shape(tmp_path: Path):
         shape_of(spec_7b(f"model={{kind: config_file, path: {tmp_path / 'none.json'}}}"), 0)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"head_dim": "64"}, "head_dim: whole numbers of at least 1"),
+        ({"head_dim": 2.5}, "head_dim: whole numbers of at least 1"),
+        ({"num_key_value_heads": -2}, "num_key_value_heads: whole numbers of at least 1"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
+        ({"num_attention_heads": 65}, "num_attention_heads 65 is more than hidden_size 64"),
+        ({"max_position_embeddings": "many"}, "max_position_embeddings: whole numbers of at least 1"),
+        ({"vocab_size": True}, "vocab_size: whole numbers of at least 1"),
+        ({"text_config": "none"}, "text_config: a mapping of keys to values is needed"),
+    ],
+)
+def test_sizes_that_are_none_are_named(change, said):
+    sizes = {"model_type": "qwen2", "vocab_size": 9, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 80}
+    with pytest.raises(ConfigurationError, match=f"model.path: x: {said}"):
+        shape_of_config({**sizes, "num_attention_heads": 4, **change}, "model.path: x")
+
+
 def test_operations_of_a_token():
     shape = ModelShape(100, 8, 2, 2, 1, 4, 16, tied=False)
     assert shape.forward_flops(0) == 2 * (shape.parameters - 800)

@@ -226,6 +226,16 @@ def test_half_a_surrogate_pair_is_no_text(tmp_path, key):
     assert line.startswith(f"{tmp_path / 'b.yaml'}, line 2: ")
 
 
+def test_a_whole_number_that_no_database_takes_is_refused(tmp_path):
+    path = write(tmp_path / "a.yaml", tree())
+    assert load_spec(path, [f"seed={2**63 - 1}"]).seed == 2**63 - 1
+    for number in (2**63, 10**400, -(10**30)):
+        (line,) = refusal(path, f"iterations={number}")
+        assert "is too large; whole numbers go up to 9223372036854775807" in line
+    (line,) = refusal(write(tmp_path / "b.yaml", f"name: a\nseed: {10**400}\n"))
+    assert line.startswith(f"{tmp_path / 'b.yaml'}, line 2: ")
+
+
 def test_a_file_that_cannot_be_read(tmp_path):
     assert refusal(tmp_path / "none.yaml") == [f"{tmp_path / 'none.yaml'}: cannot be read: No such file or directory"]
     assert refusal(tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]

@@ -75,8 +75,10 @@ def reserve(wanted: int, avoided: Collection[str]) -> tuple[Seat, ...]:
     devices = inventory()
     kind, living = devices[0].kind, {device.node for device in devices}
     groups = _groups()
-    for node in groups.keys() - living:
-        remove_placement_group(groups.pop(node).handle)
+    if lost := groups.keys() - living:
+        for node in lost:
+            remove_placement_group(groups.pop(node).handle)
+        _tell(groups)
     for node, count in lacking(devices, groups, avoided, wanted).items():
         groups[node] = _group_on(node, count, kind, f"{KEY}.{node}")
         _tell(groups)

@@ -203,7 +203,7 @@ class Dispatcher:
         self._queue.now = self._seconds()
         try:
             self._carry_out(moment, self._conduct.act(moment, self._queue))
-        except Exception as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
             self._defect, self._conduct = failure_text(error), Hold()
             log.error("the placement's conduct failed, roles stay as they are: %s", self._defect)
         self._advance(acts=False)

@@ -29,6 +29,8 @@ TOKENIZER_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
+USUAL_LABELS = 2
+"""Of a classifier whose config.json names none, in transformers."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -178,17 +180,36 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def positions_of(config: Mapping[str, Any]) -> int | None:
-    """Tokens that a model has room for, by its config.json; of one that sees images its text part's. None: it names no bound."""
-    positions = config.get("text_config", config).get("max_position_embeddings")
-    return None if positions is None else int(positions)
+    """Tokens that a model has room for, by its config.json; of one that sees images its text part's. None: it names no bound.
+
+    Raises `ConfigurationError` for a bound that is none.
+    """
+    text = config.get("text_config", config)
+    positions = text.get("max_position_embeddings") if isinstance(text, Mapping) else text
+    if positions is not None and (type(positions) is not int or positions < 1):
+        raise ConfigurationError(
+            f"model.path: {CONFIG}: max_position_embeddings: a whole number over 0 is needed (given: {positions!r:.80})"
+        )
+    return positions
+
+
+def outputs_of(config: Mapping[str, Any]) -> int | None:
+    """Of a classifier's head, as transformers counts them by the config.json; None for labels that are none."""
+    labels = config.get("id2label")
+    if labels is None:
+        count = config.get("num_labels", USUAL_LABELS)
+        return count if type(count) is int else None
+    return len(labels) if isinstance(labels, Mapping) else None
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
     """The model's safetensors files, names sorted. Raises `ConfigurationError` if there are none."""
     index = folder / WEIGHTS_INDEX
     if index.is_file():
-        names = set(_read_object(index).get("weight_map", {}).values())
-        return [folder / name for name in sorted(names)]
+        named = _read_object(index).get("weight_map")
+        if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+            raise ConfigurationError(f"model.path: {index}: weight_map: a mapping of tensors to files is needed")
+        return [folder / name for name in sorted(set(named.values()))]
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if files := sorted(folder.glob("*.safetensors")):

@@ -37,7 +37,17 @@ def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, va
 
 
 def read_telemetry(run_folder: Path, branch: int, iteration: int) -> dict[str, dict[str, Any]]:
-    """All telemetry of an iteration by name; empty where there is none."""
+    """All telemetry of an iteration by name; empty where there is none. A file that a crash left damaged is as good as lost."""
     folder = run_folder / iteration_folder(branch, iteration)
-    paths = sorted(folder.glob(f"{PREFIX}*{SUFFIX}"))
-    return {path.name.removeprefix(PREFIX).removesuffix(SUFFIX): json.loads(path.read_text()) for path in paths}
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob(f"{PREFIX}*{SUFFIX}")):
+        try:
+            values = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            _log.warning("telemetry is lost: %s: %s", path, error)
+            continue
+        if isinstance(values, dict):
+            found[path.name.removeprefix(PREFIX).removesuffix(SUFFIX)] = values
+        else:
+            _log.warning("telemetry is lost: %s holds no JSON object", path)
+    return found

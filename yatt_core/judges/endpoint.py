@@ -8,7 +8,6 @@ them, nor the body of a refusal, which may repeat what was sent.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
@@ -17,26 +16,21 @@ import httpx
 
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.judges.completion import Completion, MalformedError, completion_of, question
+from yatt_core.judges.exchange import Exchange
 from yatt_core.judges.keys import key_of
 from yatt_core.judges.parsing import parser_of
 from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
-from yatt_core.spec.judges import EndpointPart
-
-LARGEST_ANSWER_BYTES = 4 << 20
-"""A longer answer counts as malformed."""
+from yatt_core.spec.judges import LOOPBACK, EndpointPart
 
 
 class EndpointJudge:
-    """Asks one endpoint. Raises `ConfigurationError` where the variable that is to hold the key does not."""
+    """Asks one endpoint. Raises `ConfigurationError` where its key, or the environment's proxies, cannot be used."""
 
     def __init__(self, part: EndpointPart) -> None:
         self._part, self._parse = part, parser_of(part.parse)
         self._place = f"rewards.parts {part.name!r}: {part.url}"
-        limits = httpx.Limits(max_connections=part.max_concurrent, max_keepalive_connections=part.max_concurrent)
-        self._client = httpx.Client(
-            headers=_key_header(part), timeout=part.timeout_seconds, limits=limits, follow_redirects=False
-        )
+        self._exchange = Exchange(_client_of(part), part.timeout_seconds)
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -82,36 +76,22 @@ class EndpointJudge:
 
     def _attempt(self, body: Mapping[str, object]) -> Completion | tuple[str, float | None]:
         """A completion; or why there is none yet, and how long the endpoint asks to wait."""
-        started = time.monotonic()
         try:
-            with self._client.stream("POST", f"{self._part.url}/chat/completions", json=body) as response:
-                meaning, status = meaning_of(response.status_code), response.status_code
-                if meaning == "fine":
-                    return completion_of(self._read(response, started))
-                asked = asked_seconds(response.headers.get("retry-after"), datetime.now(UTC))
-        except httpx.TimeoutException:
+            answer = self._exchange.post(f"{self._part.url}/chat/completions", body)
+            meaning = meaning_of(answer.status)
+            if meaning == "fine":
+                return completion_of(answer.body)
+        except TimeoutError:
             return f"no answer within {self._part.timeout_seconds:g} s", None
+        except httpx.DecodingError:
+            return "an answer that its Content-Encoding does not decode", None
         except httpx.HTTPError as error:
             return f"cannot be reached ({type(error).__name__})", None
         except MalformedError as error:
             return str(error), None
         if meaning == "refused":
-            raise ConfigurationError(f"{self._place}: refused with {status} {_hint(self._part, status)}")
-        return f"answered {status}", asked
-
-    def _read(self, response: httpx.Response, started: float) -> bytes:
-        """The body, as long as it is neither too long nor too slow: httpx limits the wait for each part of it alone.
-
-        Raises `MalformedError`, `httpx.ReadTimeout`.
-        """
-        body = bytearray()
-        for part in response.iter_bytes():
-            body += part
-            if len(body) > LARGEST_ANSWER_BYTES:
-                raise MalformedError(f"an answer of more than {LARGEST_ANSWER_BYTES} bytes")
-            if time.monotonic() - started > self._part.timeout_seconds:
-                raise httpx.ReadTimeout("the whole answer", request=response.request)
-        return bytes(body)
+            raise ConfigurationError(f"{self._place}: refused with {answer.status} {_hint(self._part, answer.status)}")
+        return f"answered {answer.status}", asked_seconds(answer.retry_after, datetime.now(UTC))
 
 
 def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
@@ -120,6 +100,31 @@ def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
         return Verdict(number, tuple(judgement.result() for judgement in judgements))
     except DataError as error:
         return Verdict(number, (), f"data: {error}")
+
+
+def _client_of(part: EndpointPart) -> httpx.AsyncClient:
+    """With the key, and the environment's proxies and certificates. What stays on this machine goes through no proxy."""
+    headers = _key_header(part)
+    limits = httpx.Limits(max_connections=part.max_concurrent, max_keepalive_connections=part.max_concurrent)
+    try:
+        host = httpx.URL(part.url).host
+    except (httpx.InvalidURL, UnicodeError) as error:  # the latter for a name that only looks like Punycode
+        raise ConfigurationError(f"rewards.parts {part.name!r}: url: {part.url} is no address: {error}") from None
+    direct = f"all://[{host}]" if ":" in host else f"all://{host}"
+    try:
+        return httpx.AsyncClient(
+            headers=headers,
+            timeout=None,  # the exchange has the time for all of it
+            limits=limits,
+            follow_redirects=False,
+            mounts={direct: None} if host in LOOPBACK else None,
+        )
+    except (httpx.InvalidURL, ValueError, ImportError, OSError) as error:
+        # Its text may hold a proxy's password.
+        raise ConfigurationError(
+            f"rewards.parts {part.name!r}: what the environment says of proxies and certificates cannot be used "
+            f"({type(error).__name__}); look at HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+        ) from None
 
 
 def _key_header(part: EndpointPart) -> dict[str, str]:

@@ -19,7 +19,7 @@ from yatt_core.data.prompt_files import PromptFile
 from yatt_core.data.prompts import Prompt, apportion
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.errors import ConfigurationError
-from yatt_core.judges.keys import key_of
+from yatt_core.judges.reward_folder import open_reward_tokenizer
 from yatt_core.judges.text import open_judge_codec
 from yatt_core.keys import stable_seed
 from yatt_core.spec.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TrainedJudge
@@ -76,14 +76,18 @@ def check_judges(manifest: Mapping[str, Any]) -> None:
 
 def check_before_start(spec: RunSpec) -> None:
     """Raises `ConfigurationError` for a judge that could never be asked: its folder is no model, its key is not there."""
+    from yatt_core.judges.endpoint import EndpointJudge
+
     for part in spec.rewards.judges:
         if isinstance(part, EndpointPart):
-            key_of(part)
+            EndpointJudge(part)  # which asks nobody yet
         elif isinstance(model := _model_of(part), ModelFolder):
             with _naming(part.name):
                 check_model_folder(Path(model.path))
                 if isinstance(part, GenerativePart):
                     open_judge_codec(model.path, part.template, part.max_new_tokens)
+                elif isinstance(part, RewardModelPart):
+                    open_reward_tokenizer(part, model.path)
 
 
 @contextmanager
@@ -93,6 +97,10 @@ def _naming(part: str) -> Iterator[None]:
         yield
     except ConfigurationError as error:
         raise ConfigurationError(f"rewards.parts {part!r}: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"rewards.parts {part!r}: model.path: {error.filename} cannot be read: {error.strerror}"
+        ) from None
 
 
 def judge_model_path(folder: Path, manifest: Mapping[str, Any], part: JudgePart) -> str | None:

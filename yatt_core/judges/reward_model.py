@@ -11,19 +11,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from jinja2 import TemplateError
 
-from yatt_core.data.model_folder import positions_of, read_config
 from yatt_core.data.text import TEMPLATE_DATE
-from yatt_core.data.tokenizer import load_tokenizer
 from yatt_core.engines.rollout.loading import load_classifier
 from yatt_core.engines.rollout.sizes import MINIMUM_ROWS
-from yatt_core.errors import ConfigurationError, NumericError
+from yatt_core.errors import NumericError
 from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.judges.reward_folder import open_reward_tokenizer
 from yatt_core.judges.template import filled_text
 from yatt_core.spec.judges import RewardModelPart
 
@@ -36,13 +34,7 @@ class RewardModelJudge:
         torch.set_num_threads(1)
         self._part = part
         self._model = load_classifier(model_path, part.dtype)
-        self._tokenizer = load_tokenizer(Path(model_path))
-        if part.template is None and self._tokenizer.chat_template is None:
-            raise ConfigurationError(
-                f"rewards.parts {part.name!r}: the tokenizer in {model_path} has no chat template; write a template"
-            )
-        positions = positions_of(read_config(Path(model_path)))
-        self._longest = part.max_tokens if positions is None else min(part.max_tokens, positions)
+        self._tokenizer, self._longest = open_reward_tokenizer(part, model_path)
 
     @property
     def capabilities(self) -> Mapping[str, bool]:

@@ -29,6 +29,9 @@ class Bytes:
     def __add__(self, other: Bytes) -> Bytes:
         return Bytes(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Bytes)))
 
+    def __mul__(self, count: int) -> Bytes:
+        return Bytes(*(getattr(self, field.name) * count for field in fields(Bytes)))
+
     @property
     def total(self) -> int:
         """All of them."""

@@ -31,6 +31,7 @@ GB = 1e9
 CORE = "core"
 ONE_NODE = re.compile(r"(\d+)\s*x\s*([A-Za-z][\w.-]*)(?:\s*,\s*(\d+)\s*nodes?)?")
 MANY_NODES = re.compile(r"(\d+)\s*x\s*(\d+)\s*x\s*([A-Za-z][\w.-]*)")
+MOST_DEVICES, MOST_DIGITS = 1_000_000, 7
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 QUERY_SECONDS = 10.0
 MIB = 1 << 20
@@ -114,15 +115,17 @@ def _cards_in(path: Path) -> dict[str, Card]:
 def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
     """The cluster that a description means."""
     if found := ONE_NODE.fullmatch(text.strip()):
-        per_node, name, nodes = int(found[1]), found[2], int(found[3] or 1)
+        per_node, name, nodes = _count(found[1]), found[2], _count(found[3] or "1")
     elif found := MANY_NODES.fullmatch(text.strip()):
-        nodes, per_node, name = int(found[1]), int(found[2]), found[3]
+        nodes, per_node, name = _count(found[1]), _count(found[2]), found[3]
     else:
         raise ConfigurationError(
-            f"--cluster {text}: write devices x card, such as 8xH200, '8xH200,16 nodes' or 16x8xH200 (nodes first)"
+            f"--cluster {text:.80}: write devices x card, such as 8xH200, '8xH200,16 nodes' or 16x8xH200 (nodes first)"
         )
-    if not per_node or not nodes:
-        raise ConfigurationError(f"--cluster {text}: at least one device and one node are needed")
+    if not 0 < per_node * nodes <= MOST_DEVICES:
+        raise ConfigurationError(
+            f"--cluster {text:.80}: at least one device and one node are needed, and at most {MOST_DEVICES} devices in all"
+        )
     known = {key.lower(): key for key in cards}
     if name.lower() not in known:
         near = difflib.get_close_matches(name.lower(), known, n=1)
@@ -130,6 +133,11 @@ def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
         raise ConfigurationError(f"--cluster {text}: no card {name!r}; {hint} (--cards FILE adds your own)")
     name = known[name.lower()]
     return DescribedCluster(card_name=name, card=cards[name], devices_per_node=per_node, nodes=nodes)
+
+
+def _count(digits: str) -> int:
+    """A number of devices or nodes; of very long ones only that it is too large."""
+    return int(digits[: MOST_DIGITS + 1])
 
 
 def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:

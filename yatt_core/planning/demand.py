@@ -189,8 +189,8 @@ def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumption
     engine, own = engines.memory, engines.own
     together = -(-engines.count * engine.devices // cluster.memories)
     weights = Bytes(weights=engine.awake.weights)
-    stages = dict.fromkeys(STAGES, _times(engine.resident if resident else engine.asleep, together))
-    stages[own] = _times(engine.awake, together)
+    stages = dict.fromkeys(STAGES, (engine.resident if resident else engine.asleep) * together)
+    stages[own] = engine.awake * together
     # Judges on cores live in the processes of the policy's engines.
     alone = own == COLLECT and engine.awake != NOTHING
     runtime = dict.fromkeys(STAGES, assumed.core_runtime * together if alone else 0)
@@ -213,21 +213,14 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int) -
         held = dict.fromkeys(STAGES, NOTHING) | {PREPARE: weights, LEARN: trainer.lasting, SYNC: weights}
         runtime = {stage: assumed.train_runtime if stage in busy else assumed.asleep_runtime for stage in STAGES}
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
-    stages = {stage: _times(held[stage] + busy.get(stage, NOTHING), together) for stage in STAGES}
+    stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
     if trainer.reference != NOTHING:
         awake = (PREPARE,) if trainer.sleeps else STAGES
-        frozen = {stage: _times(trainer.reference, together) for stage in awake}
+        frozen = dict.fromkeys(awake, trainer.reference * together)
         resting = {stage: trainer.reference for stage in STAGES if stage not in awake}
         rows.append(RoleMemory("reference", frozen, {}, resting))
     return rows
-
-
-def _times(part: Bytes, count: int) -> Bytes:
-    total = NOTHING
-    for _ in range(count):
-        total += part
-    return total
 
 
 def _less(whole: Bytes, part: Bytes) -> Bytes:

@@ -31,6 +31,11 @@ from yatt_core.planning.roles import Roles
 from yatt_core.spec.rollout import VirtualRollout
 
 MOST_INSTANCES, MOST_SAMPLES = 32, 2048
+"""What is simulated, where it can be cut down so far."""
+NEAR = 4
+"""Times smaller than need be, for the sake of equal parts."""
+LARGEST_SAMPLES = 100_000
+"""Simulated in an iteration where the instances are too few for a smaller part."""
 ITERATIONS = 3
 NO_JUDGE = EngineConstants(
     base_s=1e-9,
@@ -45,10 +50,13 @@ NO_JUDGE = EngineConstants(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """workload: what is simulated. scale: how many times smaller than the real one, in devices and samples."""
+    """workload: what is simulated. scale: how many times smaller than the real one, in devices and samples. instances: of the
+    real one.
+    """
 
     workload: Workload
     scale: int
+    instances: int
 
 
 def load_of(
@@ -63,7 +71,8 @@ def load_of(
 ) -> Load:
     """rollout, judge: constants of one engine; a judge of none: rules alone. training: by the cluster's devices.
 
-    Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's.
+    Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's, and for more samples than
+    can be simulated.
     """
     judge_devices = demand.judge.devices if demand.judge is not None else demand.rollout.devices
     each = math.lcm(demand.rollout.devices, judge_devices)
@@ -75,8 +84,14 @@ def load_of(
     instances = max(1, demand.instances * demand.rollout.devices // each)
     prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt
     scale = _scale(instances, prompts, prompts * group)
+    if prompts // scale * group > LARGEST_SAMPLES:
+        raise ConfigurationError(
+            f"data.prompts_per_iteration: {prompts} prompts of {group} samples on {instances} instances are more than a plan "
+            f"simulates; right would be at most {LARGEST_SAMPLES // group * scale}"
+        )
     # The simulator shares training out over the instances' devices; the cluster's may be more, or fewer.
-    share = instances * each / cluster.devices
+    counted = instances // scale
+    share = counted * scale * each / cluster.devices
     per_token = training.device_seconds_per_token * share
     return Load(
         Workload(
@@ -84,7 +99,7 @@ def load_of(
             seed=roles.spec.seed,
             iterations=ITERATIONS,
             control_period_s=_control_period_s(roles),
-            cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=instances // scale * each),)),
+            cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=counted * each),)),
             engines=Engines(
                 rollout=_widened(rollout, each // demand.rollout.devices),
                 judge=NO_JUDGE if judge is None else _widened(judge, each // judge_devices),
@@ -94,6 +109,7 @@ def load_of(
             samples=_samples(roles, max(1, prompts // scale), assumed),
         ),
         scale,
+        instances,
     )
 
 
@@ -104,10 +120,11 @@ def _control_period_s(roles: Roles) -> float:
 
 
 def _scale(instances: int, prompts: int, samples: int) -> int:
-    """The least divisor of the instances by which the rest is small enough, and that leaves a prompt."""
+    """By which the rest is small enough, and that leaves a prompt: a divisor of the instances, where one is near."""
     wanted = max(-(-instances // MOST_INSTANCES), -(-samples // MOST_SAMPLES))
-    fitting = [n for n in range(1, min(instances, prompts) + 1) if instances % n == 0]
-    return next((n for n in fitting if n >= wanted), fitting[-1])
+    most = min(instances, prompts)
+    near = range(wanted, min(most, NEAR * wanted) + 1)
+    return next((n for n in near if instances % n == 0), min(wanted, most))
 
 
 def _widened(constants: EngineConstants, engines: int) -> EngineConstants:

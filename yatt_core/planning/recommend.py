@@ -74,11 +74,12 @@ def _outcome(mode: str, campaign: Campaign, load: Load) -> Outcome:
     train = _train_seconds(workload, tokens)
     busy = sum(usage.decode_s + usage.prefill_s for iteration in past for usage in iteration.usage) / len(past)
     instances, step = len(workload.cluster.speeds), collect + train
+    judging = round(sum(plan.roles.count("J") for plan in campaign.plans) / len(past))
     learning = tokens * workload.training.device_seconds_per_token / workload.cluster.devices
     return Outcome(
         mode=mode,
-        judges=round(sum(plan.roles.count("J") for plan in campaign.plans) / len(past)) * load.scale,
-        instances=instances * load.scale,
+        judges=round(judging * load.instances / instances),
+        instances=load.instances,
         collect_s=collect,
         train_s=train,
         step_s=step,

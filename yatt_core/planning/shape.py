@@ -17,6 +17,8 @@ from yatt_core.spec.model import ModelConfigFile, ModelFolder, ModelFromConfig, 
 from yatt_core.spec.run import RunSpec
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 CHANNELS = 3
 
 
@@ -142,22 +144,34 @@ def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
 
 
 def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
-    """The shape in a Hugging Face config; origin names key and file in errors."""
+    """The shape in a Hugging Face config; origin names key and file in errors. Raises `ConfigurationError`."""
     text = config.get("text_config", config)
+    if not isinstance(text, Mapping):
+        raise ConfigurationError(f"{origin}: text_config: a mapping of keys to values is needed")
     family = text.get("model_type")
     if family not in FAMILIES:
         raise UnknownShapeError(f"{origin}: model_type {family!r} has no known shape; known are {', '.join(FAMILIES)}")
-    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    if wrong := [name for name in names if not isinstance(text.get(name), int) or text[name] < 1]:
+    optional = [name for name in OPTIONAL_SIZES if text.get(name) is not None]
+    if wrong := [name for name in (*SIZES, *optional) if type(text.get(name)) is not int or text[name] < 1]:
         raise ConfigurationError(f"{origin}: {', '.join(wrong)}: whole numbers of at least 1 are needed")
     heads = text["num_attention_heads"]
+    key_value_heads = text.get("num_key_value_heads") or heads
+    if heads % key_value_heads:
+        raise ConfigurationError(
+            f"{origin}: num_attention_heads {heads} is no multiple of num_key_value_heads {key_value_heads}"
+        )
+    head_size = text.get("head_dim") or text["hidden_size"] // heads
+    if not head_size:
+        raise ConfigurationError(
+            f"{origin}: num_attention_heads {heads} is more than hidden_size {text['hidden_size']}"
+        )
     return ModelShape(
         vocabulary=text["vocab_size"],
         hidden=text["hidden_size"],
         layers=text["num_hidden_layers"],
         heads=heads,
-        key_value_heads=text.get("num_key_value_heads") or heads,
-        head_size=text.get("head_dim") or text["hidden_size"] // heads,
+        key_value_heads=key_value_heads,
+        head_size=head_size,
         intermediate=text["intermediate_size"],
         tied=bool(config.get("tie_word_embeddings", False)),
         biased=family == "qwen2" or bool(text.get("attention_bias", False)),
@@ -179,7 +193,7 @@ def read_json(path: Path, key: str) -> dict[str, Any]:
     """The object in a JSON file. Raises `ConfigurationError` that begins with the key."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UnknownShapeError(f"{key}: {path} cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
         raise ConfigurationError(f"{key}: {path} holds no JSON object")

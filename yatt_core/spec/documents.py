@@ -23,6 +23,8 @@ _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 _DATE = "tag:yaml.org,2002:timestamp"
 _FLOAT = "tag:yaml.org,2002:float"
+_WHOLE = "tag:yaml.org,2002:int"
+LARGEST_WHOLE = 2**63 - 1
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -64,6 +66,15 @@ class _PlainLoader(yaml.SafeLoader):
             )
         return node
 
+    def construct_whole(self, node: yaml.ScalarNode) -> int:
+        """Refuses a whole number that no database takes, and that cannot be reckoned with in floating point."""
+        value = super().construct_yaml_int(node)
+        if abs(value) > LARGEST_WHOLE:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value:.40} is too large; whole numbers go up to {LARGEST_WHOLE}", node.start_mark
+            )
+        return value
+
     def construct_document(self, node: yaml.Node) -> Any:
         """Builds depth first, which refuses a value that contains itself."""
         return self.construct_object(node, deep=True)
@@ -73,6 +84,7 @@ _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_PlainLoader.add_constructor(_WHOLE, _PlainLoader.construct_whole)
 _PlainLoader.add_implicit_resolver(
     _FLOAT, re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
 )

@@ -78,9 +78,9 @@ class VirtualJudge(SpecModel):
     """Seconds for each token that is read, once for all judgements of a response."""
     clock_factor: PositiveFloat = 1.0
     """Real seconds are these divided by the factor."""
-    median_tokens: PositiveFloat = 16.0
+    median_tokens: PositiveFloat = Field(default=16.0, le=1e9)
     """Median length of a judgement; lengths are log-normal."""
-    sigma: NonNegativeFloat = 0.5
+    sigma: NonNegativeFloat = Field(default=0.5, le=5.0)
     """Spread of the lengths' logarithm."""
     max_concurrent: PositiveInt = 256
     """Most judgements that an engine makes at once."""
@@ -148,6 +148,11 @@ class GenerativePart(TemplatedPart):
             raise ValueError("a judge needs a model; write model: {kind: folder, path: ...}, or {kind: trained}")
         if isinstance(self.model, TrainedJudge) and not isinstance(self.parse, YesNo):
             raise ValueError("a trained judge says yes or no; write parse: {kind: yes_no}")
+        if isinstance(self.model, TrainedJudge) and self.max_new_tokens >= self.model.network.max_positions:
+            raise ValueError(
+                f"max_new_tokens {self.max_new_tokens} leaves no room for a question in model.network.max_positions "
+                f"{self.model.network.max_positions}"
+            )
         return self
 
 
@@ -181,8 +186,10 @@ class EndpointPart(TemplatedPart):
     @classmethod
     def _safe_address(cls, url: str) -> str:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not _is_host(parts.hostname) or not url.isprintable() or " " in url:
             raise ValueError("write https://host/path")
+        if parts.port == 0:  # one that is no number, or too large, is refused as it is read
+            raise ValueError("port 0 is none")
         if parts.username is not None or parts.password is not None:
             raise ValueError(
                 "an address holds no password; put the key into an environment variable and name it: api_key_env"
@@ -239,6 +246,14 @@ class RewardModelPart(RewardPartBase):
     def on_unparsed(self) -> Literal["error"]:
         """There is nothing to parse."""
         return "error"
+
+
+def _is_host(name: str | None) -> bool:
+    """Whether a name can be looked up: none of its labels is empty or too long."""
+    try:
+        return bool(name and name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 JudgePart = GenerativePart | EndpointPart | RewardModelPart

@@ -15,7 +15,7 @@ TAKEN_NAMES = frozenset({"mean", "std"})
 class RewardPartBase(SpecModel):
     """A name, and a weight in the total."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     """Name of the part in metrics and experience, other than `mean` and `std`."""
     weight: float = Field(default=1.0, ge=-1e9, le=1e9)
     """Factor of the part in the total; may be negative, or 0 for a part that is only measured."""

@@ -57,9 +57,9 @@ class VirtualRollout(SpecModel):
     """Real seconds are these divided by the factor."""
     vocabulary: PositiveInt = 1000
     """Token ids are below this."""
-    median_tokens: PositiveFloat = 16.0
+    median_tokens: PositiveFloat = Field(default=16.0, le=1e9)
     """Median length of a response; lengths are log-normal."""
-    sigma: NonNegativeFloat = 0.5
+    sigma: NonNegativeFloat = Field(default=0.5, le=5.0)
     """Spread of the lengths' logarithm."""
     tool_call_share: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of the turns that call one of `rollout.tools`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,28 @@ from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdic
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.spec import load_spec
 
+LoadedActor = Callable[..., RolloutActor]
+
 
 @contextmanager
 def serving(*_: object) -> Any:
     yield
+
+
+@pytest.fixture
+def loaded_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedActor:
+    """Makes one without Ray, around a given engine and judges."""
+
+    def make(engine: object, judges: Mapping[str, object], resident: bool = True) -> RolloutActor:
+        monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(serving=serving))
+        monkeypatch.setattr(module, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0", pid=1, node="here"))
+        monkeypatch.setattr(module, "build_rollout_engine", lambda *_: engine)
+        monkeypatch.setattr(module, "load_judges", lambda *_: judges)
+        actor = RolloutActor(load_spec(ROOT / "configs" / "genrm.yaml").model_dump_json(), str(tmp_path), 0, 1)
+        actor.load(1, "", resident)
+        return actor
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -27,20 +46,14 @@ def serving(*_: object) -> Any:
     [(True, []), (False, ["policy", "judge"])],
 )
 def test_roles_sleep_while_others_work_where_there_is_no_room_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool, slept: list[str]
+    loaded_actor: LoadedActor, resident: bool, slept: list[str]
 ) -> None:
     log: list[str] = []
 
     def sleeper(name: str) -> Any:
         return SimpleNamespace(sleep=lambda: log.append(name), capabilities={})
 
-    monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(serving=serving))
-    monkeypatch.setattr(module, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0", pid=1, node="here"))
-    monkeypatch.setattr(module, "build_rollout_engine", lambda *_: sleeper("policy"))
-    monkeypatch.setattr(module, "load_judges", lambda *_: {"judge": sleeper("judge")})
-    spec = load_spec(ROOT / "configs" / "genrm.yaml")
-    actor = RolloutActor(spec.model_dump_json(), str(tmp_path), 0, 1)
-    actor.load(1, "", resident)
+    actor = loaded_actor(sleeper("policy"), {"judge": sleeper("judge")}, resident)
     actor.switch(1, JUDGE, False)
     actor.switch(1, ROLLOUT, False)
     assert log == slept
@@ -49,19 +62,14 @@ def test_roles_sleep_while_others_work_where_there_is_no_room_for_all(
     assert log == ["policy", "judge"], "the trainer has the device"
 
 
-def test_a_reward_model_reads_and_a_generating_judge_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reward_model_reads_and_a_generating_judge_decodes(loaded_actor: LoadedActor) -> None:
     judges = {
         "reads": SimpleNamespace(judge=lambda _: [(Verdict(0, (Judgement("", 0.5, 0, 70),)),)]),
         "writes": SimpleNamespace(
             judge=lambda _: [(Verdict(0, (Judgement("yes", 1.0, 3, 70), Judgement("n", 0.0, 2, 70))),)]
         ),
     }
-    monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(serving=serving))
-    monkeypatch.setattr(module, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0", pid=1, node="here"))
-    monkeypatch.setattr(module, "build_rollout_engine", lambda *_: SimpleNamespace(capabilities={}))
-    monkeypatch.setattr(module, "load_judges", lambda *_: judges)
-    actor = RolloutActor(load_spec(ROOT / "configs" / "genrm.yaml").model_dump_json(), str(tmp_path), 0, 1)
-    actor.load(1, "", True)
+    actor = loaded_actor(SimpleNamespace(capabilities={}), judges)
     for part in judges:
         assert list(actor.judge(1, part, JudgeRequest((JudgeItem(0, "q", "a", None, (1,)),))))
     read, written = actor.usage(1)
