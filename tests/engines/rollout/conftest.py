@@ -1,5 +1,10 @@
 """Model folders and engines, made once a session."""
 
+"""Small models, and the engines under the contract; one of them runs vLLM in this process, and is one for all its tests."""
+
+import os
+import sys
+
 import pytest
 import torch
 
@@ -35,13 +40,37 @@ def _cases():
     return {}
 
 
+@pytest.fixture(scope="package")
+def vllm_process():
+    """Lets tests run vLLM in this process, and takes away what it leaves behind.
+
+    That is torch's default process group, which other tests make for themselves, and a changed environment, which the children of
+    other tests would inherit. Fixtures that hold an engine ask for this one, so that they end first.
+    """
+    environment = dict(os.environ)
+    yield
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    cleanup_dist_env_and_memory()
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.modules["torch._dynamo.config"].disable = False
+
+
+@pytest.fixture(scope="package")
+def _vllm_case(vllm_process, wide_model_folder):
+    return build_case("vllm", wide_model_folder)
+
+
 @pytest.fixture(params=["torch", "virtual", pytest.param("vllm", marks=NEEDS_VLLM)])
-def case(request, _cases, model_folder, wide_model_folder) -> Case:
+def case(request, _cases, model_folder) -> Case:
     """An engine at version 0."""
-    if request.param not in _cases:
-        folder = wide_model_folder if request.param == "vllm" else model_folder
-        _cases[request.param] = build_case(request.param, folder)
-    built = _cases[request.param]
+    if request.param == "vllm":
+        built = request.getfixturevalue("_vllm_case")
+    elif request.param in _cases:
+        built = _cases[request.param]
+    else:
+        built = _cases[request.param] = build_case(request.param, model_folder)
     built.engine.update_weights(built.weights(0), 0)
     return built
 
@@ -57,10 +86,7 @@ def torch_engine(_cases, model_folder):
 
 
 @pytest.fixture
-def vllm_case(_cases, wide_model_folder):
+def vllm_case(_vllm_case):
     """The vLLM engine at version 0, and its weights by version."""
-    if "vllm" not in _cases:
-        _cases["vllm"] = build_case("vllm", wide_model_folder)
-    built = _cases["vllm"]
-    built.engine.update_weights(built.weights(0), 0)
-    return built
+    _vllm_case.engine.update_weights(_vllm_case.weights(0), 0)
+    return _vllm_case

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.engines.rollout.cases import MAX_NEW, STOP, prompts_of, request_of, result_digest, rows_of
+from tests.needs import NEEDS_VLLM
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP
 from yatt_core.errors import DataError, InfrastructureError
 
@@ -46,6 +47,9 @@ def test_other_seeds_give_other_responses(case):
     assert not set(first) & set(other)
 
 
+@pytest.mark.parametrize(
+    "case", ["torch", "virtual", pytest.param("vllm", marks=[NEEDS_VLLM, pytest.mark.verify])], indirect=True
+)
 def test_a_fresh_process_gives_the_same_bits(case):
     expected = result_digest(case.engine.generate(request_of(prompts_of([3, 9, 20, 70]), samples=4)))
     command = [sys.executable, "-m", "tests.engines.rollout.fresh_process", case.name, str(case.folder)]

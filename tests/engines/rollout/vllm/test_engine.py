@@ -13,7 +13,7 @@ from tests.engines.rollout.vllm.reference import largest_gap, module_with
 from tests.needs import NEEDS_VLLM
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 
-pytestmark = NEEDS_VLLM
+pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 
 LONG = [200, 37, 130, 9]
 """Prompts of several blocks of the cache, so that what was read of them is found again."""
@@ -46,6 +46,52 @@ def test_without_its_remedy_the_prefix_cache_keeps_what_old_weights_read(vllm_ca
     """Fails once an update empties the cache by itself: prompts need no salt then."""
     monkeypatch.setattr(vllm_case.engine, "_salt", lambda: "the same for all")
     assert gap_after_update(vllm_case) > LARGE
+
+
+def answers_by_seed(case, prompts, seeds):
+    """(prompt, seed) -> tokens, log-probability bits and way of ending, all asked for in one batch."""
+    request = request_of(prompts, seeds=np.array([seeds] * len(prompts), np.uint64), max_new_tokens=MAX_NEW)
+    keys = [(place, seed) for place in range(len(prompts)) for seed in seeds]
+    return dict(zip(keys, rows_of(case.engine.generate(request)), strict=True))
+
+
+def found_again(engine, monkeypatch) -> list[int]:
+    """Of each response that ends from here on: how many tokens of its prompt the prefix cache held."""
+    found: list[int] = []
+    step = engine._engine.step
+
+    def watched():
+        outputs = step()
+        found.extend(output.num_cached_tokens for output in outputs)
+        return outputs
+
+    monkeypatch.setattr(engine._engine, "step", watched)
+    return found
+
+
+def test_bits_do_not_depend_on_what_the_prefix_cache_holds(vllm_case, monkeypatch):
+    """Prompts read whole, found again whole, and found again in part, behind another prompt with the same beginning."""
+    engine, long = vllm_case.engine, prompts_of([300])[0]
+    prompts, seeds = [long[:length] for length in (300, 161, 130, 97, 70, 33)], [1, 2, 3]
+
+    def forget():
+        engine.update_weights(vllm_case.weights(0), 0)
+
+    found, expected = found_again(engine, monkeypatch), dict[tuple[int, int], tuple]()
+    for place, prompt in enumerate(prompts):
+        for seed in seeds:
+            forget()
+            expected[place, seed] = answers_by_seed(vllm_case, [prompt], [seed])[0, seed]
+    assert set(found) == {0}
+    for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]):
+        forget()
+        for place in order:
+            for seed in seeds:
+                assert answers_by_seed(vllm_case, [prompts[place]], [seed])[0, seed] == expected[place, seed]
+    assert set(found) == {0, 32, 64, 96, 128, 160, 288}
+    forget()
+    assert answers_by_seed(vllm_case, prompts, seeds) == expected, "together, from nothing"
+    assert answers_by_seed(vllm_case, prompts, seeds) == expected, "together, with all that is known"
 
 
 def test_likeliest_tokens_have_their_log_probability_at_temperature_one(vllm_case):

@@ -13,13 +13,13 @@ from tests.needs import NEEDS_VLLM
 from yatt_core.engines.pieces import join_pieces
 from yatt_core.errors import InfrastructureError
 
-pytestmark = NEEDS_VLLM
+pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 SMALL, LARGE = 1e-4, 1e-2
 STEPS_BEFORE = 9
 
 
 @pytest.fixture(scope="module", params=["keep_cache", "recompute"])
-def policy_case(request, wide_model_folder):
+def policy_case(request, vllm_process, wide_model_folder):
     """An engine with the policy, and its name."""
     return request.param, vllm_case(wide_model_folder, in_flight_update=request.param, max_num_seqs=8)
 

@@ -8,7 +8,7 @@ from tests.judges.parts import item, verdicts
 from tests.needs import NEEDS_VLLM
 from yatt_core.judges.registry import build_judge
 
-pytestmark = NEEDS_VLLM
+pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 VLLM = {"kind": "vllm", "dtype": "float32", "max_num_seqs": 16}
 ITEMS = [item(n, response, judgements=2) for n, response in enumerate(["nus", "sun", "", "nu", "snu snu", "x" * 9])]
 LONG_TEMPLATE = f"{'Judge with care. ' * 4}Is the answer right? {{prompt}} {{response}}"
@@ -29,7 +29,7 @@ def wide_judged(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def judge(wide_judged):
+def judge(vllm_process, wide_judged):
     return build_judge(*wide_judged)
 
 
