@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,3 +206,8 @@ def test_what_it_was_not_made_for_is_refused(vllm_case):
 
 def test_others_in_its_process_set_their_number_of_threads(vllm_case):
     assert torch.set_num_threads.__module__ != "vllm.v1.worker.cpu_worker"
+
+
+def test_it_leaves_no_file_in_the_temporary_folder(vllm_case):
+    """A killed actor could not take it away."""
+    assert not Path(tempfile.gettempdir(), os.environ["VLLM_DIST_IDENT"]).exists()

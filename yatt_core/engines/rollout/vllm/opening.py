@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 from vllm import SamplingParams
 from vllm.config import WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
@@ -59,6 +60,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
     set_num_threads = torch.set_num_threads
     try:
         if processors:
+            _open_own_group()
             _import_architectures(Path(model_path))
         config = arguments.create_engine_config()
         if processors and spec.kv_cache_memory_bytes is None:
@@ -87,6 +89,13 @@ def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
+
+
+def _open_own_group() -> None:
+    """Makes the process-wide group of this process alone, which vLLM makes otherwise, with a file that outlives a killed actor."""
+    if not distributed.is_initialized():
+        store = vars(distributed)["HashStore"]()  # torch's stubs do not name it
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 
 
 def _import_architectures(folder: Path) -> None:
