@@ -68,5 +68,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long groups first, so that no worker is left with one at the end."""
-    order = {group: place for place, group in enumerate(("recovery", "flows", *OF_THEIR_OWN, "cluster", VLLM, POSTGRESQL))}
+    order = {
+        group: place for place, group in enumerate(("recovery", "flows", *OF_THEIR_OWN, "cluster", VLLM, POSTGRESQL))
+    }
     items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))

@@ -26,7 +26,7 @@ def check_available(spec: RunSpec) -> None:
 
 
 def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
-    lines = []
+    lines = list[str]()
     if isinstance(part.engine, VllmRollout):
         lines += _vllm_obstacles(f"{place}.engine", part.engine)
         if part.engine.instances:

@@ -1,6 +1,4 @@
-"""Model folders and engines, made once a session."""
-
-"""Small models, and the engines under the contract; one of them runs vLLM in this process, and is one for all its tests."""
+"""Model folders and engines, made once a session. One runs vLLM in this process, and leaves nothing of it there."""
 
 import os
 import sys

@@ -92,7 +92,7 @@ def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:
 
 
 def _open_own_group() -> None:
-    """Makes the process-wide group of this process alone, which vLLM makes otherwise, with a file that outlives a killed actor."""
+    """Makes the process-wide group of this process alone. vLLM's own would leave a file behind where the process is killed."""
     if not distributed.is_initialized():
         store = vars(distributed)["HashStore"]()  # torch's stubs do not name it
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -67,7 +67,7 @@ def refresh_tied_head(model: Any) -> None:
     On CPUs the head works on a packed copy of its weights. A tied head is loaded as the embeddings, so that the reload never
     comes past it, and the copy of the old weights would stay in use (vLLM 0.32).
     """
-    head = getattr(model, "lm_head", None)
+    head: Any = getattr(model, "lm_head", None)
     if getattr(head, "cpu_linear", None) is not None and head.weight.numel():
         dispatch_cpu_unquantized_gemm(head, remove_weight=False)
 
