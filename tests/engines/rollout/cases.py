@@ -97,7 +97,7 @@ def virtual_case(folder: Path) -> Case:
     return Case("virtual", VirtualRolloutEngine(spec, seed=7), weights, folder)
 
 
-def vllm_case(folder: Path, **settings: Any) -> Case:
+def vllm_case_of(folder: Path, **settings: Any) -> Case:
     from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
 
     spec = VllmRollout(**{"instances": 1, "dtype": "float32", **settings})
@@ -107,7 +107,7 @@ def vllm_case(folder: Path, **settings: Any) -> Case:
 
 def build_case(name: str, folder: Path) -> Case:
     """The engine of a name, with the weights of version 0."""
-    makers = {"torch": torch_case, "virtual": virtual_case, "vllm": vllm_case}
+    makers = {"torch": torch_case, "virtual": virtual_case, "vllm": vllm_case_of}
     case = makers[name](folder)
     case.engine.update_weights(case.weights(0), 0)
     return case

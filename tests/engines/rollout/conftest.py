@@ -2,11 +2,12 @@
 
 import os
 import sys
+from typing import Any
 
 import pytest
 import torch
 
-from tests.engines.rollout.cases import Case, build_case, build_model
+from tests.engines.rollout.cases import Case, build_case, build_model, vllm_case_of
 from tests.needs import NEEDS_VLLM
 
 torch.set_num_threads(1)
@@ -40,15 +41,16 @@ def _cases():
 
 @pytest.fixture(scope="package")
 def vllm_process():
-    """Lets tests run vLLM in this process, and takes away what it leaves behind.
+    """Lets tests run vLLM in this process, and takes away what it leaves behind: keeps what is appended to it until then.
 
-    That is torch's default process group, which other tests make for themselves, and a changed environment, which the children of
-    other tests would inherit. Fixtures that hold an engine ask for this one, so that they end first.
+    What is left behind is torch's default process group, which other tests make for themselves, and a changed environment, which
+    the children of other tests would inherit. An engine that goes takes along what it shares with the others in its process.
     """
-    environment = dict(os.environ)
-    yield
+    environment, kept = dict(os.environ), list[Any]()
+    yield kept
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
+    kept.clear()
     cleanup_dist_env_and_memory()
     os.environ.clear()
     os.environ.update(environment)
@@ -56,8 +58,21 @@ def vllm_process():
 
 
 @pytest.fixture(scope="package")
-def _vllm_case(vllm_process, wide_model_folder):
-    return build_case("vllm", wide_model_folder)
+def make_vllm_case(vllm_process, wide_model_folder):
+    """Settings of the engine -> a case with the weights of version 0."""
+
+    def make(**settings) -> Case:
+        made = vllm_case_of(wide_model_folder, **settings)
+        vllm_process.append(made)
+        made.engine.update_weights(made.weights(0), 0)
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="package")
+def _vllm_case(make_vllm_case):
+    return make_vllm_case()
 
 
 @pytest.fixture(params=["torch", "virtual", pytest.param("vllm", marks=NEEDS_VLLM)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, vllm_case
+from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of
 from tests.engines.rollout.vllm.reference import module_with, token_log_probs
 from tests.needs import NEEDS_VLLM
 from yatt_core.engines.pieces import join_pieces
@@ -19,9 +19,9 @@ STEPS_BEFORE = 9
 
 
 @pytest.fixture(scope="module", params=["keep_cache", "recompute"])
-def policy_case(request, vllm_process, wide_model_folder):
+def policy_case(request, make_vllm_case):
     """An engine with the policy, and its name."""
-    return request.param, vllm_case(wide_model_folder, in_flight_update=request.param, max_num_seqs=8)
+    return request.param, make_vllm_case(in_flight_update=request.param, max_num_seqs=8)
 
 
 def over_old_cache(old: torch.nn.Module, new: torch.nn.Module, prompt: list[int], tokens: list[int], made: int):

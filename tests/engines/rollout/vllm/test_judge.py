@@ -11,7 +11,7 @@ from yatt_core.judges.registry import build_judge
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 VLLM = {"kind": "vllm", "dtype": "float32", "max_num_seqs": 16}
 ITEMS = [item(n, response, judgements=2) for n, response in enumerate(["nus", "sun", "", "nu", "snu snu", "x" * 9])]
-LONG_TEMPLATE = f"{'Judge with care. ' * 4}Is the answer right? {{prompt}} {{response}}"
+LONG_TEMPLATE = f"{'Judge with care. ' * 60}Is the answer right? {{prompt}} {{response}}"
 """Longer than a block of the cache."""
 
 
@@ -30,7 +30,9 @@ def wide_judged(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judge(vllm_process, wide_judged):
-    return build_judge(*wide_judged)
+    made = build_judge(*wide_judged)
+    vllm_process.append(made)
+    return made
 
 
 def test_a_judgement_depends_on_its_item_alone(judge):
@@ -54,8 +56,9 @@ def test_what_all_questions_share_is_read_once(judge):
         return outputs
 
     engine.step = watched
-    verdicts(judge, *[item(n + 100, f"w{n}", judgements=2) for n in range(4)])
+    said = verdicts(judge, *[item(n + 100, f"w{n}", judgements=2) for n in range(4)])
     del engine.step
+    print([j.prompt_tokens for v in said.values() for j in v.judgements], read)
     assert len(read) == 8 and min(read) >= 32
 
 

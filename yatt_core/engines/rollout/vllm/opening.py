@@ -46,6 +46,8 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         max_model_len=longest,
         max_num_seqs=spec.max_num_seqs,
         max_num_batched_tokens=max(spec.max_num_batched_tokens, longest),
+        # On CPUs vLLM cannot draw by a seed behind a prompt that it reads in parts.
+        enable_chunked_prefill=not processors,
         enable_prefix_caching=spec.enable_prefix_caching,
         gpu_memory_utilization=spec.gpu_memory_utilization,
         kv_cache_memory_bytes=spec.kv_cache_memory_bytes,
