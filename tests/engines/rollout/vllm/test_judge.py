@@ -1,4 +1,4 @@
-"""The generative judge on vLLM: the same promises as on torch, its template read once for all that share it."""
+"""The generative judge on vLLM: the same promises as on torch, what questions have in common read once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from yatt_core.judges.registry import build_judge
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 VLLM = {"kind": "vllm", "dtype": "float32", "max_num_seqs": 16}
 ITEMS = [item(n, response, judgements=2) for n, response in enumerate(["nus", "sun", "", "nu", "snu snu", "x" * 9])]
-LONG_TEMPLATE = f"{'Judge with care. ' * 60}Is the answer right? {{prompt}} {{response}}"
-"""Longer than a block of the cache."""
+LONG = "sun" * 15
+"""A prompt of more than a block of the cache."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def wide_judged(tmp_path_factory):
     from yatt_core.data.inputs import materialise
 
     network = {**JUDGE["model"]["network"], **SIZES, "hidden_size": 64, "max_positions": 256}
-    spec = judged_spec(model={**JUDGE["model"], "network": network}, engine=VLLM, template=LONG_TEMPLATE)
+    spec = judged_spec(model={**JUDGE["model"], "network": network}, engine=VLLM)
     folder = tmp_path_factory.mktemp("judged") / "r"
     materialise(spec, folder)
     return spec.rewards.judges[0], str(folder / "inputs" / "judges" / "judge")
@@ -43,10 +43,10 @@ def test_a_judgement_depends_on_its_item_alone(judge):
     assert all(0 < judgement.tokens <= 2 for verdict in whole.values() for judgement in verdict.judgements)
 
 
-def test_what_all_questions_share_is_read_once(judge):
-    """With prefix caching vLLM finds the template's first blocks again."""
+def test_what_questions_have_in_common_is_read_once(judge):
+    """Template and prompt come before the response: vLLM finds their blocks again."""
     engine = judge.engine._engine
-    verdicts(judge, *ITEMS)
+    alone = verdicts(judge, item(1, "nus", LONG, judgements=2))
     read: list[int] = []
     step = engine.step
 
@@ -56,10 +56,10 @@ def test_what_all_questions_share_is_read_once(judge):
         return outputs
 
     engine.step = watched
-    said = verdicts(judge, *[item(n + 100, f"w{n}", judgements=2) for n in range(4)])
+    said = verdicts(judge, *[item(n, response, LONG, judgements=2) for n, response in enumerate(["snu", "nus", "un"])])
     del engine.step
-    print([j.prompt_tokens for v in said.values() for j in v.judgements], read)
-    assert len(read) == 8 and min(read) >= 32
+    assert len(read) == 6 and min(read) >= 32
+    assert said[1] == alone[1]
 
 
 def test_a_question_that_does_not_fit_fails_alone(judge):
