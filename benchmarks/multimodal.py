@@ -19,7 +19,8 @@ import numpy as np
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
 from db.ledger import Ledger
 from flows.home import Home
-from ops.cli.evaluate import kept_snapshot, snapshot_weights, wilson_interval
+from ops.cli.evaluate import snapshot_weights, wilson_interval
+from ops.cli.options import kept_snapshot
 from yatt_core.data.inputs import INPUTS, Inputs
 from yatt_core.data.prompts import Prompt, media_of
 from yatt_core.data.shapes import write_shapes

@@ -27,6 +27,7 @@ FOLDER = Path(__file__).parent / "placement_workloads"
 GOLDEN = FOLDER / "golden.json"
 EXHAUSTIVE = 16
 GRID = (0.05, 0.1, 0.15, 0.2, 0.25, 0.33, 0.5, 0.67)
+PARTS = ("policies", "live")
 JUDGE_SHARE, SIGMA = 0.25, 0.4
 """Workloads from which on the reduction against colocate counts."""
 
@@ -220,16 +221,21 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--workload", type=Path, nargs="+", help="workload files in place of the eleven")
     parser.add_argument("--log", type=Path, help="write the actions of `dynamic` there, as JSON lines")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: everything)"
+    )
     options: argparse.Namespace = parser.parse_args()
     before = load_average()
     paths: list[Path] = options.workload or sorted(FOLDER.glob("*.yaml"))
     outcomes: list[Outcome] = []
-    for path in paths:  # one after the other: two threads of a core would lengthen each other's CPU seconds
-        outcomes.append(run_workload(path))
-        progress(f"{outcomes[-1].name}: {outcomes[-1].ratio_to_split:.3f} of the best split")
-    figures = figures_of(outcomes)
-    figures["decide_cpu_s_16384"] = None if options.workload else decide_at(FOLDER / "w11_large_512.yaml", 32)
-    live = {} if options.workload else live_runs(FOLDER)
+    figures: dict[str, float | None] = {}
+    if "policies" in options.parts:
+        for path in paths:  # one after the other: two threads of a core would lengthen each other's CPU seconds
+            outcomes.append(run_workload(path))
+            progress(f"{outcomes[-1].name}: {outcomes[-1].ratio_to_split:.3f} of the best split")
+        figures = figures_of(outcomes)
+        figures["decide_cpu_s_16384"] = None if options.workload else decide_at(FOLDER / "w11_large_512.yaml", 32)
+    live = live_runs(FOLDER) if "live" in options.parts and not options.workload else {}
     figures["simulator_gap_max"] = max((one.gap for rows in live.values() for one in rows), default=None)
     if options.log is not None:
         with options.log.open("w", encoding="utf-8") as file:

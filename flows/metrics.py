@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from db.metrics import RESULT, TIMING, Metric
 from yatt_core.placement.actions import JUDGE
@@ -19,7 +20,7 @@ from yatt_core.receipts import (
     UpdateReceipt,
 )
 
-Telemetry = Mapping[str, Mapping[str, Mapping[str, float]]]
+Telemetry = Mapping[str, Mapping[str, Any]]
 """By file and shard, as `read_telemetry` gives it."""
 
 
@@ -76,9 +77,10 @@ def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
 
 
 def _collected(telemetry: Telemetry, key: str) -> float:
-    """A figure of collecting, added up over the shards of all attempts."""
+    """A figure of collecting, added up over the shards of all attempts. What is no figure is as good as lost."""
     collected = [shards for name, shards in telemetry.items() if name.startswith("collect.")]
-    return math.fsum(stages.get(key, 0.0) for shards in collected for stages in shards.values())
+    figures = [stages.get(key) for shards in collected for stages in shards.values() if isinstance(stages, dict)]
+    return math.fsum(figure for figure in figures if isinstance(figure, int | float) and 0.0 <= figure < math.inf)
 
 
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:

@@ -7,17 +7,20 @@ iteration is kept as a file of the run, whose digest stands in the decision's ou
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from ray import cloudpickle
 
 from db.records import DecisionRow, ShardRow
 from flows.placement_inputs import REMEMBERED, Inputs, recorded_work
 from flows.placement_work import RecordedWork, work_file, write_work
 from yatt_core.controllers.pool import constants_known, pool_setting
 from yatt_core.data.shard_log import read_shard_work
+from yatt_core.errors import ConfigurationError
+from yatt_core.installed import failure_text
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.seen import Conduct, IterationTelemetry, Usage
@@ -48,6 +51,7 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
     inputs = Inputs(pool_setting(spec), past, names, state)
     segment.placed, segment.work = inputs, None
     plan = segment.foresight.plan(inputs, segment.fleet.deadline)
+    _require_portable(plan.conduct)
     row = DecisionRow(
         branch=segment.branch,
         iteration=iteration,
@@ -68,7 +72,7 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
         reason=plan.reason,
     )
     recorded = segment.ledger.records.decision(segment.fence, row)
-    if recorded.decision == json.loads(json.dumps(row.decision)):
+    if recorded.decision == row.decision:
         return recorded, plan.conduct
     if "start" not in recorded.decision:
         # Made before judges shared the devices: all instances roll out, as they did then.
@@ -77,6 +81,16 @@ def decide(segment: Segment, iteration: int, state: Mapping[str, Any]) -> tuple[
     # Files that it was made from are gone, or the policy has changed: its roles are obeyed, and nobody improves on them.
     log.warning("iteration %d: the recorded placement is not what its policy would say now; it is obeyed", iteration)
     return recorded, Hold()
+
+
+def _require_portable(conduct: Conduct) -> None:
+    """Raises `ConfigurationError` for a conduct that cannot go to the dispatcher's process."""
+    try:
+        cloudpickle.dumps(conduct)
+    except (Exception, SystemExit) as error:  # a conduct of one's own may say how it is pickled
+        raise ConfigurationError(
+            f"placement.mode: its policy's conduct cannot go to the process where it acts: {failure_text(error)}"
+        ) from error
 
 
 def past_of(segment: Segment, iteration: int) -> tuple[tuple[IterationTelemetry, ...], tuple[Mapping[str, Any], ...]]:

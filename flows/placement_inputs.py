@@ -47,7 +47,7 @@ class Inputs:
     def plan(self, policy: PlacementPolicy) -> Plan:
         """What a policy makes of it. Raises `ConfigurationError` for a policy that raises, or whose plan cannot be."""
         try:
-            plan: object = policy.plan(self.setting, self.past, dict(self.state))
+            plan: object = policy.plan(self.setting, self.past, _as_recorded(self.state))
         except (Exception, SystemExit) as error:  # whatever a policy of one's own raises is that policy's failure
             raise ConfigurationError(f"placement.mode: its policy failed: {failure_text(error)}") from error
         return checked_plan(plan, len(self.setting.speeds))
@@ -59,7 +59,10 @@ class Inputs:
 
 
 def checked_plan(plan: object, instances: int) -> Plan:
-    """What a policy gave, once it is a plan that can be recorded and carried on. Raises `ConfigurationError`."""
+    """What a policy gave, once it is a plan that can be recorded and carried on, in the words and values that the ledger keeps.
+
+    Raises `ConfigurationError`.
+    """
     if not isinstance(plan, Plan):
         raise ConfigurationError(f"placement.mode: its policy gives {type(plan).__name__}; right would be a Plan")
     if not isinstance(plan.roles, str) or len(plan.roles) != instances or set(plan.roles) - {ROLLOUT, JUDGE}:
@@ -77,13 +80,20 @@ def checked_plan(plan: object, instances: int) -> Plan:
             "placement.mode: its policy's plan needs a reason in words, and a conduct that can act"
         )
     try:
-        json.dumps(dict(plan.state), allow_nan=False)
+        state = _as_recorded(plan.state)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"placement.mode: its policy remembers what cannot be recorded ({failure_text(error)}); right would be a dictionary "
             "of plain values"
         ) from None
-    return plan
+    reason = plan.reason.encode("utf-8", "backslashreplace").decode()
+    return Plan(plan.roles, plan.conduct, predicted, reason, state)
+
+
+def _as_recorded(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state as it comes back from the ledger, and nobody else's: what a policy does to it changes no other."""
+    kept: dict[str, Any] = json.loads(json.dumps(dict(state), allow_nan=False))
+    return kept
 
 
 def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[IterationTelemetry, str] | None:

@@ -15,6 +15,7 @@ from typing import Any
 from flows.placement_inputs import inputs_of, policy_of
 from flows.placement_record import RecordedPlacement
 from yatt_core.errors import ConfigurationError
+from yatt_core.installed import failure_text
 from yatt_core.placement.campaign import collect
 from yatt_core.placement.fitting import fitted
 from yatt_core.placement.records import setting_from_json
@@ -98,16 +99,11 @@ def _planned(placement: RecordedPlacement) -> Plan:
 
 
 def _differences(decision: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
-    """In words; states are compared as the ledger keeps them."""
-    state = _as_recorded(plan.state)
-    parts = (("roles", decision["start"], plan.roles), ("state", decision["state"], state))
+    """In words."""
+    parts = (("roles", decision["start"], plan.roles), ("state", decision["state"], plan.state))
     return tuple(
         f"{name}: recorded {_shown(recorded)}, now {_shown(now)}" for name, recorded, now in parts if recorded != now
     )
-
-
-def _as_recorded(state: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(state))
 
 
 def _shown(value: Any) -> str:
@@ -168,17 +164,24 @@ class OtherPolicy:
         past = self._past(placement)
         inputs = replace(inputs_of(row, past), state=self._state)
         plan = inputs.plan(find_policy(self._wanted, bool(row.inputs["policy"]["constants_known"])))
-        self._state, self._roles[placement.iteration] = _as_recorded(plan.state), plan.roles
+        self._state, self._roles[placement.iteration] = plan.state, plan.roles
         recorded = _planned(placement)
         differences = _differences(row.decision, recorded)
+        recorded_s, recorded_fails = (None, ()) if differences else _simulated(placement, recorded, placement.telemetry)
+        other_s, other_fails = _simulated(placement, plan, past)
         return replace(
             found,
             start=plan.roles,
             same=not _differences(row.decision, plan),
             reason=plan.reason,
-            recorded_s=None if differences else _simulated(placement, recorded, placement.telemetry),
-            other_s=_simulated(placement, plan, past),
-            why=(*([placement.work_lost] if placement.work_lost else ()), *differences),
+            recorded_s=recorded_s,
+            other_s=other_s,
+            why=(
+                *([placement.work_lost] if placement.work_lost else ()),
+                *differences,
+                *(f"the decision on record: {why}" for why in recorded_fails),
+                *(f"{self._wanted.mode}: {why}" for why in other_fails),
+            ),
         )
 
     def _past(self, placement: RecordedPlacement) -> tuple[IterationTelemetry, ...]:
@@ -190,18 +193,25 @@ class OtherPolicy:
         )
 
 
-def _simulated(placement: RecordedPlacement, plan: Plan, past: tuple[IterationTelemetry, ...]) -> float | None:
-    """Seconds of collect that the cost model gives a plan for the work that really came; none where that is not known.
+def _simulated(
+    placement: RecordedPlacement, plan: Plan, past: tuple[IterationTelemetry, ...]
+) -> tuple[float | None, tuple[str, ...]]:
+    """Seconds of collect that the cost model gives a plan for the work that really came, none where that is not known; and why
+    its conduct does not come to an end with it, in words.
 
     Constants that the engines do not tell are fitted to the same work and the past.
     """
     if placement.work is None:
-        return None
+        return None, ()
     work, inputs = placement.work.telemetry, placement.row.inputs
     setting = setting_from_json(inputs["setting"])
     if not inputs["policy"]["constants_known"]:
         setting = fitted(setting, [*past, work])
-    return collect(setting, plan.roles, plan.conduct, work.waves, past[-1].roles if past else None).collect_s
+    try:
+        took = collect(setting, plan.roles, plan.conduct, work.waves, past[-1].roles if past else None)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy raises is that policy's failure
+        return None, (f"its conduct fails in the simulation: {failure_text(error)}",)
+    return took.collect_s, ()
 
 
 def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) -> Comparison:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from ops.cli.options import (
     HomeOption,
+    KeptOption,
     Output,
     OutputOption,
     RunArgument,
     examples,
     find_run,
     keep_caches_inside,
+    kept_snapshot,
     opened_ledger,
 )
 from ops.cli.output import message, write, write_json
@@ -24,7 +26,6 @@ from ops.cli.output import message, write, write_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from db.ledger import Ledger
     from db.records import SnapshotRow
     from yatt_core.engines.protocol import GenerateResult, Tensors
     from yatt_core.spec import RunSpec
@@ -54,9 +55,7 @@ class Evaluation:
 
 def evaluate(
     run: RunArgument,
-    iteration: Annotated[
-        int | None, typer.Option(min=0, help="A kept snapshot's iteration. Default: the newest.")
-    ] = None,
+    iteration: KeptOption = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -80,23 +79,9 @@ def evaluate(
     write(f"{found.correct} of {found.tasks} held-out tasks right, mean reward {found.reward:.3f}")
 
 
-def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRow:
-    """The kept snapshot of an iteration, or the newest. Raises `ConfigurationError`, naming those that are kept."""
-    from yatt_core.errors import ConfigurationError
-
-    rows = ledger.records.snapshots(run)
-    if not rows:
-        raise ConfigurationError(f"run {run}: it has no snapshot yet")
-    for row in rows:
-        if iteration is None or row.iteration == iteration:
-            return row
-    kept = ", ".join(str(row.iteration) for row in reversed(rows))
-    raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept; there are those of {kept}")
-
-
 def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRow) -> Evaluation:
     """Verifies and loads the snapshot, answers every held-out task once, and scores the answers."""
-    from yatt_core.data.inputs import INPUTS, Inputs, read_manifest
+    from yatt_core.data.inputs import INPUTS, Inputs, initial_model
     from yatt_core.data.prompts import media_of
     from yatt_core.data.text import open_codec
     from yatt_core.engines.registry import build_rollout_engine
@@ -104,9 +89,7 @@ def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRo
     from yatt_core.tools.dialogue import Dialogue, greedy_request, hold
     from yatt_core.tools.toolbox import Toolbox
 
-    folder = run_folder / INPUTS
-    relative = read_manifest(folder, spec)["model_path"]
-    model_path = str((folder / relative).resolve()) if relative else ""
+    folder, model_path = run_folder / INPUTS, initial_model(spec, run_folder)
     codec, scorer = open_codec(spec, model_path), RewardScorer(spec.rewards)
     engine = build_rollout_engine(spec, model_path, folder)
     engine.update_weights(snapshot_weights(run_folder, spec, row), row.iteration)

@@ -16,7 +16,21 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from ops.cli import audit, branches, doctor, evaluate, failures, logs, placement, plan, rollouts, runs, schema, train
+from ops.cli import (
+    audit,
+    branches,
+    doctor,
+    evaluate,
+    export,
+    failures,
+    logs,
+    placement,
+    plan,
+    rollouts,
+    runs,
+    schema,
+    train,
+)
 from ops.cli.options import HomeOption, examples
 from yatt_core.errors import ExitCode
 
@@ -32,7 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, plan, branches, runs, logs, rollouts, placement, evaluate, audit, schema, doctor):
+for module in (train, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, schema, doctor):
     module.register(app)
 
 

@@ -16,6 +16,7 @@ import typer
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
+    from db.records import SnapshotRow
     from flows.home import Home
 
 LATEST = "latest"
@@ -43,6 +44,8 @@ OverridesOption = Annotated[
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="A run: its id, a unique beginning of it, or `latest`.")
 ]
+
+KeptOption = Annotated[int | None, typer.Option(min=0, help="A kept snapshot's iteration. Default: the newest.")]
 
 
 def examples(*commands: str) -> str:
@@ -74,6 +77,20 @@ def find_run(ledger: Ledger, name: str) -> str:
     if not newest:
         raise RunNotFound("there are no runs in this ledger yet; start one with `yatt train SPEC`")
     return newest[0].id
+
+
+def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRow:
+    """The kept snapshot of an iteration, or the newest. Raises `ConfigurationError`, naming those that are kept."""
+    from yatt_core.errors import ConfigurationError
+
+    rows = ledger.records.snapshots(run)
+    if not rows:
+        raise ConfigurationError(f"run {run}: it has no snapshot yet")
+    for row in rows:
+        if iteration is None or row.iteration == iteration:
+            return row
+    kept = ", ".join(str(row.iteration) for row in reversed(rows))
+    raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept; there are those of {kept}")
 
 
 def keep_caches_inside(home: Home) -> None:

@@ -172,7 +172,7 @@ def print_compared(comparison: Comparison) -> None:
         for why in row.why:
             write(f"iteration {row.iteration}: {why}")
     if comparison.ratio is None:
-        write("no iteration has recorded work, so that nothing can be simulated")
+        write("of no iteration both are known, so that nothing can be simulated")
     else:
         write(
             f"{comparison.policy} on {comparison.iterations} iterations: {comparison.other_s:.1f} s of collect simulated, "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 
 from yatt_core.controllers import dispatcher as module
 from yatt_core.controllers.dispatcher import Dispatcher
-from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, Intake, Switch
+from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take
 from yatt_core.placement.fixed import Hold, InTurn
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import PoolSeen
@@ -76,24 +78,38 @@ def test_roles_are_taken_in_turn_when_a_wave_is_drained(pool: tuple[Dispatcher, 
 class Broken:
     """Asks for what cannot be, or raises, at the first moment."""
 
-    def __init__(self, raises: bool) -> None:
-        self._raises = raises
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
-        if self._raises:
-            raise KeyError("nothing")
-        return [Switch(0, ROLLOUT)]
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return [self._answer]
 
 
-@pytest.mark.parametrize(("raises", "said"), [(True, "KeyError: 'nothing'"), (False, "is not possible")])
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (KeyError("nothing"), "KeyError: 'nothing'"),
+        (Switch(0, ROLLOUT), "is not possible"),
+        (Switch(0, "X"), "roles R, J"),
+        (HandOver(2, "", True), "roles R, J"),
+        (Switch(4, JUDGE), "instances 0 to 3"),
+        (Switch(-4, JUDGE), "no whole number"),
+        (Intake(0, "many"), "no whole number"),  # type: ignore[arg-type]
+        (Take(0, -3), "no whole number"),
+        (Take(0, 0.5), "no whole number"),  # type: ignore[arg-type]
+        (42, "is no action"),
+    ],
+)
 def test_a_conduct_that_fails_is_said_and_the_work_goes_on(
-    pool: tuple[Dispatcher, list[Engine]], raises: bool, said: str
+    pool: tuple[Dispatcher, list[Engine]], answer: Any, said: str
 ) -> None:
     dispatcher, engines = pool
 
     async def wave() -> Any:
         await dispatcher.engage(1, engines)
-        await dispatcher.place(1, "RRJJ", Broken(raises), True)
+        await dispatcher.place(1, "RRJJ", Broken(answer), True)
         await settled()
         await dispatcher.begin_wave(1, "w0", 8)
         granted = await asyncio.wait_for(dispatcher.acquire(1, "controller-0", 4, ROLLOUT, False), 5)
@@ -104,6 +120,22 @@ def test_a_conduct_that_fails_is_said_and_the_work_goes_on(
     report = asyncio.run(wave())
     assert said in report.defect
     assert not [line for line in report.actions if line["do"] == "switch"], "what could not be was not done"
+
+
+def test_numbers_that_a_conduct_computed_are_logged_as_plain_ones(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> Any:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", Broken(HandOver(np.int64(0), JUDGE, np.bool_(True))), True)  # type: ignore[arg-type]
+        await dispatcher.begin_wave(1, "w0", 8)
+        await settled()
+        return await dispatcher.report()
+
+    report = asyncio.run(wave())
+    assert engines[0].roles == [JUDGE]
+    (asked,) = [line for line in json.loads(json.dumps(report.actions)) if line["do"] == "handover"]
+    assert (asked["instance"], asked["migrate"]) == (0, True)
 
 
 def test_a_wave_that_begins_once_more_has_one_beat(pool: tuple[Dispatcher, list[Engine]]) -> None:
@@ -119,6 +151,34 @@ def test_a_wave_that_begins_once_more_has_one_beat(pool: tuple[Dispatcher, list[
         return sum(not task.done() for task in ticking)
 
     assert asyncio.run(beats()) == 1
+
+
+@pytest.mark.parametrize(("lasts", "expected"), [(0.3, [1, 2, 3, 4]), (1.3, [1, 3, 5, 7])])
+def test_control_periods_count_from_the_waves_start_however_long_acting_takes(
+    pool: tuple[Dispatcher, list[Engine]], monkeypatch: pytest.MonkeyPatch, lasts: float, expected: list[int]
+) -> None:
+    dispatcher, _ = pool
+    now, acted = 1000.0, list[float]()
+
+    class Slow:
+        def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+            nonlocal now
+            acted.append((now - 1000.0) / dispatcher._period)
+            now += lasts * dispatcher._period
+            if len(acted) == len(expected):
+                dispatcher._queue.note("w0", "0/0", 8, 8)
+            return ()
+
+    async def passing(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(module.asyncio, "sleep", passing)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    dispatcher._conduct = Slow()
+    dispatcher._queue.begin_wave("w0", 8)
+    asyncio.run(dispatcher._tick())
+    assert acted == pytest.approx(expected)
 
 
 def test_a_wave_that_was_made_before_has_no_judging_behind_it(pool: tuple[Dispatcher, list[Engine]]) -> None:

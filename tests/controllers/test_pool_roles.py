@@ -7,9 +7,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.placement.recorded_run import judged_spec
 from yatt_core.controllers.dispatch import DispatchQueue, Limits
+from yatt_core.controllers.pool import pool_setting
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver, Intake, Switch, Take
+from yatt_core.placement.curve import Curve, Knobs
+from yatt_core.placement.fixed import InTurn
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.seen import Conduct
 
 ROLES = st.sampled_from([ROLLOUT, JUDGE])
 
@@ -209,3 +215,31 @@ def test_newest_sequences_that_are_asked_for_are_no_more_than_there_are() -> Non
     queue.submit("a", 3)
     queue.grant()
     assert queue.apply(Take(0, 9)) == 3
+
+
+@pytest.mark.parametrize(
+    ("roles", "moment", "conduct"),
+    [
+        (
+            "RJ",
+            Moment.TICK,
+            Curve(Knobs(1, 0.5, 1.0, 0.0), "RJ", pool_setting(judged_spec("rollout.engine.instances=2"))),
+        ),
+        ("RR", Moment.DRAINED, InTurn()),
+        ("JJ", Moment.WAVE, InTurn()),
+    ],
+)
+def test_who_is_done_and_has_yet_to_say_so_goes_over_when_it_has(roles: str, moment: Moment, conduct: Conduct) -> None:
+    """Controllers tell of ended samples before they give a batch back: a conduct may act between the two."""
+    before, after = (ROLLOUT, JUDGE) if roles[0] == ROLLOUT else (JUDGE, ROLLOUT)
+    queue = DispatchQueue([1.0, 1.0], roles=roles)
+    queue.begin_wave("w0", 4)
+    queue.submit("controller-0", 4, before)
+    ((held, index),) = queue.grant()
+    queue.note("w0", "0/0", 4, 0)
+    queue.submit("controller-0", 4, after)
+    for action in conduct.act(moment, queue):
+        queue.apply(action)
+    assert index not in dict(queue.switches())
+    queue.release(held.number)
+    assert dict(queue.switches()).get(index) == after

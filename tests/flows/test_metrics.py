@@ -7,9 +7,16 @@ import random
 
 import pytest
 
-from flows.metrics import add_sums, evaluation_metrics, experience_metrics, learning_metrics, timing_metrics
+from flows.metrics import (
+    add_sums,
+    evaluation_metrics,
+    experience_metrics,
+    judge_metrics,
+    learning_metrics,
+    timing_metrics,
+)
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import EvaluateReceipt, PrepareReceipt, UpdateReceipt
+from yatt_core.receipts import JUDGE_TOKENS, EvaluateReceipt, PrepareReceipt, UpdateReceipt
 
 KEY = WorkKey("toy-1", 0, 1, "learn")
 SUMS = {
@@ -51,6 +58,13 @@ def test_what_prepare_and_learn_measured_is_of_class_result() -> None:
     metrics = learning_metrics(prepared, update)
     assert values(metrics) == {"kl": 0.5, "loss": 1.0}
     assert {metric.metric_class for metric in metrics} == {"result"}
+
+
+def test_telemetry_that_holds_no_figures_is_as_good_as_lost() -> None:
+    found = [5, None, {JUDGE_TOKENS: "many"}, {JUDGE_TOKENS: math.nan}, {JUDGE_TOKENS: math.inf}, {JUDGE_TOKENS: 7.0}]
+    shards = {f"shard-{number}": stages for number, stages in enumerate(found)}
+    metrics = values(judge_metrics({"collect.w00.e0001": shards}, ()))
+    assert metrics == {"judge/tokens": 7.0, "judge/prompt_tokens": 0.0, "judge/device_seconds": 0.0}
 
 
 def test_evaluation_adds_up_its_slices() -> None:

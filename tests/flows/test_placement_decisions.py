@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.ops.seeding import commit_of
 from tests.placement.recorded_run import DecidingSegment, judged_spec
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.curve import Curve
-from yatt_core.placement.fixed import Hold
+from yatt_core.placement.fixed import Hold, InTurn
 from yatt_core.placement.seen import Plan
 
 
@@ -87,6 +88,27 @@ def test_what_is_no_plan_is_said_before_anything_is_recorded(segment: Any, plan:
     assert segment.ledger.records.decisions(segment.run, 0, 1) == []
 
 
+class Locked:
+    """A conduct with what lives in one process alone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def act(self, *_: Any) -> list[Any]:
+        return []
+
+
+def test_a_conduct_that_cannot_leave_its_process_is_said_before_anything_is_recorded(segment: Any) -> None:
+    class Own:
+        def plan(self, *_: Any) -> Plan:
+            return Plan("RRRR", Locked(), None, "")
+
+    segment.foresight = Foresight(Own())
+    with pytest.raises(ConfigurationError, match=r"placement.mode: .*conduct cannot go .*TypeError: .*lock"):
+        decide(segment, 1, {})
+    assert segment.ledger.records.decisions(segment.run, 0, 1) == []
+
+
 def record(segment: Any, decision: dict[str, Any]) -> None:
     segment.ledger.records.decision(segment.fence, DecisionRow(0, 1, 0, {}, decision, {}, "as it was"))
 
@@ -110,3 +132,22 @@ def test_one_from_before_judges_shared_the_devices_has_all_of_them_roll_out(segm
     row, conduct = decide(segment, 1, {})
     assert (row.decision["start"], row.decision["state"]) == ("RRRR", {})
     assert row.decision["roles"] == {"collect": ["rollout-0"]} and isinstance(conduct, Hold)
+
+
+class Noting:
+    """Remembers in ways that JSON has none of, and changes what it was given."""
+
+    def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
+        seen = state.setdefault("seen", [])
+        seen.append(len(seen))
+        return Plan("RRRJ", InTurn(), None, "why \ud800 not", {"seen": seen, "pair": (1, 2), "by": {3: 4}})
+
+
+def test_what_a_policy_remembers_is_the_ledgers_and_no_mistake_of_its_own(segment: Any) -> None:
+    segment.foresight, state = Foresight(Noting()), {"seen": [7]}
+    row, conduct = decide(segment, 1, state)
+    assert not isinstance(conduct, Hold), "the decision that was made now is in force as it is"
+    assert row.decision["state"] == {"seen": [7, 1], "pair": [1, 2], "by": {"3": 4}}
+    assert row.inputs["state"] == state == {"seen": [7]}, "it was made from what it was given"
+    (recorded,) = segment.ledger.records.decisions(segment.run, 0, 1)
+    assert (recorded.decision, recorded.reason) == (row.decision, "why \\ud800 not")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from db.ledger import Ledger
 from db.runs import Parent
+from flows import replay_placement as module
 from flows.home import Home
 from flows.placement_record import PlacementRecord
 from flows.placement_work import work_file
 from flows.replay_placement import Comparison, ReplayedDecision, compare_all, parse_policy, replay
 from tests.placement.recorded_run import judged_spec, record_run, rewrite
 from yatt_core.errors import ConfigurationError
+from yatt_core.placement.actions import Action
+from yatt_core.placement.fixed import Hold
+from yatt_core.placement.seen import IterationTelemetry, Plan, Setting
 from yatt_core.spec.placement import PlacementSpec
 
 MODES = {
@@ -181,3 +186,23 @@ def test_an_unknown_policy_is_refused(home: Home) -> None:
     run = record_run(home, judged_spec(*MODES["colocate"]), iterations=1)
     with pytest.raises(ConfigurationError, match="'dynamc' is none of colocate, split, dynamic"):
         compared(home, run, "dynamc")
+
+
+class Stubborn:
+    """Its conduct gives up from the second iteration on."""
+
+    def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
+        return Plan("RRRJ", self if past else Hold(), None, "stubborn")
+
+    def act(self, *_: Any) -> Sequence[Action]:
+        raise RuntimeError("I will not")
+
+
+def test_a_conduct_that_fails_is_said_and_its_iterations_are_left_out(
+    home: Home, dynamic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_policy", lambda *_: Stubborn())
+    found = compared(home, dynamic, "my-own")
+    assert found.iterations == 1 and found.rows[0].other_s and found.rows[0].why == ()
+    assert found.rows[1].why == ("my-own: its conduct fails in the simulation: RuntimeError: I will not",)
+    assert found.rows[1].recorded_s and found.rows[1].other_s is None and found.rows[1].start == "RRRJ"

@@ -52,7 +52,7 @@ def publish_snapshot(
     durable.make_folder(target.parent)
     if (published := _published(run_folder, folder, identity)) is not None:
         return published
-    _require_room(target, needed_bytes)
+    require_room(target, needed_bytes)
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -81,11 +81,12 @@ def _means_full(error: BaseException) -> bool:
     return isinstance(error, StorageFullError) or any(os.strerror(number) in str(error) for number in durable.FULL)
 
 
-def _require_room(target: Path, needed_bytes: int) -> None:
+def require_room(target: Path, needed_bytes: int) -> None:
+    """Raises `StorageFullError` where the disk of a folder to come has no room for it."""
     free = shutil.disk_usage(target.parent).free
     if free < needed_bytes + SPARE_BYTES:
         raise StorageFullError(
-            f"{target}: no room for the snapshot: it needs {needed_bytes} bytes and {SPARE_BYTES} to spare, {free} are free"
+            f"{target}: no room on its disk: it needs {needed_bytes} bytes and {SPARE_BYTES} to spare, {free} are free"
         )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,14 @@ from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import CutError, InfrastructureError
 from yatt_core.installed import failure_text
 from yatt_core.logs import actor_logs
-from yatt_core.placement.actions import ROLE_NAMES, Action, action_line, ahead_of_dispatch, serves_line
+from yatt_core.placement.actions import (
+    ROLE_NAMES,
+    Action,
+    action_line,
+    ahead_of_dispatch,
+    checked_action,
+    serves_line,
+)
 from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import Conduct
@@ -172,9 +181,12 @@ class Dispatcher:
         return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions), self._defect)
 
     async def _tick(self) -> None:
-        """Acts every control period, until the wave ends."""
+        """Acts at whole numbers of control periods behind the wave's start, until it ends; one that is missed is left out."""
+        started, ticks = time.monotonic(), 0
         while True:
-            await asyncio.sleep(self._period)
+            passed = (time.monotonic() - started) / self._period
+            ticks = max(ticks + 1, math.ceil(passed))
+            await asyncio.sleep((ticks - passed) * self._period)
             if not self._queue.unjudged:
                 return
             for index, count in self._queue.lingering():
@@ -202,7 +214,8 @@ class Dispatcher:
         """Has the conduct act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
         self._queue.now = self._seconds()
         try:
-            self._carry_out(moment, self._conduct.act(moment, self._queue))
+            asked = self._conduct.act(moment, self._queue)
+            self._carry_out(moment, [checked_action(action, len(self._queue.instances)) for action in asked])
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
             self._defect, self._conduct = failure_text(error), Hold()
             log.error("the placement's conduct failed, roles stay as they are: %s", self._defect)

@@ -62,8 +62,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
         if not (folder / name).is_file() or file_sha256(folder / name) != sha256:
             raise DataError(f"{folder / name} is missing or damaged; put it back, or start a new run")
     check_media_list(folder, manifest)
-    if isinstance(spec.model, ModelFolder) and not spec.virtual:
-        check_model_unchanged(Path(manifest["model_path"]), manifest["model_files"])
+    _check_given_model(spec, manifest)
     check_judges(manifest)
     model_path = _model_path(folder, manifest)
     check_longest(spec, model_path, manifest)
@@ -97,6 +96,17 @@ def read_manifest(folder: Path, spec: RunSpec) -> dict[str, Any]:
             "these stay as they are within a run, start a new one"
         )
     return manifest
+
+
+def initial_model(spec: RunSpec, run_folder: Path) -> str:
+    """Folder of the model that a run began with; empty for a run on virtual engines.
+
+    Raises as `read_manifest`, and `ConfigurationError` for a given folder that has changed since.
+    """
+    folder = run_folder / INPUTS
+    manifest = read_manifest(folder, spec)
+    _check_given_model(spec, manifest)
+    return _model_path(folder, manifest)
 
 
 def check_room(spec: RunSpec, run_folder: Path) -> None:
@@ -246,6 +256,11 @@ def _written(path: Path, prompts: Iterable[Prompt], with_media: bool) -> Iterato
         for prompt in prompts:
             writer.add(prompt)
             yield _row_digest(path.name, prompt)
+
+
+def _check_given_model(spec: RunSpec, manifest: Mapping[str, Any]) -> None:
+    if isinstance(spec.model, ModelFolder) and not spec.virtual:
+        check_model_unchanged(Path(manifest["model_path"]), manifest["model_files"])
 
 
 def _model_path(folder: Path, manifest: Mapping[str, Any]) -> str:

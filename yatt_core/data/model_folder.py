@@ -32,6 +32,8 @@ TOKENIZER_FILES = (
 USUAL_LABELS = 2
 """Of a classifier whose config.json names none, in transformers."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+SMALL_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
+"""Of what belongs to a model besides its weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +150,16 @@ def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
 
 def _fingerprint(folder: Path) -> dict[str, str]:
     """What tells a given model from another: digests of its small files, sizes of its weights."""
-    files = (path for path in sorted(folder.iterdir()) if path.is_file())
+    weights = (path for path in folder.iterdir() if path.is_file() and path.suffix == ".safetensors")
     return {
-        path.name: f"{path.stat().st_size} bytes" if path.suffix == ".safetensors" else file_sha256(path)
-        for path in files
-        if path.suffix in {".safetensors", ".json", ".jinja", ".txt", ".model"}
+        **{path.name: f"{path.stat().st_size} bytes" for path in sorted(weights)},
+        **{path.name: file_sha256(path) for path in small_files(folder)},
     }
+
+
+def small_files(folder: Path) -> list[Path]:
+    """What belongs to a model besides its weights: config, tokenizer, chat template; names sorted."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in SMALL_SUFFIXES)
 
 
 def check_model_folder(folder: Path) -> None:

@@ -6,9 +6,10 @@ The record of a real run has one more kind of line, which is no action: from whe
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from yatt_core.errors import ConfigurationError
 
@@ -53,6 +54,41 @@ class Intake:
 Action = Switch | HandOver | Take | Intake
 _NAMES: Mapping[type[Action], str] = {Switch: "switch", HandOver: "handover", Take: "take", Intake: "intake"}
 _KINDS = {name: kind for kind, name in _NAMES.items()}
+
+
+def checked_action(action: object, instances: int) -> Action:
+    """What a conduct asked for, with plain numbers, such as the log holds.
+
+    Raises `ConfigurationError` for what is no action, and for one that names another role or instance than there are.
+    """
+    match action:
+        case Switch():
+            checked: Action = Switch(_number(action, action.instance), action.role)
+        case HandOver():
+            checked = HandOver(_number(action, action.instance), action.role, bool(action.migrate))
+        case Take():
+            checked = Take(_number(action, action.instance), _number(action, action.count))
+        case Intake():
+            limit = None if action.limit is None else _number(action, action.limit)
+            checked = Intake(_number(action, action.instance), limit)
+        case _:
+            raise ConfigurationError(f"{action!r:.80} is no action")
+    if checked.instance >= instances or (isinstance(checked, Switch | HandOver) and checked.role not in ROLE_NAMES):
+        raise ConfigurationError(
+            f"{action!r:.80} cannot be: there are instances 0 to {instances - 1}, and roles {', '.join(ROLE_NAMES)}"
+        )
+    return checked
+
+
+def _number(action: Action, value: SupportsIndex) -> int:
+    """A whole number of an action."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ConfigurationError(f"{action!r:.80} cannot be: {value!r:.40} is no whole number from 0 on")
+    return number
 
 
 def ahead_of_dispatch(actions: Iterable[Action]) -> tuple[list[Action], list[Action]]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take
+from yatt_core.placement.fixed import going_over
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import InstanceSeen, PoolSeen, Setting
 
@@ -57,7 +58,7 @@ class Curve:
         if pool.unrolled == 0:
             judged = any(JUDGE in (i.role, i.joining) for i in pool.instances)
             if pool.waiting(JUDGE) and (self._knobs.back or not judged):
-                actions = [Switch(i.index, JUDGE) for i in rolling]
+                actions = [going_over(i, JUDGE) for i in rolling]
         else:
             actions = self._hand_over(pool, rolling)
             if self._levels and not actions:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, Switch
+from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Switch
 from yatt_core.placement.moments import Moment
-from yatt_core.placement.seen import IterationTelemetry, Plan, PoolSeen, Setting
+from yatt_core.placement.seen import InstanceSeen, IterationTelemetry, Plan, PoolSeen, Setting
+
+
+def going_over(instance: InstanceSeen, role: str) -> Action:
+    """Has an instance that is done take up another role. That its last sequences have ended may be known before it is told of
+    itself: then it follows as soon as it is.
+    """
+    return HandOver(instance.index, role, False) if instance.outstanding else Switch(instance.index, role)
 
 
 class InTurn:
@@ -16,7 +23,11 @@ class InTurn:
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
         """Switches all at once."""
         role = {Moment.WAVE: ROLLOUT, Moment.DRAINED: JUDGE}.get(moment)
-        return [Switch(i.index, role) for i in pool.instances if i.ready and i.role != role] if role else []
+        return (
+            [going_over(i, role) for i in pool.instances if i.ready and not i.leaving and i.role != role]
+            if role
+            else []
+        )
 
 
 class Hold:

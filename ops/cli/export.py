@@ -1,0 +1,99 @@
+"""`yatt export`: a kept snapshot's weights as a Hugging Face folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ops.cli.options import (
+    HomeOption,
+    KeptOption,
+    Output,
+    OutputOption,
+    RunArgument,
+    examples,
+    find_run,
+    keep_caches_inside,
+    kept_snapshot,
+    opened_ledger,
+)
+from ops.cli.output import console, size, write, write_json
+
+EXPORTS = "exports"
+
+
+class FloatType(StrEnum):
+    """What floating point weights are converted to."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=examples("yatt export latest", "yatt export quickstart-1 --iteration 200 --to model --dtype bfloat16")
+    )(export)
+
+
+def export(
+    run: RunArgument,
+    iteration: KeptOption = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A folder that is not there yet. Default: exports/ in the run's folder."),
+    ] = None,
+    dtype: Annotated[FloatType | None, typer.Option(help="Convert the weights. Default: as they were learnt.")] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Write a kept snapshot as a Hugging Face folder: config, tokenizer, weights."""
+    from flows.home import Home
+    from yatt_core.checkpoints.export import export_model
+    from yatt_core.checkpoints.publish import SnapshotIdentity
+    from yatt_core.checkpoints.verify import verify_snapshot
+    from yatt_core.data.inputs import initial_model
+    from yatt_core.engines.train.state_files import WEIGHTS
+    from yatt_core.errors import ConfigurationError
+    from yatt_core.spec import parse_spec
+
+    place = Home.locate(home)
+    keep_caches_inside(place)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+        row = kept_snapshot(ledger, name, iteration)
+        spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
+    if spec.virtual:
+        raise ConfigurationError(f"run {name}: its engines are virtual, there is no model to export")
+    folder = place.run_folder(row.run)
+    target = to or place.run_folder(name) / EXPORTS / f"i{row.iteration:06d}{f'-{dtype}' if dtype else ''}"
+    model = Path(initial_model(spec, folder))
+    identity = SnapshotIdentity(**verify_snapshot(folder, row.folder, row.manifest_sha256).fields)
+    with _progress(f"iteration {row.iteration}") as advance:
+        found = export_model(
+            folder / row.folder / WEIGHTS, model, target, identity, dtype.value if dtype else None, advance
+        )
+    if output is Output.JSON:
+        write_json({"run": name, "iteration": row.iteration, "folder": str(target.resolve()), **asdict(found)})
+        return
+    write(
+        f"{target}: iteration {row.iteration} of {name}, {found.tensors} tensors of {found.dtype}, {size(found.bytes)}"
+    )
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar of bytes, on terminals only."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    screen = console(to_stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -1,0 +1,177 @@
+"""A Hugging Face folder with a snapshot's weights: what transformers, vLLM and others load.
+
+Consumes a snapshot's weights in Hugging Face names and the folder of the model that its run began with. Produces a folder of
+config, tokenizer, safetensors and `yatt.json`, whole or not at all. Memory holds one file's tensors at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from yatt_core import durable
+from yatt_core.checkpoints.publish import SnapshotIdentity, require_room
+from yatt_core.data.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, read_config, small_files
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+
+ORIGIN = "yatt.json"
+"""Whose weights they are: the snapshot's identity, whose digest is that of the weights before any conversion."""
+FILE_BYTES = 2 << 30
+"""Most that a file of weights holds, unless a tensor alone is larger."""
+PARTS = ("text_config", "vision_config")
+"""Configs within the config of a model that sees images; they may name a dtype of their own."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+FloatName = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written. tensors, bytes: of the weights. files: their names."""
+
+    tensors: int
+    bytes: int
+    dtype: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tensor as it will be stored. bytes: then."""
+
+    name: str
+    dtype: torch.dtype
+    bytes: int
+
+
+def export_model(
+    weights: Path,
+    model: Path,
+    target: Path,
+    identity: SnapshotIdentity,
+    dtype: FloatName | None = None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> Exported:
+    """Writes the folder `target`, which must not be there yet.
+
+    weights: a safetensors file. identity: of the snapshot that it is of. dtype: of exported floating point tensors; None keeps
+    each as it is. advance: told the bytes written so far, and those of all weights. Raises `ConfigurationError` for a target that
+    exists, `DataError` for weights that cannot be read, `StorageFullError` and `InfrastructureError` for a disk that refuses;
+    nothing is then left behind.
+    """
+    if target.exists() or target.is_symlink():
+        raise ConfigurationError(f"{target} is there already; name a folder that is not")
+    partial = target.with_name(f".{target.name}.partial")
+    with _opened(weights) as tensors:
+        entries = _entries(tensors, DTYPES[dtype] if dtype else None)
+        total = sum(entry.bytes for entry in entries)
+        durable.make_folder(target.parent)
+        require_room(target, total)
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            with _refusals(partial):
+                partial.mkdir()
+                for path in small_files(model):
+                    if path.name not in (CONFIG, WEIGHTS_INDEX):
+                        shutil.copyfile(path, partial / path.name)
+            files = _write_weights(tensors, entries, partial, total, advance)
+            stored = _dtype_name(entries)
+            durable.write_json(partial / CONFIG, _config_with(read_config(model), stored))
+            durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": stored})
+            for path in partial.iterdir():
+                durable.sync_file(path)
+            durable.move_folder(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return Exported(len(entries), total, stored, files)
+
+
+def _entries(tensors: Any, dtype: torch.dtype | None) -> list[_Entry]:
+    """All tensors in the order in which they are written. dtype: of those of floating point; None keeps it."""
+    found = []
+    for name in tensors.keys():  # noqa: SIM118 - no mapping, it cannot be iterated
+        tensor: torch.Tensor = tensors.get_tensor(name)  # a view into the file, nothing is read
+        kept = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        found.append(_Entry(name, kept, tensor.numel() * kept.itemsize))
+    return found
+
+
+def _write_weights(
+    tensors: Any,
+    entries: Sequence[_Entry],
+    folder: Path,
+    total: int,
+    advance: Callable[[int, int], None],
+) -> tuple[str, ...]:
+    """Writes one file of weights, or several and their index; returns their names."""
+    groups, done = list(_grouped(entries)), 0
+    names = [
+        WEIGHTS if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        for number in range(1, len(groups) + 1)
+    ]
+    for name, group in zip(names, groups, strict=True):
+        held = {entry.name: tensors.get_tensor(entry.name).to(entry.dtype).contiguous() for entry in group}
+        with _refusals(folder / name):
+            save_file(held, folder / name, metadata={"format": "pt"})
+        done += sum(entry.bytes for entry in group)
+        advance(done, total)
+    if len(groups) > 1:
+        places = {entry.name: name for name, group in zip(names, groups, strict=True) for entry in group}
+        durable.write_json(folder / WEIGHTS_INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+    return tuple(names)
+
+
+def _grouped(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
+    """Entries behind one another, as many together as a file holds."""
+    group: list[_Entry] = []
+    for entry in entries:
+        if group and sum(member.bytes for member in group) + entry.bytes > FILE_BYTES:
+            yield group
+            group = []
+        group.append(entry)
+    yield group
+
+
+def _dtype_name(entries: Iterable[_Entry]) -> str:
+    """Of most of the weights, as configs name it."""
+    sizes: dict[torch.dtype, int] = {}
+    for entry in entries:
+        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.bytes
+    return str(max(sizes, key=lambda dtype: sizes[dtype])).removeprefix("torch.")
+
+
+def _config_with(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """The model's config with the dtype of the exported weights, under the names that it, or its parts, have for it."""
+    named = {key: dtype for key in ("dtype", "torch_dtype") if key in config}
+    parts = {
+        name: {**config[name], **{key: dtype for key in ("dtype", "torch_dtype") if key in config[name]}}
+        for name in PARTS
+        if isinstance(config.get(name), dict)
+    }
+    return {**config, **parts, **(named or {"dtype": dtype})}
+
+
+def _opened(weights: Path) -> Any:
+    """The tensors of a file, read as they are asked for. Raises `DataError`."""
+    try:
+        return safe_open(weights, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{weights}: cannot be read: {error}") from error
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """A disk's refusal as one of our errors; safetensors' error for it is no `OSError`."""
+    try:
+        with durable.refusals(f"{path}: cannot be written"):
+            yield
+    except SafetensorError as error:
+        raise InfrastructureError(f"{path}: cannot be written: {error}") from error
