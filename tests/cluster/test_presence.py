@@ -42,6 +42,25 @@ def test_a_newer_driver_is_heard_of_while_work_goes_on(tmp_path: Path) -> None:
             pass
 
 
+def test_of_several_calls_the_longest_is_told_until_it_has_ended(tmp_path: Path) -> None:
+    presence, begun, end = Presence(tmp_path, "rollout-0", 1, FOR_EVER), threading.Event(), threading.Event()
+
+    def judge() -> None:
+        with presence.serving("judge", 1):
+            begun.set()
+            end.wait(PATIENCE)
+
+    thread = threading.Thread(target=judge)
+    with presence.serving("generate", 1):
+        thread.start()
+        assert begun.wait(PATIENCE)
+        assert presence.report().method == "generate"
+    assert presence.report().method == "judge"
+    end.set()
+    thread.join(PATIENCE)
+    assert presence.report().method == ""
+
+
 def test_the_fence_can_look_a_driver_up_at_once(tmp_path: Path) -> None:
     presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
     assert not presence.fence.renew()

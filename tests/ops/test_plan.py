@@ -159,7 +159,7 @@ def test_a_run_without_an_iteration_calibrates_nothing(yatt: Yatt, home: Home, t
 def test_training_says_what_is_not_available_yet(yatt: Yatt, home: Home) -> None:
     answer = yatt("train", SEVEN)
     assert answer.code == 2
-    assert "rollout.engine.kind: 'vllm' is not yet available for training; available: torch, virtual" in answer.err
+    assert "rollout.engine.instances: 0 leaves their number to `yatt plan`" in answer.err
     assert (
         "trainer.engine.kind: 'megatron' is not yet available for training; available: torch, virtual, fsdp2"
         in answer.err

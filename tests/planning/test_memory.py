@@ -10,7 +10,9 @@ from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Byt
 from yatt_core.planning.activations import MicroBatchShape, torch_training
 from yatt_core.planning.demand import Demand, demand_of
 from yatt_core.planning.roles import check_sizes, roles_of
+from yatt_core.planning.rollout_memory import vllm_on_cores
 from yatt_core.planning.shape import ModelShape
+from yatt_core.spec.accelerated import VllmRollout
 
 DENSE = ModelShape(1000, 64, 2, 4, 2, 16, 256, tied=True)
 
@@ -90,6 +92,15 @@ def test_vllm_s_cache_is_what_its_share_leaves_over():
     assert halved.cached_tokens == pytest.approx(2 * found.rollout.cached_tokens, rel=1e-6)
     assert held(found, "rollout", LEARN).total == 0, "it sleeps"
     assert held(found, "rollout", SYNC) == Bytes(weights=awake.weights)
+
+
+def test_vllm_on_cores_has_room_for_the_longest_sequences_and_never_sleeps():
+    engine = VllmRollout(dtype="float32", max_num_seqs=8)
+    found = vllm_on_cores(engine, DENSE, longest=100)
+    assert found.awake.kv_cache == 8 * 100 * 512 == found.asleep.kv_cache, "2 layers of 2 heads of 16 keys and values"
+    assert (found.cached_tokens, found.sequences, found.sleeps, found.short) == (800, 8, False, 0)
+    small = vllm_on_cores(engine.model_copy(update={"kv_cache_memory_bytes": 40_960}), DENSE, longest=100)
+    assert (small.awake.kv_cache, small.sequences, small.short) == (40_960, 1, 10_240)
 
 
 def test_an_engine_whose_share_holds_no_longest_sequence_does_not_fit():

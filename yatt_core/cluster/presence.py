@@ -65,7 +65,7 @@ class Presence:
         self._files = SupervisorFiles.of(run_folder)
         self._answers = run_folder / "logs" / "stacks"
         self._driver = DriverWatch(self._files.driver)
-        self._work: _Work | None = None
+        self._works: dict[int, _Work] = {}
         self._answered = _request(self._files)
         self.fence = EpochFence(epoch, lambda: driver_epoch(self._files))
         threading.Thread(target=self._watch, name="presence", daemon=True).start()
@@ -74,15 +74,17 @@ class Presence:
     def serving(self, method: str, epoch: int) -> Iterator[None]:
         """A call under way. Raises `FencedError` for the call of a driver that has been replaced."""
         self.fence.check(epoch)
-        self._work = _Work(method, time.monotonic(), threading.get_ident())
+        thread = threading.get_ident()
+        self._works[thread] = _Work(method, time.monotonic(), thread)
         try:
             yield
         finally:
-            self._work = None
+            del self._works[thread]
 
     def report(self) -> StackReport:
-        """What the actor is doing now."""
-        work, frames = self._work, sys._current_frames()
+        """What the actor is doing now; of several calls the one that is longest under way."""
+        work = min(list(self._works.values()), key=lambda each: each.since, default=None)
+        frames = sys._current_frames()
         frames.pop(threading.get_ident(), None)
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         first = work.thread if work is not None else threading.main_thread().ident

@@ -24,8 +24,10 @@ from yatt_core.cluster.reservation import Seat, release, reserve
 from yatt_core.cluster.state import SupervisorFiles, driver_epoch
 from yatt_core.controllers.controller import Controller
 from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
+from yatt_core.controllers.pool import WORK_THREADS
 from yatt_core.controllers.staffing import CONTROLLER, staff
 from yatt_core.engines.rollout.actor import RolloutActor
+from yatt_core.engines.rollout.concurrent import WORK, ConcurrentRolloutActor
 from yatt_core.engines.train.actor import TrainerActor
 from yatt_core.engines.virtual.actor import ContinuousActor
 from yatt_core.environment import code_revision
@@ -38,13 +40,14 @@ log = logging.getLogger(__name__)
 NAME_SECONDS = 30.0
 """How long the name of an actor that was ended may stay taken."""
 DISPATCHER, ROLLOUT, ENDPOINT, TRAINER = "dispatcher", "rollout", "endpoint", "trainer"
-CONTINUOUS = "continuous"
-"""Class of the rollout actors whose engine batches continuously."""
+CONTINUOUS, CONCURRENT_ROLLOUT = "continuous", "concurrent"
+"""Classes of the rollout actors whose engine batches continuously: virtual ones, and real ones."""
 CLASSES: dict[str, type] = {
     DISPATCHER: Dispatcher,
     CONTROLLER: Controller,
     ROLLOUT: RolloutActor,
     CONTINUOUS: ContinuousActor,
+    CONCURRENT_ROLLOUT: ConcurrentRolloutActor,
     ENDPOINT: EndpointActor,
     TRAINER: TrainerActor,
 }
@@ -52,6 +55,8 @@ CLASSES: dict[str, type] = {
 
 CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS}
 """Calls that an actor may have under way at once; an endpoint's as many as its part says, all others one at a time."""
+GROUPS = {CONCURRENT_ROLLOUT: {WORK: WORK_THREADS}}
+"""Ray's groups of methods that have threads of their own, and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class Crew:
         self._spec_json, self._folder, self._epoch = spec.model_dump_json(), run_folder, epoch
         self._generation = generation_of(code_revision(), self._spec_json, branch)
         self._controllers = spec.controllers
-        self._rollout_class = CONTINUOUS if spec.rollout.engine.continuous else ROLLOUT
+        self._rollout_class = _rollout_class(spec)
         counts = {
             DISPATCHER: 1,
             CONTROLLER: 0,
@@ -266,7 +271,8 @@ class Crew:
         else:
             place = on_node(node) if node else elsewhere(self._living, avoided, int(index))
             options["scheduling_strategy"] = place
-        remote = ray.remote(CLASSES[kind]).options(
+        made: Any = ray.remote(concurrency_groups=GROUPS.get(kind, {}))(CLASSES[kind])
+        remote = made.options(
             name=f"{name}.{self._generation}",
             lifetime="detached",
             max_restarts=0,
@@ -298,6 +304,12 @@ class Crew:
             self._ended.add(member.actor_id)
             with suppress(ray.exceptions.RayError):
                 ray.kill(member.handle, no_restart=True)
+
+
+def _rollout_class(spec: RunSpec) -> str:
+    if not spec.rollout.engine.continuous:
+        return ROLLOUT
+    return CONTINUOUS if spec.virtual else CONCURRENT_ROLLOUT
 
 
 def _role(name: str) -> str:

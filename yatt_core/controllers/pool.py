@@ -20,6 +20,8 @@ UNBOUNDED = 1 << 30
 """Sequences of an engine that names no bound."""
 LEAST_BASE_S = 1e-9
 """Seconds of a decode step of an engine that is to take none: the cost model divides by them."""
+WORK_THREADS = 32
+"""Of a real instance that batches continuously: batches that it takes in at once have one each."""
 
 
 def judge_roles(spec: RunSpec) -> dict[str, str]:
@@ -44,8 +46,9 @@ def dispatch_limits(spec: RunSpec) -> dict[str, Limits]:
     """What an instance takes in at once, by role."""
     limits = {ROLLOUT: Limits(), JUDGE: Limits()}
     if (rollout := spec.rollout.engine).continuous:
-        limits[ROLLOUT] = Limits(None, rollout.max_concurrent)
-        limits[JUDGE] = Limits(None, _most_judgements(spec))
+        batches = None if spec.virtual else WORK_THREADS
+        limits[ROLLOUT] = Limits(batches, rollout.max_concurrent)
+        limits[JUDGE] = Limits(batches, _most_judgements(spec))
     return limits | {_role_of(part): Limits(None, part.max_concurrent) for part in endpoint_judges(spec)}
 
 
@@ -66,7 +69,7 @@ def pool_setting(spec: RunSpec) -> Setting:
         control_period_s=spec.placement.control_seconds,
         judgements=sum(part.judgements for part in judges),
         prompts=spec.data.prompts_per_iteration,
-        migrates=engine.continuous,
+        migrates=spec.virtual and engine.continuous,
     )
 
 

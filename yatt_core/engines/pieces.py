@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from yatt_core.data.columns import Int64, offsets_of, ragged_positions
-from yatt_core.engines.protocol import GeneratePiece, GenerateResult
+from yatt_core.engines.protocol import GeneratePiece, GenerateResult, Int32
 
 Piece = TypeVar("Piece")
 
@@ -37,6 +37,7 @@ def join_pieces(pieces: Sequence[GeneratePiece]) -> GeneratePiece:
         finish=np.concatenate([result.finish for result in results]),
         weight_version=results[0].weight_version,
         seconds=sum(result.seconds for result in results),
+        versions=joined_versions(results),
     )
     order = np.argsort(rows, kind="stable")
     return GeneratePiece(tuple(rows[order].tolist()), _take(whole, order))
@@ -70,12 +71,20 @@ def joined_in_time(
         yield join(held)
 
 
+def joined_versions(results: Sequence[GenerateResult]) -> Int32 | None:
+    """Of all tokens, where any result tells them by token."""
+    if all(result.versions is None for result in results):
+        return None
+    return np.concatenate([result.token_versions for result in results])
+
+
 def _take(whole: GenerateResult, rows: Int64) -> GenerateResult:
     positions = ragged_positions(offsets_of(whole.lengths), rows)
     return replace(
         whole,
         tokens=whole.tokens[positions],
         log_probs=whole.log_probs[positions],
+        versions=None if whole.versions is None else whole.versions[positions],
         lengths=whole.lengths[rows],
         finish=whole.finish[rows],
     )

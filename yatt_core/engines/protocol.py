@@ -95,7 +95,8 @@ class GenerateResult:
     """The responses, row p * S + s after row; tokens and log-probabilities of all rows behind one another.
 
     tokens, log_probs: [sum(lengths)]. lengths, finish: [P * S]. log_probs are those of the sampled tokens under the
-    distribution that was sampled from (after temperature and top-p). seconds: wall time of the batch. It travels as one
+    distribution that was sampled from (after temperature and top-p). seconds: wall time of the batch. versions: [sum(lengths)],
+    of the weights that made each token, where these changed meanwhile; otherwise `weight_version` made all. It travels as one
     buffer, and arrives with arrays that cannot be written to.
     """
 
@@ -105,14 +106,20 @@ class GenerateResult:
     finish: Int8
     weight_version: int
     seconds: float
+    versions: Int32 | None = None
+
+    @property
+    def token_versions(self) -> Int32:
+        """Version of the weights that made each token, [sum(lengths)]."""
+        return np.full(len(self.tokens), self.weight_version, np.int32) if self.versions is None else self.versions
 
     def __reduce__(self) -> tuple[Any, ...]:
         """pickle's way: the arrays packed, all else as it is."""
-        arrays = {name: getattr(self, name) for name in _RESULT_ARRAYS}
-        return _result_of, (pack_arrays(arrays), _others(self, *_RESULT_ARRAYS))
+        arrays = {name: array for name in _RESULT_ARRAYS if (array := getattr(self, name)) is not None}
+        return _result_of, (pack_arrays(arrays), _others(self, *arrays))
 
 
-_RESULT_ARRAYS = ("tokens", "log_probs", "lengths", "finish")
+_RESULT_ARRAYS = ("tokens", "log_probs", "lengths", "finish", "versions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +178,11 @@ def _result_of(packed: PackedArrays, others: Mapping[str, Any]) -> GenerateResul
 
 
 class RolloutEngine(Protocol):
-    """Generates. One call at a time; the caller serialises.
+    """Generates. One call at a time, unless it can do `several_calls`; the caller serialises.
 
     capabilities: `batch_invariant` (a response does not depend on the batch it is in), `sleep` (it gives memory
-    back when told to), `in_flight_update`.
+    back when told to), `in_flight_update` (weights may come while it generates), `several_calls` (it may be asked by several
+    threads at once).
     Raises `InfrastructureError` when asked for another version than it holds.
     """
 

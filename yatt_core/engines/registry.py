@@ -9,7 +9,7 @@ from yatt_core.engines.protocol import RankContext, RolloutEngine, TrainEngine
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
-from yatt_core.spec.availability import unavailable
+from yatt_core.spec.availability import check_available, unavailable
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
 
@@ -35,7 +35,10 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
 
             return VirtualRolloutEngine(engine, spec.seed)
         case VllmRollout():
-            raise ConfigurationError("\n".join(unavailable(spec)))
+            check_available(spec)
+            from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+
+            return VllmRolloutEngine(model_path, engine, longest_context(spec), spec.rollout.max_new_tokens)
         case _:
             assert_never(engine)
 

@@ -29,6 +29,11 @@ class GenerativeJudge:
         self._parse = parser_of(part.parse)
 
     @property
+    def engine(self) -> RolloutEngine:
+        """What generates."""
+        return self._engine
+
+    @property
     def capabilities(self) -> Mapping[str, bool]:
         """What it can do, by name."""
         invariant = self._engine.capabilities.get("batch_invariant", False)

@@ -55,9 +55,14 @@ def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str |
             )
             return GenerativeJudge(part, torch_engine, codec)
         case VllmRollout():
-            raise ConfigurationError(
-                f"rewards.parts {part.name!r}: a judge on vLLM can be planned with, and does not judge yet"
-            )
+            from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+            from yatt_core.judges.generative import GenerativeJudge
+            from yatt_core.judges.text import open_judge_codec
+
+            path = _given(part.name, model_path)
+            codec = open_judge_codec(path, part.template, part.max_new_tokens)
+            vllm_engine = VllmRolloutEngine(path, engine, codec.longest, part.max_new_tokens, folder_version=0)
+            return GenerativeJudge(part, vllm_engine, codec)
 
 
 def _given(name: str, model_path: str | None) -> str:

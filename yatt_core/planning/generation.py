@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.assumptions import Assumptions
-from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.judges import GenerationEngine, JudgeRole
 from yatt_core.planning.roles import Roles
-from yatt_core.planning.rollout_memory import EngineMemory, torch_rollout, vllm_rollout
+from yatt_core.planning.rollout_memory import EngineMemory, torch_rollout, vllm_on_cores, vllm_rollout
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
@@ -49,6 +49,8 @@ def engine_memory(
     match engine:
         case VllmRollout():
             longest, runtime = asked.read + asked.written, assumed.engine_runtime
+            if cluster.card_name == CORE:
+                return vllm_on_cores(engine, shape, longest)
             return vllm_rollout(engine, shape, cluster.card.memory, runtime, others, longest, asked.mean)
         case TorchRollout():
             return torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.top_p)

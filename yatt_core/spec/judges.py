@@ -277,7 +277,7 @@ def judge_obstacles(part: JudgePart) -> list[str]:
         case RewardModelPart():
             dtype: str = part.dtype
         case GenerativePart():
-            dtype = part.engine.dtype if isinstance(part.engine, TorchJudge) else "float32"
+            dtype = "float32" if isinstance(part.engine, VirtualJudge) else part.engine.dtype
     return [] if dtype == "float32" else [f"{place} computes in {dtype}, exact needs float32"]
 
 

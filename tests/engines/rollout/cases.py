@@ -14,6 +14,7 @@ from yatt_core.engines.dense.path import PathChoice
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RolloutEngine, Tensors
 from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
+from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.rollout import VirtualRollout
 
 VOCABULARY = 40
@@ -24,27 +25,32 @@ MAX_NEW = 24
 
 @dataclass
 class Case:
-    """An engine under the contract. weights(k): the tensors of version k."""
+    """An engine under the contract. weights(k): the tensors of version k. folder: of its model."""
 
     name: str
     engine: RolloutEngine
     weights: Callable[[int], Tensors]
+    folder: Path
 
 
 def build_model(folder: Path, kind: str) -> None:
-    """A small model whose next token is neither certain nor a coin toss. `odd` has sizes that fill no whole vectors."""
+    """A small model whose next token is neither certain nor a coin toss.
+
+    `odd` has sizes that fill no whole vectors; `wide` has heads of the least size that vLLM takes.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
     common: dict[str, Any] = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "max_position_embeddings": 512}
-    if kind == "tied":
+    if kind in ("tied", "wide"):
+        heads = 4 if kind == "tied" else 2
         model = Qwen2ForCausalLM(
             Qwen2Config(
                 hidden_size=64,
                 intermediate_size=172,
-                num_attention_heads=4,
-                num_key_value_heads=2,
+                num_attention_heads=heads,
+                num_key_value_heads=heads // 2,
                 tie_word_embeddings=True,
                 **common,
             )
@@ -83,21 +89,30 @@ def torch_case(folder: Path, dtype: str = "float32", name: str = "torch") -> Cas
     path: PathChoice = "general" if name == "torch-general" else "auto"
     few = 12 if name == "torch-waiting" else None
     engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder, path=path, max_sequences=few)
-    return Case(name, engine, lambda version: weights_of(folder, version))
+    return Case(name, engine, lambda version: weights_of(folder, version), folder)
 
 
-def virtual_case() -> Case:
+def virtual_case(folder: Path) -> Case:
     spec = VirtualRollout(base_seconds=0, seconds_per_sequence=0, vocabulary=VOCABULARY, median_tokens=12, sigma=0.8)
 
     def weights(version: int) -> Tensors:
         return {"state": np.full(32, version, np.uint8)}
 
-    return Case("virtual", VirtualRolloutEngine(spec, seed=7), weights)
+    return Case("virtual", VirtualRolloutEngine(spec, seed=7), weights, folder)
+
+
+def vllm_case_of(folder: Path, **settings: Any) -> Case:
+    from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+
+    spec = VllmRollout(**{"instances": 1, "dtype": "float32", **settings})
+    engine = VllmRolloutEngine(str(folder), spec, MAX_PROMPT, MAX_NEW)
+    return Case("vllm", engine, lambda version: weights_of(folder, version), folder)
 
 
 def build_case(name: str, folder: Path) -> Case:
     """The engine of a name, with the weights of version 0."""
-    case = virtual_case() if name == "virtual" else torch_case(folder, name=name)
+    makers = {"virtual": virtual_case, "vllm": vllm_case_of}
+    case = makers[name](folder) if name in makers else torch_case(folder, name=name)
     case.engine.update_weights(case.weights(0), 0)
     return case
 

@@ -1,9 +1,14 @@
-"""Model folders and engines, made once a session."""
+"""Model folders and engines, made once a session. One runs vLLM in this process, and leaves nothing of it there."""
+
+import os
+import sys
+from typing import Any
 
 import pytest
 import torch
 
-from tests.engines.rollout.cases import Case, build_case, build_model
+from tests.engines.rollout.cases import Case, build_case, build_model, vllm_case_of
+from tests.needs import NEEDS_VLLM
 
 torch.set_num_threads(1)
 
@@ -23,16 +28,62 @@ def odd_model_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def wide_model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "wide"
+    build_model(folder, "wide")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def _cases():
     return {}
 
 
-@pytest.fixture(params=["torch", "torch-general", "torch-waiting", "virtual"])
+@pytest.fixture(scope="package")
+def vllm_process():
+    """Lets tests run vLLM in this process, and takes away what it leaves behind: keeps what is appended to it until then.
+
+    What is left behind is torch's default process group, which other tests make for themselves, and a changed environment, which
+    the children of other tests would inherit. An engine that goes takes along what it shares with the others in its process.
+    """
+    environment, kept = dict(os.environ), list[Any]()
+    yield kept
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    kept.clear()
+    cleanup_dist_env_and_memory()
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.modules["torch._dynamo.config"].disable = False
+
+
+@pytest.fixture(scope="package")
+def make_vllm_case(vllm_process, wide_model_folder):
+    """Settings of the engine -> a case with the weights of version 0."""
+
+    def make(**settings) -> Case:
+        made = vllm_case_of(wide_model_folder, **settings)
+        vllm_process.append(made)
+        made.engine.update_weights(made.weights(0), 0)
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="package")
+def _vllm_case(make_vllm_case):
+    return make_vllm_case()
+
+
+@pytest.fixture(params=["torch", "torch-general", "torch-waiting", "virtual", pytest.param("vllm", marks=NEEDS_VLLM)])
 def case(request, _cases, model_folder) -> Case:
     """An engine at version 0."""
-    if request.param not in _cases:
-        _cases[request.param] = build_case(request.param, model_folder)
-    built = _cases[request.param]
+    if request.param == "vllm":
+        built = request.getfixturevalue("_vllm_case")
+    elif request.param in _cases:
+        built = _cases[request.param]
+    else:
+        built = _cases[request.param] = build_case(request.param, model_folder)
     built.engine.update_weights(built.weights(0), 0)
     return built
 
@@ -45,3 +96,10 @@ def torch_engine(_cases, model_folder):
     built = _cases["torch"]
     built.engine.update_weights(built.weights(0), 0)
     return built
+
+
+@pytest.fixture
+def vllm_case(_vllm_case):
+    """The vLLM engine at version 0, and its weights by version."""
+    _vllm_case.engine.update_weights(_vllm_case.weights(0), 0)
+    return _vllm_case

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from tests.engines.rollout.cases import MAX_NEW, STOP, prompts_of, request_of, result_digest, rows_of
+from tests.needs import NEEDS_VLLM
 from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP
 from yatt_core.errors import DataError, InfrastructureError
 
 
 def test_capabilities_are_named(case):
-    assert case.engine.capabilities == {"batch_invariant": True, "sleep": True, "in_flight_update": False}
+    expected = {"batch_invariant": True, "sleep": True, "in_flight_update": False}
+    if case.name == "vllm":
+        expected = {"batch_invariant": True, "sleep": False, "in_flight_update": True, "several_calls": True}
+    assert case.engine.capabilities == expected
 
 
 def test_rows_come_prompt_by_prompt(case):
@@ -43,9 +47,12 @@ def test_other_seeds_give_other_responses(case):
     assert not set(first) & set(other)
 
 
-def test_a_fresh_process_gives_the_same_bits(case, model_folder):
+@pytest.mark.parametrize(
+    "case", ["torch", "virtual", pytest.param("vllm", marks=[NEEDS_VLLM, pytest.mark.verify])], indirect=True
+)
+def test_a_fresh_process_gives_the_same_bits(case):
     expected = result_digest(case.engine.generate(request_of(prompts_of([3, 9, 20, 70]), samples=4)))
-    command = [sys.executable, "-m", "tests.engines.rollout.fresh_process", case.name, str(model_folder)]
+    command = [sys.executable, "-m", "tests.engines.rollout.fresh_process", case.name, str(case.folder)]
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout == expected
 
 

@@ -1,0 +1,89 @@
+"""New weights while responses are under way: what they go on over is the policy's word, and each token tells its version."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache
+
+from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of
+from tests.engines.rollout.vllm.reference import module_with, token_log_probs
+from tests.needs import NEEDS_VLLM
+from yatt_core.engines.pieces import join_pieces
+from yatt_core.errors import InfrastructureError
+
+pytestmark = [NEEDS_VLLM, pytest.mark.verify]
+SMALL, LARGE = 1e-4, 1e-2
+STEPS_BEFORE = 9
+
+
+@pytest.fixture(scope="module", params=["keep_cache", "recompute"])
+def policy_case(request, make_vllm_case):
+    """An engine with the policy, and its name."""
+    return request.param, make_vllm_case(in_flight_update=request.param, max_num_seqs=8)
+
+
+def over_old_cache(old: torch.nn.Module, new: torch.nn.Module, prompt: list[int], tokens: list[int], made: int):
+    """Log-probabilities by the new weights of the tokens behind the first ones, over keys and values of the old weights."""
+    whole, cut = [*prompt, *tokens], len(prompt) + made - 1
+    cache = DynamicCache(config=old.config)
+    with torch.no_grad():
+        old(input_ids=torch.tensor([whole[:cut]]), past_key_values=cache, use_cache=True)
+        logits = new(input_ids=torch.tensor([whole[cut:-1]]), past_key_values=cache, use_cache=True).logits[0]
+    chosen = torch.tensor(whole[cut + 1 :])[:, None]
+    return torch.log_softmax(logits.float(), dim=-1).gather(1, chosen)[:, 0].numpy()
+
+
+def test_responses_under_way_go_on_as_the_policy_says(policy_case):
+    policy, case = policy_case
+    case.engine.update_weights(case.weights(0), 0)
+    request = request_of(prompts_of([40, 7]), samples=2, stop_tokens=(), max_new_tokens=MAX_NEW)
+    stream = case.engine.stream(request)
+    for _ in range(STEPS_BEFORE):
+        assert next(stream) is None
+    case.engine.update_weights(case.weights(1), 1)
+    result = join_pieces([piece for piece in stream if piece is not None]).result
+    old, new = (module_with(case.folder, case.weights(version)) for version in (0, 1))
+    for row in range(4):
+        span = slice(row * MAX_NEW, (row + 1) * MAX_NEW)
+        tokens, log_probs, versions = result.tokens[span], result.log_probs[span], result.token_versions[span]
+        assert versions.tolist() == [0] * STEPS_BEFORE + [1] * (MAX_NEW - STEPS_BEFORE)
+        prompt, made = request.prompts[row // 2].tolist(), tokens.tolist()
+        before = token_log_probs(old, prompt, made[:STEPS_BEFORE], 1.0)
+        assert np.abs(log_probs[:STEPS_BEFORE] - before).max() < SMALL
+        kept = over_old_cache(old, new, prompt, made, STEPS_BEFORE)
+        anew = token_log_probs(new, prompt, made, 1.0)[STEPS_BEFORE:]
+        right, wrong = (kept, anew) if policy == "keep_cache" else (anew, kept)
+        assert np.abs(log_probs[STEPS_BEFORE:] - right).max() < SMALL
+        assert np.abs(log_probs[STEPS_BEFORE:] - wrong).max() > LARGE
+
+
+def test_what_is_asked_behind_the_update_sees_nothing_of_the_old_weights(policy_case):
+    _, case = policy_case
+    case.engine.update_weights(case.weights(0), 0)
+    prompts = prompts_of([130, 40])
+    stream = case.engine.stream(request_of(prompts, stop_tokens=(), max_new_tokens=MAX_NEW))
+    next(stream)
+    case.engine.update_weights(case.weights(1), 1)
+    result = case.engine.generate(request_of(prompts, weight_version=1, stop_tokens=(), max_new_tokens=5))
+    assert result.versions is None
+    new = module_with(case.folder, case.weights(1))
+    for row, prompt in enumerate(prompts):
+        span = slice(5 * row, 5 * row + 5)
+        said = token_log_probs(new, prompt.tolist(), result.tokens[span].tolist(), 1.0)
+        assert np.abs(result.log_probs[span] - said).max() < SMALL
+    stream.close()
+
+
+def test_an_update_that_fails_ends_what_is_under_way(policy_case):
+    _, case = policy_case
+    case.engine.update_weights(case.weights(0), 0)
+    stream = case.engine.stream(request_of(prompts_of([40]), stop_tokens=(), max_new_tokens=MAX_NEW))
+    next(stream)
+    with pytest.raises(InfrastructureError, match="lack"):
+        case.engine.update_weights({}, 1)
+    with pytest.raises(InfrastructureError, match="update that failed"):
+        next(stream)
+    case.engine.update_weights(case.weights(0), 0)
+    case.engine.generate(request_of(prompts_of([40]), max_new_tokens=2))

@@ -1,0 +1,67 @@
+"""The generative judge on vLLM: the same promises as on torch, what questions have in common read once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.judges.parts import item, verdicts
+from tests.needs import NEEDS_VLLM
+from yatt_core.judges.registry import build_judge
+
+pytestmark = [NEEDS_VLLM, pytest.mark.verify]
+VLLM = {"kind": "vllm", "dtype": "float32", "max_num_seqs": 16}
+ITEMS = [item(n, response, judgements=2) for n, response in enumerate(["nus", "sun", "", "nu", "snu snu", "x" * 9])]
+LONG = "sun" * 15
+"""A prompt of more than a block of the cache."""
+
+
+@pytest.fixture(scope="module")
+def wide_judged(tmp_path_factory):
+    """A run whose judge has heads that vLLM takes."""
+    from tests.judges.conftest import JUDGE, SIZES, judged_spec
+    from yatt_core.data.inputs import materialise
+
+    network = {**JUDGE["model"]["network"], **SIZES, "hidden_size": 64, "max_positions": 256}
+    spec = judged_spec(model={**JUDGE["model"], "network": network}, engine=VLLM)
+    folder = tmp_path_factory.mktemp("judged") / "r"
+    materialise(spec, folder)
+    return spec.rewards.judges[0], str(folder / "inputs" / "judges" / "judge")
+
+
+@pytest.fixture(scope="module")
+def judge(vllm_process, wide_judged):
+    made = build_judge(*wide_judged)
+    vllm_process.append(made)
+    return made
+
+
+def test_a_judgement_depends_on_its_item_alone(judge):
+    assert judge.capabilities == {"deterministic": True, "batch_invariant": True}
+    whole = verdicts(judge, *ITEMS)
+    for one in ITEMS:
+        assert verdicts(judge, one) == {one.number: whole[one.number]}
+    assert all(0 < judgement.tokens <= 2 for verdict in whole.values() for judgement in verdict.judgements)
+
+
+def test_what_questions_have_in_common_is_read_once(judge):
+    """Template and prompt come before the response: vLLM finds their blocks again."""
+    engine = judge.engine._engine
+    alone = verdicts(judge, item(1, "nus", LONG, judgements=2))
+    read: list[int] = []
+    step = engine.step
+
+    def watched():
+        outputs = step()
+        read.extend(output.num_cached_tokens for output in outputs)
+        return outputs
+
+    engine.step = watched
+    said = verdicts(judge, *[item(n, response, LONG, judgements=2) for n, response in enumerate(["snu", "nus", "un"])])
+    del engine.step
+    assert len(read) == 6 and min(read) >= 32
+    assert said[1] == alone[1]
+
+
+def test_a_question_that_does_not_fit_fails_alone(judge):
+    said = verdicts(judge, item(1, judgements=2), item(2, "x" * 300, judgements=2))
+    assert said[1].error == "" and said[2].error.startswith("data: the judge's question has ")

@@ -1,0 +1,1 @@
+"""The rollout engine on vLLM, stepped in this process."""

@@ -1,0 +1,247 @@
+"""The rollout engine on vLLM (arXiv 2309.06180), stepped in this process: any number of requests at once, in-place weights.
+
+Consumes decode batches and new weights; produces responses. Several threads may ask it at the same time, and whoever waits steps
+it for all. A response is a function of prompt, seed and weights alone where it computes in float32 on a CPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult, Tensors
+from yatt_core.engines.rollout.vllm.environment import prepare_environment
+from yatt_core.engines.rollout.vllm.layout import read_layout
+from yatt_core.engines.rollout.vllm.responses import Response, result_of
+from yatt_core.engines.rollout.vllm.turns import Turns
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
+from yatt_core.spec.accelerated import VllmRollout
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of an engine: its steps, these times the sequences that each worked on, and their seconds."""
+
+    steps: int = 0
+    sequence_steps: int = 0
+    seconds: float = 0.0
+
+
+Arrived = deque[tuple[int, Any]]
+"""Of one request: what has ended, by row, as vLLM gives it."""
+
+
+class VllmRolloutEngine:
+    """One engine. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
+
+    folder_version: the version that the weights in the folder are; -1 where they only give the shapes, and the first update
+    brings the weights. Raises `ConfigurationError` for a model that vLLM cannot run here.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        spec: VllmRollout,
+        max_prompt_tokens: int,
+        max_new_tokens: int,
+        folder_version: int = -1,
+    ) -> None:
+        self._processors = has_distribution(VLLM_FOR_CPUS)
+        prepare_environment(self._processors)
+        from yatt_core.engines.rollout.vllm.opening import open_engine
+
+        self._layout = read_layout(Path(model_path))
+        self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
+        longest = max_prompt_tokens + max_new_tokens
+        if self._layout.positions is not None:
+            longest = min(longest, self._layout.positions)
+        self._longest = longest
+        self._engine = open_engine(model_path, spec, longest)
+        self._turns = Turns()
+        self._open: dict[str, tuple[Arrived, int]] = {}
+        self._numbers, self._updates = itertools.count(), 0
+        self._asleep = False
+        self._work, self._most_sequences = Work(), spec.max_num_seqs
+        self._version = folder_version
+        self._recomputes = spec.in_flight_update == "recompute"
+        self._engine.set_weight_version(str(folder_version))
+        self._capabilities = {
+            "batch_invariant": self._processors and spec.dtype == "float32" and spec.kv_cache_dtype == "auto",
+            "sleep": not self._processors,
+            "in_flight_update": True,
+            "several_calls": True,
+        }
+
+    @property
+    def version(self) -> int:
+        """Version of the weights; -1 before the first update, while one is under way, and after one that failed."""
+        return self._version
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        return self._capabilities
+
+    def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Answers every prompt S times.
+
+        Raises `InfrastructureError` for another version than it holds, `DataError` for a prompt that is empty or too long,
+        `ConfigurationError` for more new tokens than the engine was made for, `NumericError` when logits are not finite.
+        """
+        started, responses = time.perf_counter(), list[tuple[int, Response]]()
+        with closing(self._answers(request)) as answers:
+            for ended in answers:
+                responses += ended
+        return result_of(sorted(responses, key=_row), request.weight_version, time.perf_counter() - started)
+
+    def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
+        """The same, each response as soon as it has ended. Raises like `generate`."""
+        started = time.perf_counter()
+        with closing(self._answers(request)) as answers:
+            for ended in answers:
+                if not ended:
+                    yield None
+                    continue
+                finished = time.perf_counter()
+                rows = tuple(row for row, _ in ended)
+                yield GeneratePiece(rows, result_of(ended, request.weight_version, finished - started))
+                started = finished
+
+    def update_weights(self, tensors: Tensors, version: int) -> None:
+        """Loads new weights in place of the old ones, and forgets what the old ones had made of prompts.
+
+        Responses under way go on with them as `in_flight_update` says. tensors: the full state dict in Hugging Face names, a tied
+        tensor under any one of its names; floating point of any width, rounded to the engine's dtype. Raises
+        `InfrastructureError`, and leaves version -1, when names or shapes are not the model's; responses under way are lost then.
+        """
+        from yatt_core.engines.rollout.vllm.weights import transfer_weights
+
+        with self._turns.alone():
+            self._version = -1
+            given = self._layout.resolve(tensors)
+            self._wake(["weights"])
+            transfer_weights(self._engine, _as_torch(given), str(version))
+            self._wake(["kv_cache"])
+            if self._open and self._recomputes:
+                self._engine.reset_prefix_cache(reset_running_requests=True)
+            self._updates += 1
+            self._version = version
+
+    def take_work(self) -> Work:
+        """The work since this was last asked."""
+        with self._turns.alone():
+            done, self._work = self._work, Work()
+            return done
+
+    def sleep(self) -> None:
+        """On a GPU moves the weights to the host and gives the cache back; a CPU's memory comes back with the process alone."""
+        with self._turns.alone():
+            if self._capabilities["sleep"] and not self._asleep:
+                self._engine.sleep(level=1)
+                self._asleep = True
+
+    def _wake(self, tags: Sequence[str]) -> None:
+        """Takes memory back, as much as the tags name."""
+        if self._asleep:
+            self._asleep = not self._engine.wake_up(list(tags))
+
+    def _answers(self, request: GenerateRequest) -> Generator[list[tuple[int, Response]]]:
+        """What has ended since the last time, by row, ascending; empty where nothing has. To its end, or all is withdrawn."""
+        arrived: Arrived = deque()
+        names: list[str] = []
+        try:
+            with self._turns.alone():
+                self._check(request)
+                self._wake(["weights", "kv_cache"])
+                self._submit(request, arrived, names)
+            missing = len(names)
+            while missing:
+                self._turns.wait_for(arrived, self._step)
+                ended = [arrived.popleft() for _ in range(len(arrived))]
+                missing -= len(ended)
+                yield sorted(((row, Response.of(completion)) for row, completion in ended), key=_row)
+        finally:
+            self._withdraw([name for name in names if name in self._open])
+
+    def _submit(self, request: GenerateRequest, arrived: Arrived, names: list[str]) -> None:
+        """Hands the responses to the engine. names: those of vLLM's requests, which are added to it."""
+        from yatt_core.engines.rollout.vllm.opening import sampling_of
+
+        number, limits = next(self._numbers), request.prompt_limits.tolist()
+        for place, prompt in enumerate(request.prompts):
+            asked = {"prompt_token_ids": prompt.tolist(), "cache_salt": self._salt()}
+            for seed in request.seeds[place].tolist():
+                row = len(names)
+                names.append(f"{number}.{row}")
+                self._open[names[-1]] = (arrived, row)
+                self._engine.add_request(names[-1], asked, sampling_of(request, limits[place], seed))
+
+    def _salt(self) -> str:
+        """Part of what the prefix cache knows prompts by, which is not the weights that read them: another behind each update."""
+        return str(self._updates)
+
+    def _step(self) -> None:
+        """One step of the engine; what has ended goes to whom it belongs."""
+        if self._version < 0:
+            raise InfrastructureError(
+                "the vLLM rollout engine lost its weights to an update that failed; sync it again"
+            )
+        started, sequences = time.perf_counter(), min(len(self._open), self._most_sequences)
+        outputs = self._engine.step()
+        done, seconds = self._work, time.perf_counter() - started
+        self._work = Work(done.steps + 1, done.sequence_steps + sequences, done.seconds + seconds)
+        for output in outputs:
+            arrived, row = self._open.pop(output.request_id)
+            arrived.append((row, output.outputs[0]))
+
+    def _withdraw(self, names: Sequence[str]) -> None:
+        """Ends what of some responses is still under way."""
+        if names:
+            with self._turns.alone():
+                self._engine.abort_request([name for name in names if self._open.pop(name, None) is not None])
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Raises as `generate` says for a request that cannot be answered."""
+        if request.weight_version != self._version or self._version < 0:
+            raise InfrastructureError(
+                f"the vLLM rollout engine holds weights of version {self._version}, the request wants version"
+                f" {request.weight_version}; sync it first"
+            )
+        if request.media:
+            raise ConfigurationError(
+                "the vLLM rollout engine shows no images; right would be rollout.engine.kind: torch"
+            )
+        if request.max_new_tokens > self._max_new_tokens:
+            raise ConfigurationError(
+                f"the request wants {request.max_new_tokens} new tokens, the engine was made for {self._max_new_tokens}"
+            )
+        for row, (prompt, limit) in enumerate(zip(request.prompts, request.prompt_limits.tolist(), strict=True)):
+            if not len(prompt):
+                raise DataError(f"prompt {row} of the decode batch has no tokens")
+            if len(prompt) > self._max_prompt_tokens or len(prompt) + limit > self._longest:
+                raise DataError(
+                    f"prompt {row} of the decode batch has {len(prompt)} tokens; data.max_prompt_tokens is"
+                    f" {self._max_prompt_tokens}, and with a response of {limit} tokens there is room for"
+                    f" {self._longest - limit}"
+                )
+
+
+def _row(ended: tuple[int, Response]) -> int:
+    return ended[0]
+
+
+def _as_torch(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Tensors by name, one at a time; copies, as what came over Ray is read-only, and torch knows no such tensors."""
+    import torch
+
+    for name, array in given.items():
+        yield name, torch.from_numpy(np.array(array, copy=True))

@@ -1,0 +1,121 @@
+"""Makes a vLLM engine in this process, and says in its words how a response is to be sampled.
+
+Imports vLLM: only behind `prepare_environment`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from vllm import SamplingParams
+from vllm.config import WeightTransferConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models.registry import ModelRegistry
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.engines.rollout.vllm.weights import BACKEND, register_backend
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.accelerated import VllmRollout
+
+BLOCK_TOKENS = 32
+"""Of the cache on a CPU; vLLM's kernels want a multiple of it, and prompts share whole blocks."""
+
+
+def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
+    """An engine with the weights in a model folder. longest: tokens of a sequence, its prompt included.
+
+    Raises `ConfigurationError` for a model that vLLM cannot run here.
+    """
+    register_backend()
+    processors = bool(current_platform.is_cpu())
+    arguments = EngineArgs(
+        model=model_path,
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        trust_remote_code=False,
+        load_format="safetensors",
+        dtype=spec.dtype,
+        kv_cache_dtype=spec.kv_cache_dtype,
+        max_model_len=longest,
+        max_num_seqs=spec.max_num_seqs,
+        max_num_batched_tokens=max(spec.max_num_batched_tokens, longest),
+        # On CPUs vLLM cannot draw by a seed behind a prompt that it reads in parts.
+        enable_chunked_prefill=not processors,
+        enable_prefix_caching=spec.enable_prefix_caching,
+        gpu_memory_utilization=spec.gpu_memory_utilization,
+        kv_cache_memory_bytes=spec.kv_cache_memory_bytes,
+        block_size=BLOCK_TOKENS if processors else None,
+        enforce_eager=processors,
+        enable_sleep_mode=not processors,
+        logprobs_mode="processed_logprobs",
+        weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+        disable_log_stats=True,
+        seed=0,
+    )
+    set_num_threads = torch.set_num_threads
+    try:
+        if processors:
+            _open_own_group()
+            _import_architectures(Path(model_path))
+        config = arguments.create_engine_config()
+        if processors and spec.kv_cache_memory_bytes is None:
+            config.cache_config.kv_cache_memory_bytes = _cache_bytes(config, spec.max_num_seqs, longest)
+        engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise ConfigurationError(f"{model_path}: vLLM cannot run this model here: {error}") from error
+    finally:
+        # On CPUs vLLM puts a function there that does nothing; others in this process set their number of threads too.
+        torch.set_num_threads = set_num_threads
+    engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
+    return engine
+
+
+def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:
+    """How one response is sampled: only the request's own tokens stop it, and its log-probabilities are those sampled from."""
+    return SamplingParams(
+        max_tokens=limit,
+        temperature=0.0 if request.greedy else request.temperature,
+        top_p=1.0 if request.greedy else request.top_p,
+        seed=None if request.greedy else seed,
+        stop_token_ids=list(request.stop_tokens),
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _open_own_group() -> None:
+    """Makes the process-wide group of this process alone. vLLM's own would leave a file behind where the process is killed."""
+    if not distributed.is_initialized():
+        store = vars(distributed)["HashStore"]()  # torch's stubs do not name it
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+
+def _import_architectures(folder: Path) -> None:
+    """Imports the model's classes here, as they will be anyway.
+
+    vLLM looks at a class that it meets for the first time in a process of its own, so as not to touch a GPU here; that takes
+    longer than all the rest of a start.
+    """
+    for name in json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures", ()):
+        if (known := ModelRegistry.models.get(name)) is not None:
+            ModelRegistry.register_model(name, known.load_model_cls())
+
+
+def _cache_bytes(config: Any, sequences: int, longest: int) -> int:
+    """A cache on a CPU: as many of the longest sequences as are decoded at once, so that none has ever to give way."""
+    model, parallel = config.model_config, config.parallel_config
+    values = 2 * model.get_num_layers(parallel) * model.get_num_kv_heads(parallel) * model.get_head_size()
+    size = 1 if config.cache_config.cache_dtype.startswith("fp8") else model.dtype.itemsize
+    # One block more than are ever used: vLLM keeps one for itself.
+    blocks = sequences * -(-longest // BLOCK_TOKENS) + 1
+    return int(blocks * BLOCK_TOKENS * values * size)

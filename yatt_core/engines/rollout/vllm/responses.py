@@ -1,0 +1,56 @@
+"""Responses as vLLM gives them, made into results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, Float32, GenerateResult, Int32
+from yatt_core.errors import InfrastructureError, NumericError
+
+FINISHED = {"stop": FINISHED_STOP, "length": FINISHED_LENGTH}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """tokens, log_probs: [length]. finish: how it ended. versions: of the weights that made each token, [length]."""
+
+    tokens: Int32
+    log_probs: Float32
+    finish: int
+    versions: Int32
+
+    @classmethod
+    def of(cls, completion: Any) -> Response:
+        """From vLLM's completion with its log-probabilities in flat form, of which the sampled token's comes first.
+
+        Raises `NumericError` for log-probabilities that are not finite, `InfrastructureError` for one that vLLM gave up.
+        """
+        if completion.finish_reason not in FINISHED:
+            raise InfrastructureError(f"vLLM gave a response up: {completion.finish_reason}")
+        flat = completion.logprobs
+        log_probs = np.array([flat.logprobs[start] for start in flat.start_indices], dtype=np.float32)
+        if not np.isfinite(log_probs).all():
+            raise NumericError("the model gives logits that are not finite")
+        spans = completion.weight_versions
+        versions = np.repeat([int(span.version) for span in spans], [span.end - span.start for span in spans])
+        tokens = np.array(completion.token_ids, dtype=np.int32)
+        return cls(tokens, log_probs, FINISHED[completion.finish_reason], versions.astype(np.int32))
+
+
+def result_of(ended: Sequence[tuple[int, Response]], version: int, seconds: float) -> GenerateResult:
+    """The responses behind one another, in the order given. version: that was asked for."""
+    responses = [response for _, response in ended]
+    versions = np.concatenate([np.zeros(0, np.int32), *(response.versions for response in responses)])
+    return GenerateResult(
+        tokens=np.concatenate([np.zeros(0, np.int32), *(response.tokens for response in responses)]),
+        log_probs=np.concatenate([np.zeros(0, np.float32), *(response.log_probs for response in responses)]),
+        lengths=np.array([len(response.tokens) for response in responses], dtype=np.int32),
+        finish=np.array([response.finish for response in responses], dtype=np.int8),
+        weight_version=version,
+        seconds=seconds,
+        versions=versions if (versions != version).any() else None,
+    )

@@ -1,0 +1,86 @@
+"""New weights for a vLLM engine in this process, through vLLM's own interface for weight transfer.
+
+Imports vLLM: only behind `prepare_environment`. The backend takes tensors in Hugging Face names from this process's memory, which
+for an actor is Ray's object store, and loads them layer by layer, so that no second copy of the model is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+BACKEND = "host_memory"
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+
+
+@dataclass
+class HostInit(WeightTransferInitInfo):  # type: ignore[misc]
+    """Nothing has to be agreed on."""
+
+
+@dataclass
+class HostUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """tensors: name and tensor, read once."""
+
+    tensors: NamedTensors = field(default_factory=tuple)
+
+
+class HostMemoryTransfer(WeightTransferEngine):  # type: ignore[misc]
+    """Takes weights from the memory of its own process."""
+
+    init_info_cls, update_info_cls = HostInit, HostUpdate
+
+    def init_transfer_engine(self, init_info: HostInit) -> None:
+        """Has nothing to connect to."""
+
+    def start_weight_update(self) -> None:
+        """From here on until the end the model cannot be used."""
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: HostUpdate) -> None:
+        """Loads some tensors; a layer takes its new weights when it has all of them."""
+        self.model.load_weights(update_info.tensors)
+
+    def finish_weight_update(self) -> None:
+        """Puts the new weights to work."""
+        finalize_layerwise_reload(self.model, self.model_config)
+        refresh_tied_head(self.model)
+
+    def shutdown(self) -> None:
+        """Has nothing to let go of."""
+
+
+def refresh_tied_head(model: Any) -> None:
+    """Packs a tied output head anew for the processor.
+
+    On CPUs the head works on a packed copy of its weights. A tied head is loaded as the embeddings, so that the reload never
+    comes past it, and the copy of the old weights would stay in use (vLLM 0.32).
+    """
+    head: Any = getattr(model, "lm_head", None)
+    if getattr(head, "cpu_linear", None) is not None and head.weight.numel():
+        dispatch_cpu_unquantized_gemm(head, remove_weight=False)
+
+
+def register_backend() -> None:
+    """Makes the backend known to vLLM in this process."""
+    if BACKEND not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(BACKEND, HostMemoryTransfer)
+
+
+def transfer_weights(engine: Any, tensors: NamedTensors, label: str) -> None:
+    """Loads a full set of weights into an engine that is not at a step. label: what responses name their version by."""
+    engine.collective_rpc("start_weight_update")
+    engine.collective_rpc("update_weights", kwargs={"update_info": {"tensors": tensors}})
+    engine.collective_rpc("finish_weight_update")
+    engine.set_weight_version(label)
