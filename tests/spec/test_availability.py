@@ -20,12 +20,12 @@ PLANNED = {
 }
 
 
-def test_each_part_is_named_with_what_is_available():
+def test_each_part_is_named_with_what_is_available(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("yatt_core.spec.availability.find_spec", lambda name: True)
     made = spec(**PLANNED)
     assert made.trainer.engine.ranks == 8
     assert unavailable(made) == [
         "rollout.engine.kind: 'vllm' is not yet available for training; available: torch, virtual",
-        "trainer.engine.kind: 'megatron' is not yet available for training; available: torch, virtual, fsdp2",
         "model.kind: 'config_file' describes a model without weights; available for training: folder, from_config",
     ]
     with pytest.raises(ConfigurationError, match="`yatt plan` takes this spec as it is"):
@@ -40,15 +40,22 @@ def test_what_can_be_trained_with_is_available():
 def test_no_engine_is_built(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="'vllm' is not yet available"):
         build_rollout_engine(spec(**PLANNED), "", tmp_path)
-    made = spec(trainer__engine={"kind": "megatron"}, exact=False)
-    with pytest.raises(ConfigurationError, match="'megatron' is not yet available"):
-        build_train_engine(made, RankContext(tmp_path, tmp_path, "", 0))
 
 
-def test_trainers_that_share_a_model_need_their_number_and_text():
+def test_trainers_that_share_a_model_need_their_number_and_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     check_available(spec(trainer__engine={"kind": "fsdp2", "ranks": 2}, exact=False))
     number = "0 leaves the number to the plan; available for training: 1 or more"
     assert unavailable(spec(trainer__engine={"kind": "fsdp2"}, exact=False)) == [f"trainer.engine.ranks: {number}"]
+    monkeypatch.setattr("yatt_core.spec.availability.find_spec", lambda name: None)
+    made = spec(trainer__engine={"kind": "megatron", "optimizer_cpu_offload": True}, exact=False)
+    assert unavailable(made) == [
+        "trainer.engine.kind: 'megatron' needs the package megatron-core, which is not installed; "
+        "available with: pip install 'yatt[megatron]'",
+        "trainer.engine.optimizer_cpu_offload: true can only be planned with; available for training: false",
+        f"trainer.engine.data_parallel_size: {number}",
+    ]
+    with pytest.raises(ConfigurationError, match=r"pip install 'yatt\[megatron\]'"):
+        build_train_engine(made, RankContext(tmp_path, tmp_path, "", 0))
 
 
 def test_they_are_not_exact_in_bfloat16():

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import get_args
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.accelerated import Fsdp2Trainer
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.judges import GenerativePart, TorchJudge, VirtualJudge
 from yatt_core.spec.model import ModelConfigFile, ModelSizes
 from yatt_core.spec.rollout import RolloutEngineSpec, TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer, TrainerEngineSpec, VirtualTrainer
 
-TRAINABLE = (TorchRollout, VirtualRollout, TorchTrainer, VirtualTrainer, Fsdp2Trainer)
+TRAINABLE = (TorchRollout, VirtualRollout, TorchTrainer, VirtualTrainer, MegatronTrainer, Fsdp2Trainer)
 
 
 def check_available(spec: RunSpec) -> None:
@@ -35,9 +36,18 @@ def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
     return lines
 
 
-def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer) -> Iterator[str]:
+def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer | MegatronTrainer) -> Iterator[str]:
+    if isinstance(engine, MegatronTrainer):
+        if find_spec("megatron") is None:
+            yield (
+                "trainer.engine.kind: 'megatron' needs the package megatron-core, which is not installed; "
+                "available with: pip install 'yatt[megatron]'"
+            )
+        if engine.optimizer_cpu_offload:
+            yield "trainer.engine.optimizer_cpu_offload: true can only be planned with; available for training: false"
     if not engine.ranks:
-        yield "trainer.engine.ranks: 0 leaves the number to the plan; available for training: 1 or more"
+        key = "ranks" if isinstance(engine, Fsdp2Trainer) else "data_parallel_size"
+        yield f"trainer.engine.{key}: 0 leaves the number to the plan; available for training: 1 or more"
     if spec.data.has_images:
         yield f"trainer.engine.kind: {engine.kind!r} takes prompts of text alone; available with images: torch"
 
@@ -52,7 +62,7 @@ def unavailable(spec: RunSpec) -> list[str]:
         if not isinstance(engine, TRAINABLE):
             known = [kind.model_fields["kind"].default for kind in get_args(get_args(union)[0]) if kind in TRAINABLE]
             lines.append(f"{key}: {engine.kind!r} is not yet available for training; available: {', '.join(known)}")
-    if isinstance(spec.trainer.engine, Fsdp2Trainer):
+    if isinstance(spec.trainer.engine, Fsdp2Trainer | MegatronTrainer):
         lines += _unavailable_sharding(spec, spec.trainer.engine)
     for number, part in enumerate(spec.rewards.parts):
         if isinstance(part, GenerativePart):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def _fsdp2(ranks: int, *marks: pytest.MarkDecorator, **options: Any) -> Any:
     return pytest.param(Layout(ranks, engine), id=name, marks=marks)
 
 
+def _megatron(tensors: int, stages: int, copies: int, *marks: pytest.MarkDecorator, **options: Any) -> Any:
+    sizes = {
+        "tensor_model_parallel_size": tensors,
+        "pipeline_model_parallel_size": stages,
+        "data_parallel_size": copies,
+    }
+    engine = {"kind": "megatron", "dtype": "float32", "micro_batch_tokens": BUDGET, **sizes, **options}
+    name = "-".join([f"megatron-tp{tensors}-pp{stages}-dp{copies}", *options])
+    needed = pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
+    return pytest.param(Layout(tensors * stages * copies, engine), id=name, marks=[needed, *marks])
+
+
 VERIFY = pytest.mark.verify
 LAYOUTS = [
     _torch(1),
@@ -62,9 +75,19 @@ LAYOUTS = [
     _fsdp2(4, VERIFY, reshard_after_forward=False),
     _fsdp2(2, VERIFY, activation_checkpointing=True),
     _fsdp2(2, VERIFY, cpu_offload=True),
+    _megatron(2, 1, 1),
+    _megatron(1, 1, 1, VERIFY, use_distributed_optimizer=False),
+    _megatron(2, 1, 1, VERIFY, sequence_parallel=False, recompute_granularity="full"),
+    _megatron(1, 2, 1, VERIFY),
+    _megatron(1, 1, 2, VERIFY),
+    _megatron(1, 1, 2, VERIFY, use_distributed_optimizer=False),
+    _megatron(2, 2, 1, VERIFY),
+    _megatron(2, 1, 2, VERIFY),
 ]
 IN_BFLOAT16 = [
     _fsdp2(2, VERIFY, dtype="bfloat16"),
+    _megatron(1, 1, 2, VERIFY, dtype="bfloat16"),
+    _megatron(2, 1, 1, VERIFY, dtype="bfloat16", use_distributed_optimizer=False),
 ]
 
 
