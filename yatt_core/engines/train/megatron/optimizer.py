@@ -180,11 +180,8 @@ class MegatronAdamW:
             bf16=settings.bf16,
             params_dtype=settings.params_dtype,
         )
-        (self._optimizer,) = getattr(
-            made := get_megatron_optimizer(config, [self._part.wrapped]), "chained_optimizers", [made]
-        )
-        for group in self._inner().param_groups:
-            group["weight_decay"] = spec.weight_decay
+        # No overrides: left to itself it would spare biases and norms the weight decay.
+        (self._optimizer,) = get_megatron_optimizer(config, [self._part.wrapped], {}).chained_optimizers
         self.steps = 0
 
     def _inner(self) -> Any:
