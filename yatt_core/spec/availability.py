@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import VLLM, VLLM_FOR_CPUS, has_distribution
-from yatt_core.spec.accelerated import Fsdp2Trainer, VllmRollout
+from yatt_core.installed import MEGATRON, VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.judges import GenerativePart
 from yatt_core.spec.model import ModelConfigFile, ModelSizes
-from yatt_core.spec.rollout import RolloutEngineSpec, TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.trainer import TorchTrainer, TrainerEngineSpec, VirtualTrainer
 
-TRAINABLE = (TorchRollout, VirtualRollout, VllmRollout, TorchTrainer, VirtualTrainer, Fsdp2Trainer)
 LEAST_TEMPERATURE = 0.01
 """vLLM samples no colder."""
 
@@ -39,9 +35,15 @@ def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
     return lines
 
 
-def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer) -> Iterator[str]:
+def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer | MegatronTrainer) -> Iterator[str]:
+    if isinstance(engine, MegatronTrainer):
+        if not has_distribution(MEGATRON):
+            yield "trainer.engine.kind: Megatron-Core is not installed; install yatt[megatron], or write fsdp2"
+        if engine.optimizer_cpu_offload:
+            yield "trainer.engine.optimizer_cpu_offload: true can only be planned with; available for training: false"
     if not engine.ranks:
-        yield "trainer.engine.ranks: 0 leaves the number to the plan; available for training: 1 or more"
+        key = "ranks" if isinstance(engine, Fsdp2Trainer) else "data_parallel_size"
+        yield f"trainer.engine.{key}: 0 leaves the number to the plan; available for training: 1 or more"
     if spec.data.has_images:
         yield f"trainer.engine.kind: {engine.kind!r} takes prompts of text alone; available with images: torch"
 
@@ -74,15 +76,8 @@ def _too_cold(key: str, temperature: float) -> Iterator[str]:
 
 def unavailable(spec: RunSpec) -> list[str]:
     """A line for each part that can only be planned with; it begins with the key."""
-    lines = []
-    for key, engine, union in (
-        ("rollout.engine.kind", spec.rollout.engine, RolloutEngineSpec),
-        ("trainer.engine.kind", spec.trainer.engine, TrainerEngineSpec),
-    ):
-        if not isinstance(engine, TRAINABLE):
-            known = [kind.model_fields["kind"].default for kind in get_args(get_args(union)[0]) if kind in TRAINABLE]
-            lines.append(f"{key}: {engine.kind!r} is not yet available for training; available: {', '.join(known)}")
-    if isinstance(spec.trainer.engine, Fsdp2Trainer):
+    lines = list[str]()
+    if isinstance(spec.trainer.engine, Fsdp2Trainer | MegatronTrainer):
         lines += _unavailable_sharding(spec, spec.trainer.engine)
     if isinstance(spec.rollout.engine, VllmRollout):
         lines += _vllm_rollout_obstacles(spec, spec.rollout.engine)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tests.engines.train.plain import plain_grpo_step
-from tests.engines.train.support import batch_of, make_engine, make_model_folder, make_spec, random_task, update
+from tests.engines.train.support import (
+    VOCABULARY,
+    batch_of,
+    make_engine,
+    make_model_folder,
+    make_spec,
+    random_task,
+    update,
+)
 from yatt_core.receipts import UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
@@ -25,10 +34,11 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """An engine on a number of ranks. engine: its part of the spec."""
+    """An engine on a number of ranks. engine: its part of the spec. family: of the model."""
 
     ranks: int
     engine: dict[str, Any] = field(hash=False)
+    family: str = "qwen2"
 
     @property
     def has_model(self) -> bool:
@@ -51,6 +61,20 @@ def _fsdp2(ranks: int, *marks: pytest.MarkDecorator, **options: Any) -> Any:
     return pytest.param(Layout(ranks, engine), id=name, marks=marks)
 
 
+def _megatron(
+    tensors: int, stages: int, copies: int, *marks: pytest.MarkDecorator, family: str = "qwen2", **options: Any
+) -> Any:
+    sizes = {
+        "tensor_model_parallel_size": tensors,
+        "pipeline_model_parallel_size": stages,
+        "data_parallel_size": copies,
+    }
+    engine = {"kind": "megatron", "dtype": "float32", "micro_batch_tokens": BUDGET, **sizes, **options}
+    name = "-".join([f"megatron-tp{tensors}-pp{stages}-dp{copies}", family, *options])
+    needed = pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
+    return pytest.param(Layout(tensors * stages * copies, engine, family), id=name, marks=[needed, *marks])
+
+
 VERIFY = pytest.mark.verify
 LAYOUTS = [
     _torch(1),
@@ -62,9 +86,21 @@ LAYOUTS = [
     _fsdp2(4, VERIFY, reshard_after_forward=False),
     _fsdp2(2, VERIFY, activation_checkpointing=True),
     _fsdp2(2, VERIFY, cpu_offload=True),
+    _megatron(2, 1, 1),
+    _megatron(1, 1, 1, VERIFY, use_distributed_optimizer=False),
+    _megatron(2, 1, 1, VERIFY, sequence_parallel=False, recompute_granularity="full"),
+    _megatron(1, 2, 1, VERIFY),
+    _megatron(1, 1, 2, VERIFY),
+    _megatron(1, 1, 2, VERIFY, use_distributed_optimizer=False),
+    _megatron(2, 2, 1, VERIFY),
+    _megatron(2, 2, 1, VERIFY, family="qwen3"),
+    _megatron(2, 1, 1, VERIFY, family="llama"),
+    _megatron(2, 1, 2, VERIFY),
 ]
 IN_BFLOAT16 = [
     _fsdp2(2, VERIFY, dtype="bfloat16"),
+    _megatron(1, 1, 2, VERIFY, dtype="bfloat16"),
+    _megatron(2, 1, 1, VERIFY, dtype="bfloat16", use_distributed_optimizer=False),
 ]
 
 
@@ -93,8 +129,23 @@ class Expected:
     snapshot: Path
 
 
-def expect(folder: Path) -> Expected:
-    model = make_model_folder(folder / "model")
+def _model_folder(folder: Path, family: str) -> Path:
+    """Qwen2 has biases and tied embeddings; Llama a vocabulary that is odd; Qwen3 heads of a size of their own, with norms."""
+    if family == "qwen2":
+        return make_model_folder(folder)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "max_position_embeddings": 64}
+    common: dict[str, Any] = {**sizes, "tie_word_embeddings": False, "initializer_range": 0.2}
+    torch.manual_seed(0)
+    if family == "llama":
+        LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY + 1, **common)).save_pretrained(folder)
+    else:
+        Qwen3ForCausalLM(Qwen3Config(vocab_size=VOCABULARY, head_dim=16, **common)).save_pretrained(folder)
+    return folder
+
+
+def expect(folder: Path, family: str) -> Expected:
+    model = _model_folder(folder / "model", family)
     weights, norms = {}, {}
     for clip in (UNCLIPPED, CLIP):
         weights[clip], norms[clip] = _plain_run(folder, model, clip)

@@ -5,8 +5,9 @@ One layout of each engine in `make test`, all of them in `make verify`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +35,13 @@ PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, FOREIGN = range(6)
 with an iteration that is skipped; several steps from the snapshot of the torch trainer on one rank."""
 
 
+Expectations = Callable[[str], Expected]
+
+
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
-    return expect(tmp_path_factory.mktemp("expected"))
+def expectations(tmp_path_factory: pytest.TempPathFactory) -> Expectations:
+    """Of a family of models."""
+    return cache(lambda family: expect(tmp_path_factory.mktemp(family), family))
 
 
 @dataclass
@@ -44,6 +49,7 @@ class Run:
     """Of one layout. ranks: rank -> job. saved: its own snapshot at version 2."""
 
     layout: Layout
+    expected: Expected
     ranks: list[list[Found]]
     saved: Path
 
@@ -52,8 +58,9 @@ class Run:
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
-def run(request: pytest.FixtureRequest, expected: Expected, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(request: pytest.FixtureRequest, expectations: Expectations, tmp_path_factory: pytest.TempPathFactory) -> Run:
     layout, folder = request.param, tmp_path_factory.mktemp("ranks")
+    expected = expectations(layout.family)
     saved, five = folder / "saved", range(1, 6)
     several = spec_of(layout.engine, CLIP, SEVERAL_STEPS)
     jobs = [
@@ -65,7 +72,7 @@ def run(request: pytest.FixtureRequest, expected: Expected, tmp_path_factory: py
     ]
     if layout.has_model:
         jobs.append(Job(several, expected.model, (3, 4), restore=(expected.snapshot, 2)))
-    return Run(layout, run_ranks(layout.ranks, jobs, folder), saved)
+    return Run(layout, expected, run_ranks(layout.ranks, jobs, folder), saved)
 
 
 @pytest.fixture
@@ -86,16 +93,17 @@ def norms_of(receipts: Sequence[UpdateReceipt]) -> list[float]:
 
 
 @pytest.mark.parametrize("number", [PLAIN, CLIPPED], ids=["unclipped", "clipped"])
-def test_five_updates_equal_a_plain_loop(model_run: Run, expected: Expected, number: int) -> None:
+def test_five_updates_equal_a_plain_loop(model_run: Run, number: int) -> None:
+    expected = model_run.expected
     clip, found = (UNCLIPPED, CLIP)[number], model_run.job(number)
     assert_close(found.weights, expected.weights[clip])
     assert norms_of(found.receipts) == pytest.approx(expected.norms[clip], rel=1e-5)
     assert (max(expected.norms[clip]) > clip) == (number == CLIPPED), "the clipped run clips"
 
 
-def test_several_steps_with_a_reference_equal_the_torch_trainer(model_run: Run, expected: Expected) -> None:
+def test_several_steps_with_a_reference_equal_the_torch_trainer(model_run: Run) -> None:
     """Its ranks meet anew in the middle, each keeping what it holds."""
-    found = model_run.job(SEVERAL)
+    expected, found = model_run.expected, model_run.job(SEVERAL)
     assert_close(found.weights, expected.several_weights)
     for mine, other in zip(found.receipts, expected.several, strict=True):
         assert mine.metrics == pytest.approx(other.metrics, rel=1e-4, abs=1e-6)
@@ -129,8 +137,9 @@ def test_a_restored_trainer_goes_on_bit_for_bit(run: Run) -> None:
     assert [r.metrics for r in restored.receipts] == [r.metrics for r in undisturbed.receipts[2:]]
 
 
-def test_a_snapshot_of_another_layout_goes_on(model_run: Run, expected: Expected, tmp_path: Path) -> None:
+def test_a_snapshot_of_another_layout_goes_on(model_run: Run, tmp_path: Path) -> None:
     """Of one rank of the torch trainer here, and from here there."""
+    expected = model_run.expected
     assert_close(model_run.job(FOREIGN).weights, expected.several_weights)
     spec = spec_of({"kind": "torch", "ranks": 1}, CLIP, SEVERAL_STEPS)
     engine = make_engine(spec, tmp_path, expected.model)
@@ -141,7 +150,8 @@ def test_a_snapshot_of_another_layout_goes_on(model_run: Run, expected: Expected
 
 
 @pytest.mark.parametrize("layout", IN_BFLOAT16)
-def test_bfloat16_keeps_weights_in_float32(layout: Layout, expected: Expected, tmp_path: Path) -> None:
+def test_bfloat16_keeps_weights_in_float32(layout: Layout, expectations: Expectations, tmp_path: Path) -> None:
+    expected = expectations(layout.family)
     job = Job(spec_of(layout.engine, UNCLIPPED), expected.model, range(1, 6))
     found = run_ranks(layout.ranks, [job], tmp_path)[0][0]
     assert {array.dtype for array in found.weights.values()} == {np.dtype(np.float32)}

@@ -54,6 +54,18 @@ def load_classifier(path: str, dtype: str) -> nn.Module:
     return loaded
 
 
+def read_config(path: str) -> Any:
+    """The config of a model folder, as transformers has it. Raises `ConfigurationError` where it is none."""
+    folder = Path(path)
+    kind = _model_type(folder)
+    try:
+        return _quiet_transformers().AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{folder}: its config ({kind}) cannot be read: {error}") from error
+
+
 def _loaded(folder: Path, dtype: str, factory: Callable[[Any], Any], kind: str) -> nn.Module:
     """What the factory of transformers makes of the folder, whole."""
     if dtype not in DTYPES:

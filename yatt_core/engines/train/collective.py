@@ -94,6 +94,22 @@ class Collective:
         return tensor
 
 
+class Shares(Collective):
+    """The shares of the samples, where several ranks have the same one: `rank` and `ranks` count shares. All ranks get the sums
+    over those that speak.
+    """
+
+    def __init__(self, world: Collective, share: int, shares: int, speaks: bool) -> None:
+        super().__init__()
+        self.rank, self.ranks, self.speaks = share, shares, speaks
+        self._world = world
+
+    def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
+        if not self.speaks:
+            tensor.fill_(-torch.inf if operation == REDUCE_OP.MAX else 0)
+        return self._world._reduce(tensor, operation)
+
+
 def _store(host: str, port: int, ranks: int) -> Any:
     """The rendezvous, listening on the given address alone; left to itself it would listen on all of the machine's."""
     with socket.create_server((host, port)) as listener:

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from yatt_core.durable import write_json
-from yatt_core.errors import DataError
+from yatt_core.errors import ConfigurationError, DataError
 
 WEIGHTS, OPTIMIZER, REFERENCE, STATE = (
     "weights.safetensors",
@@ -92,6 +92,22 @@ class TensorFile:
             raise DataError(f"{self._path}: has no tensor {name}")
         found: torch.Tensor = self._file.get_slice(name)[rows]
         return found
+
+
+class TensorFolder:
+    """The safetensors files of a Hugging Face folder, whose tensors are read one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `DataError` for an unreadable file."""
+        self._folder = folder
+        files = [TensorFile(path) for path in sorted(folder.glob("*.safetensors"))]
+        self._files = {name: file for file in files for name in file.shapes}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A whole tensor. Raises `ConfigurationError` for one that is not there."""
+        if name not in self._files:
+            raise ConfigurationError(f"{self._folder}: the weights lack {name}")
+        return self._files[name].rows(name)
 
 
 def require_same(folder: Path, found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:

@@ -1,0 +1,93 @@
+"""Two faults of Megatron-Core 0.16's own checkpoints of a distributed optimizer over torch's AdamW.
+
+They are why `megatron/optimizer.py` moves its state by parameter and never asks the library for it. When one of these tests
+fails the library has been mended: what it guards may then be asked of it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.train.support import make_model_folder, make_spec, random_task, update
+from yatt_core.engines.protocol import RankContext
+
+pytestmark = pytest.mark.verify
+METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
+
+
+def _exercise(folder: Path) -> None:
+    from megatron.core import dist_checkpointing
+
+    from yatt_core.engines.train.megatron.cpu import on_this_device
+    from yatt_core.engines.train.megatron.engine import MegatronTrainEngine
+    from yatt_core.engines.train.process_group import close_process_group
+
+    engine_spec = {"kind": "megatron", "dtype": "float32", "data_parallel_size": 1}
+    spec = make_spec(trainer={"engine": engine_spec})
+    engine = MegatronTrainEngine(spec, RankContext(folder, folder / "inputs", str(folder / "model"), 0))
+    engine.connect(0, 1, "")
+    engine.initialise()
+    update(engine, random_task(folder, 1))
+    optimizer: Any = engine._optimizer._optimizer
+    found: dict[str, Any] = {}
+    with on_this_device():
+        (folder / "library").mkdir()
+        dist_checkpointing.save(_state(engine, optimizer, False), str(folder / "library"))
+        loaded = dist_checkpointing.load(_state(engine, optimizer, True), str(folder / "library"))
+        try:
+            optimizer.load_state_dict(loaded["optimizer"])
+        except KeyError as error:
+            found["missing"] = error.args[0]
+        _give_steps(optimizer)
+        loaded = dist_checkpointing.load(_state(engine, optimizer, True), str(folder / "library"))
+        optimizer.load_state_dict(loaded["optimizer"])
+    steps = [state["step"] for state in optimizer.optimizer.state.values()]
+    found["counters"] = (len(steps), len({step.data_ptr() for step in steps}))
+    close_process_group()
+    (folder / "found.pickle").write_bytes(pickle.dumps(found))
+
+
+def _state(engine: Any, optimizer: Any, is_loading: bool) -> dict[str, Any]:
+    model = engine._part.module.sharded_state_dict()
+    return {"model": model, "optimizer": optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=METADATA)}
+
+
+def _give_steps(optimizer: Any) -> None:
+    """Lends each parameter the counter that the checkpoint has none of."""
+    original = optimizer._set_main_param_and_optimizer_states
+
+    def lent(parameter: Any, tensors: dict[str, Any]) -> None:
+        group, number = optimizer.model_param_group_index_map[parameter]
+        own = optimizer.optimizer.state[optimizer.optimizer.param_groups[group]["params"][number]]
+        original(parameter, {"step": own["step"], **tensors})
+
+    optimizer._set_main_param_and_optimizer_states = lent
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    pytest.importorskip("megatron.core")
+    folder = tmp_path_factory.mktemp("bugs")
+    make_model_folder(folder / "model")
+    worker = multiprocessing.get_context("spawn").Process(target=_exercise, args=(folder,))
+    worker.start()
+    worker.join(120)
+    assert worker.exitcode == 0
+    result: dict[str, Any] = pickle.loads((folder / "found.pickle").read_bytes())
+    return result
+
+
+def test_a_checkpoint_cannot_be_loaded_for_want_of_the_step(found: dict[str, Any]) -> None:
+    assert found["missing"] == "step"
+
+
+def test_loaded_parameters_count_their_steps_in_one_tensor(found: dict[str, Any]) -> None:
+    """Torch's AdamW adds one to it for each of them: the bias correction is then wrong, silently."""
+    parameters, counters = found["counters"]
+    assert parameters > 1
+    assert counters == 1

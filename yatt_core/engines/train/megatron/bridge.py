@@ -1,0 +1,97 @@
+"""Between Hugging Face's tensors and Megatron-Core's: names, and how each tensor is cut over tensor-parallel ranks.
+
+Pure functions over one parameter at a time, so that weights and moments of any size stream through. Megatron-Core has queries,
+keys and values in one matrix, ordered by group of heads, and the gate over the up projection in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from yatt_core.engines.train.megatron.architecture import Architecture
+
+Cut = Literal["columns", "whole", "query_key_value", "gate_up", "vocabulary"]
+"""How a parameter lies on the tensor-parallel ranks. vocabulary: by rows, with rows of zeros behind where they are too few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A parameter of Megatron-Core and the Hugging Face tensors that it is made of, in order."""
+
+    names: tuple[str, ...]
+    cut: Cut
+
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+_TOP = {
+    "embedding.word_embeddings.weight": Place((EMBEDDING,), "vocabulary"),
+    "decoder.final_layernorm.weight": Place(("model.norm.weight",), "whole"),
+    "output_layer.weight": Place((HEAD,), "vocabulary"),
+}
+_LAYER = {
+    "input_layernorm.weight": Place(("input_layernorm.weight",), "whole"),
+    "pre_mlp_layernorm.weight": Place(("post_attention_layernorm.weight",), "whole"),
+    "self_attention.linear_qkv.weight": Place(
+        ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"), "query_key_value"
+    ),
+    "self_attention.linear_qkv.bias": Place(
+        ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"), "query_key_value"
+    ),
+    "self_attention.q_layernorm.weight": Place(("self_attn.q_norm.weight",), "whole"),
+    "self_attention.k_layernorm.weight": Place(("self_attn.k_norm.weight",), "whole"),
+    "self_attention.linear_proj.weight": Place(("self_attn.o_proj.weight",), "columns"),
+    "mlp.linear_fc1.weight": Place(("mlp.gate_proj.weight", "mlp.up_proj.weight"), "gate_up"),
+    "mlp.linear_fc2.weight": Place(("mlp.down_proj.weight",), "columns"),
+}
+
+
+def place_of(name: str, first_layer: int) -> Place:
+    """Where a parameter of a stage stands in the model. name: Megatron-Core's. first_layer: the stage's, counted from 0."""
+    if name in _TOP:
+        return _TOP[name]
+    _, _, number, rest = name.split(".", 3)
+    place = _LAYER[rest]
+    return Place(tuple(f"model.layers.{first_layer + int(number)}.{own}" for own in place.names), place.cut)
+
+
+def shard_of(parts: Sequence[torch.Tensor], cut: Cut, shape: Architecture, rank: int, ranks: int) -> torch.Tensor:
+    """A rank's part of a parameter. parts: the whole Hugging Face tensors, in the place's order."""
+    first = parts[0]
+    match cut:
+        case "whole":
+            return first
+        case "columns":
+            return first.chunk(ranks, 1)[rank]
+        case "gate_up":
+            return torch.cat([part.chunk(ranks)[rank] for part in parts])
+        case "query_key_value":
+            grouped = [part.reshape(shape.groups, -1, *part.shape[1:]) for part in parts]
+            return torch.cat(grouped, 1).chunk(ranks)[rank].flatten(0, 1)
+        case "vocabulary":
+            padding = first.new_zeros((shape.padded_vocabulary(ranks) - len(first), *first.shape[1:]))
+            return torch.cat([first, padding]).chunk(ranks)[rank]
+
+
+def whole_of(shards: Sequence[torch.Tensor], cut: Cut, shape: Architecture) -> tuple[torch.Tensor, ...]:
+    """The Hugging Face tensors of a parameter, from the parts of all ranks in order; undoes `shard_of`."""
+    match cut:
+        case "whole":
+            return (shards[0],)
+        case "columns":
+            return (torch.cat(list(shards), 1),)
+        case "gate_up":
+            halves = [shard.chunk(2) for shard in shards]
+            return torch.cat([gate for gate, _ in halves]), torch.cat([up for _, up in halves])
+        case "query_key_value":
+            fused = torch.cat(list(shards))
+            grouped = fused.reshape(shape.groups, -1, *fused.shape[1:])
+            sizes = [shape.heads // shape.groups * shape.head_size, shape.head_size, shape.head_size]
+            queries, keys, values = (part.flatten(0, 1) for part in torch.split(grouped, sizes, 1))
+            return queries, keys, values
+        case "vocabulary":
+            return (torch.cat(list(shards))[: shape.vocabulary],)

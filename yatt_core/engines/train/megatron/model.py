@@ -1,0 +1,126 @@
+"""A rank's part of a model in Megatron-Core, and the groups that it works in.
+
+Consumes the process-wide group, a Hugging Face config and the engine's part of the spec; produces the part, its gradients'
+buffers around it, and who this rank is. Nothing but Megatron-Core's own modules is used: neither Transformer Engine nor Apex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of, rope_theta, transformer_config
+from yatt_core.engines.train.megatron.bridge import HEAD, Place, place_of
+from yatt_core.spec.accelerated import MegatronTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where this rank stands: tensor-parallel, data-parallel and stage, each with its size. groups: of Megatron-Core."""
+
+    tensor: int
+    tensors: int
+    copy: int
+    copies: int
+    stage: int
+    stages: int
+    tensor_group: Any
+    copy_group: Any
+    stage_group: Any
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank has the head, and is the first of those that share it."""
+        return self.tensor == 0 and self.stage == self.stages - 1
+
+
+def make_grid(engine: MegatronTrainer) -> Grid:
+    """Megatron-Core's groups, anew where there are some: ranks of a layer next to each other, then copies, then stages."""
+    from megatron.core import parallel_state, tensor_parallel
+
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(
+        engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size, order="tp-cp-ep-dp-pp"
+    )
+    # There is no dropout: the generators are never drawn from, recomputation wants them all the same.
+    tensor_parallel.model_parallel_cuda_manual_seed(1)
+    return Grid(
+        tensor=parallel_state.get_tensor_model_parallel_rank(),
+        tensors=engine.tensor_model_parallel_size,
+        copy=parallel_state.get_data_parallel_rank(),
+        copies=parallel_state.get_data_parallel_world_size(),
+        stage=parallel_state.get_pipeline_model_parallel_rank(),
+        stages=engine.pipeline_model_parallel_size,
+        tensor_group=parallel_state.get_tensor_model_parallel_group(),
+        copy_group=parallel_state.get_data_parallel_group(),
+        stage_group=parallel_state.get_pipeline_model_parallel_group(),
+    )
+
+
+class RmsNorm(nn.RMSNorm):
+    """Megatron-Core's own wrapper of torch's norm refuses sequence parallelism, which needs no more than this mark."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What this rank has of the model. wrapped: in Megatron-Core's buffers of gradients. first_layer: of its stage."""
+
+    module: nn.Module
+    wrapped: Any
+    settings: Any
+    shape: Architecture
+    first_layer: int
+    longest: int
+
+    def places(self) -> Iterator[tuple[str, nn.Parameter, Place]]:
+        """The parameters with their places in the model."""
+        for name, parameter in self.module.named_parameters():
+            yield name, parameter, place_of(name, self.first_layer)
+
+    def repeats(self, place: Place) -> bool:
+        """Whether a parameter is a second copy of another stage's: the head of tied embeddings."""
+        return self.shape.tied and place.names == (HEAD,)
+
+
+def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.device) -> Part:
+    """The rank's part, its weights yet to come. Raises `ConfigurationError` for a model that cannot be divided so."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+
+    shape, settings = architecture_of(config, engine), transformer_config(config, engine)
+    layer = get_gpt_layer_local_spec(qk_layernorm=settings.qk_layernorm, normalization="RMSNorm")
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RmsNorm
+    if settings.qk_layernorm:
+        attention = layer.submodules.self_attention.submodules
+        attention.q_layernorm = attention.k_layernorm = RmsNorm
+    layers = shape.layers // grid.stages
+    module = GPTModel(
+        settings,
+        TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=RmsNorm),
+        vocab_size=shape.padded_vocabulary(grid.tensors),
+        max_sequence_length=config.max_position_embeddings,
+        position_embedding_type="rope",
+        rotary_base=rope_theta(config),
+        pre_process=grid.stage == 0,
+        post_process=grid.stage == grid.stages - 1,
+        parallel_output=True,
+        share_embeddings_and_output_weights=shape.tied,
+    ).to(device)
+    buffers = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=engine.use_distributed_optimizer,
+        check_for_nan_in_grad=False,
+    )
+    settings.finalize_model_grads_func = finalize_model_grads
+    wrapped = DistributedDataParallel(settings, buffers, module)
+    return Part(module, wrapped, settings, shape, grid.stage * layers, config.max_position_embeddings)

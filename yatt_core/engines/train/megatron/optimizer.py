@@ -1,0 +1,194 @@
+"""Megatron-Core's optimizer over this rank's part: AdamW on float32 master weights, shared out over the copies where told so.
+
+Consumes a part in its buffers; each step clips by the norm over all ranks. State goes in and out by parameter, one at a time, as
+whole tensor-parallel shards: what Megatron-Core's own checkpoints of this optimizer do wrong (tests/engines/train/
+test_megatron_bugs.py) is never asked of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.megatron.cpu import on_this_device
+from yatt_core.engines.train.megatron.model import Grid, Part
+from yatt_core.engines.train.process_group import lost_group
+from yatt_core.errors import NumericError
+from yatt_core.spec.trainer import AdamWSpec
+
+Held = tuple[list[tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The float32 weights that this rank steps of a parameter. start, stop: which of its numbers, in a row."""
+
+    weights: torch.Tensor
+    start: int
+    stop: int
+
+
+class MegatronAdamW:
+    """Keeps `PolicyOptimizer`; the schedule has added the gradients up over the copies."""
+
+    def __init__(self, part: Part, grid: Grid, spec: AdamWSpec, distributed: bool, world: Collective) -> None:
+        self._part, self._grid, self._spec, self._distributed, self._world = part, grid, spec, distributed, world
+        own = sum(parameter.numel() for _, parameter, place in part.places() if not part.repeats(place))
+        first_copy = torch.tensor(own if grid.copy == 0 else 0, dtype=torch.int64)
+        self._parameters = int(world.sum(first_copy))
+        self._make()
+
+    @property
+    def parameters(self) -> int:
+        """Number of the whole model's weights; norms, which all ranks of a layer have, as often as there are such ranks."""
+        return self._parameters
+
+    def reset(self) -> None:
+        """Starts afresh: no moments, no steps. The weights stay."""
+        for state in self._inner().state.values():
+            state.clear()
+        self._inner().state.clear()
+        self.steps = 0
+
+    def zero(self) -> None:
+        """Forgets the gradients."""
+        with on_this_device():
+            self._part.wrapped.zero_grad_buffer()
+            self._optimizer.zero_grad()
+
+    def reduce(self, collective: Collective) -> None:
+        """Nothing: the schedule has done it."""
+
+    @torch.no_grad()
+    def apply(self, learning_rate: float, loss: float) -> float:
+        """Clips the gradients and takes one step. Raises as `PolicyOptimizer.apply`."""
+        from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+
+        with on_this_device(), lost_group(self._world):
+            self._optimizer.prepare_grads()
+            norm = float(self._optimizer.get_grad_norm())
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                raise NumericError(f"loss {loss}, gradient norm {norm}: not finite; the step was not applied")
+            clip_grad_by_total_norm_fp32(self._optimizer.get_parameters(), self._spec.max_grad_norm, norm)
+            for group in self._inner().param_groups:
+                group["lr"] = learning_rate
+            self._optimizer.step_with_ready_grads()
+        self.steps += 1
+        return norm
+
+    def copy(self) -> list[torch.Tensor]:
+        """Copies of the model's own weights, in its precision."""
+        return [parameter.detach().clone() for parameter in self._part.module.parameters()]
+
+    @contextmanager
+    def exchanged(self, other: list[torch.Tensor]) -> Iterator[None]:
+        """Lends the model other weights for a while, and puts its own back; the master weights stay as they are."""
+        own = self.copy()
+        self._put(other)
+        try:
+            yield
+        finally:
+            self._put(own)
+
+    def master(self, parameter: nn.Parameter) -> Master | None:
+        """What this rank steps of a parameter; none where that is another copy's."""
+        optimizer = self._optimizer
+        if not self._distributed:
+            weights = getattr(parameter, "main_param", parameter)
+            return Master(weights, 0, parameter.numel())
+        if parameter not in optimizer.model_param_group_index_map:
+            return None
+        group, number = optimizer.model_param_group_index_map[parameter]
+        own = optimizer._get_model_param_range_map(parameter)["param"]
+        return Master(self._inner().param_groups[group]["params"][number], own.start, own.end)
+
+    @torch.no_grad()
+    def whole(self, parameter: nn.Parameter, kind: str) -> torch.Tensor:
+        """All of a parameter's master weights or moments in its own shape, float32. All copies ask together.
+
+        kind: `weights` or a moment's name.
+        """
+        master = self.master(parameter)
+        values = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
+        if master is not None:
+            source = master.weights if kind == "weights" else self._inner().state[master.weights][kind]
+            values[master.start : master.stop] = source.detach().float().flatten()
+        if self._distributed and self._grid.copies > 1:
+            # One copy has each number, the others bring zeros.
+            torch.distributed.all_reduce(values, group=self._grid.copy_group)
+        return values.view(parameter.shape)
+
+    @torch.no_grad()
+    def take(self, parameter: nn.Parameter, kind: str, values: torch.Tensor) -> None:
+        """Takes over all of a parameter's weights or moments. values: in its own shape, float32."""
+        if kind == "weights":
+            parameter.copy_(values)
+        master = self.master(parameter)
+        if master is None:
+            return
+        own = values.flatten()[master.start : master.stop].to(master.weights.device)
+        if kind == "weights":
+            master.weights.copy_(own.view(master.weights.shape))
+            return
+        state = self._inner().state[master.weights]
+        state[kind] = own.float().view(master.weights.shape).clone()
+        # Each parameter its own: torch's AdamW counts in place.
+        state["step"] = torch.tensor(float(self.steps))
+
+    def held(self) -> Held:
+        """Copies of what this rank has: of each parameter, its weights, and weights and moments that it steps."""
+        rows = []
+        for parameter in self._part.module.parameters():
+            master = self.master(parameter)
+            state = {} if master is None else self._inner().state.get(master.weights, {})
+            own = None if master is None else master.weights.detach().clone()
+            rows.append((parameter.detach().clone(), own, {name: value.clone() for name, value in state.items()}))
+        return rows, self.steps
+
+    @torch.no_grad()
+    def hold(self, held: Held) -> None:
+        """Takes back what `held` gave, in a new group of the same layout."""
+        rows, self.steps = held
+        for parameter, (weights, own, state) in zip(self._part.module.parameters(), rows, strict=True):
+            parameter.copy_(weights)
+            master = self.master(parameter)
+            if master is not None and own is not None:
+                master.weights.copy_(own)
+                if state:
+                    self._inner().state[master.weights] = state
+
+    def _make(self) -> None:
+        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+        settings, spec = self._part.settings, self._spec
+        config = OptimizerConfig(
+            optimizer="adam",
+            lr=spec.learning_rate,
+            weight_decay=spec.weight_decay,
+            adam_beta1=spec.betas[0],
+            adam_beta2=spec.betas[1],
+            adam_eps=spec.epsilon,
+            clip_grad=spec.max_grad_norm,
+            use_distributed_optimizer=self._distributed,
+            bf16=settings.bf16,
+            params_dtype=settings.params_dtype,
+        )
+        # No overrides: left to itself it would spare biases and norms the weight decay.
+        (self._optimizer,) = get_megatron_optimizer(config, [self._part.wrapped], {}).chained_optimizers
+        self.steps = 0
+
+    def _inner(self) -> Any:
+        """The optimizer of torch below."""
+        return self._optimizer.optimizer
+
+    @torch.no_grad()
+    def _put(self, weights: list[torch.Tensor]) -> None:
+        for parameter, values in zip(self._part.module.parameters(), weights, strict=True):
+            parameter.copy_(values)

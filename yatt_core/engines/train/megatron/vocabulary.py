@@ -1,0 +1,59 @@
+"""Log-probabilities and entropies from logits whose vocabulary is shared out over tensor-parallel ranks.
+
+Consumes each rank's columns; produces the same numbers on every one of these ranks. No rank ever has all columns of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from yatt_core.engines.train.forward import EntropyUse
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyShare:
+    """Which tokens' columns a rank has: an equal number on each, those behind the vocabulary's end being nothing's."""
+
+    rank: int
+    ranks: int
+    vocabulary: int
+
+    def measures(
+        self, logits: torch.Tensor, targets: torch.Tensor, entropy: EntropyUse
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability of each target, [T], and entropy of the distribution it is of, [T] or none.
+
+        logits: [T, own columns]. targets: [T]. Gradients flow to the own columns; entropies have one only for use `loss`.
+        """
+        from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region as added_up
+
+        columns = logits.shape[1]
+        start = self.rank * columns
+        outside = torch.arange(start, start + columns, device=logits.device) >= self.vocabulary
+        logits = logits.masked_fill(outside, torch.finfo(logits.dtype).min)
+        largest = self._largest(logits)
+        shifted = logits - largest[:, None]
+        exponentials = shifted.exp()
+        total = added_up(exponentials.sum(-1))
+        own = (targets >= start) & (targets < start + columns)
+        place = torch.where(own, targets - start, 0)
+        chosen = shifted.gather(-1, place[:, None]).squeeze(-1)
+        log_probs = added_up(torch.where(own, chosen, 0.0)) - total.log()
+        if entropy == "none":
+            return log_probs, log_probs.new_zeros(0)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "loss"):
+            # H = log Z - sum(p * z). Divided by Z behind the sum over ranks: each of them then has the whole gradient of Z.
+            weighted = added_up((exponentials * shifted.masked_fill(outside, 0.0)).sum(-1))
+            return log_probs, total.log() - weighted / total
+
+    def _largest(self, logits: torch.Tensor) -> torch.Tensor:
+        """Of each row over all ranks, [T]; no gradient."""
+        from megatron.core import parallel_state
+
+        largest = logits.detach().max(-1).values
+        if self.ranks > 1:
+            group = parallel_state.get_tensor_model_parallel_group()
+            torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=group)
+        return largest
