@@ -48,6 +48,21 @@ def test_what_would_fit_is_said() -> None:
         check_room(spec, cores(peak / GIB + 0.01))
 
 
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        "{kind: fsdp2, ranks: 2, dtype: float32}",
+        "{kind: fsdp2, ranks: 2, dtype: float32, cpu_offload: true}",
+        "{kind: megatron, tensor_model_parallel_size: 2, data_parallel_size: 1, dtype: float32}",
+    ],
+)
+def test_on_cores_a_trainer_that_shares_its_model_stays_where_it_is(trainer: str) -> None:
+    demand = check_room(load_spec(ROOT / "configs" / "quickstart.yaml", [f"trainer.engine={trainer}"]), cores(64))
+    assert demand is not None and not any(total.host for total in demand.totals)
+    (row,) = [role for role in demand.roles if role.role == "trainer"]
+    assert row.at("collect").optimizer == row.at("learn").optimizer > 0 == row.at("collect").activations
+
+
 def peak_of(spec: RunSpec) -> int:
     """Most bytes in any stage, all roles resident."""
     demand = check_room(spec, cores(640))

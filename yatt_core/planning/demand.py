@@ -25,11 +25,11 @@ from yatt_core.planning.account import (
 )
 from yatt_core.planning.activations import MicroBatchShape, micro_batch_of
 from yatt_core.planning.assumptions import Assumptions
-from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.generation import NOTHING, asked_of_judge, asked_of_policy, engine_memory, instances_on
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
 from yatt_core.planning.rollout_memory import EngineMemory, reward_model
-from yatt_core.planning.training_memory import TrainerMemory, fsdp2_trainer, megatron_trainer, torch_trainer
+from yatt_core.planning.training_memory import TrainerMemory, fsdp2_trainer, megatron_trainer, on_cores, torch_trainer
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
 
@@ -123,6 +123,8 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     copies = max(1, ranks // own_ranks(roles.trainer))
     batch = largest_micro_batch(roles, copies)
     trainer = _trainer(roles, batch, ranks, copies)
+    if trainer.sleeps and cluster.card_name == CORE:
+        trainer = on_cores(trainer, roles.policy)
     engines = tuple(_engines(roles, cluster, assumed))
     stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
     rows = [_engine_row(each, cluster, assumed, resident) for each in engines]

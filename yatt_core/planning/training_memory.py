@@ -8,7 +8,7 @@ is distributed (arXiv 1910.02054, 2205.05198); FSDP2 shares out all three (arXiv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.activations import (
@@ -130,6 +130,15 @@ def fsdp2_trainer(
         reference=Bytes(weights=round(shape.parameters * size / ranks) if reference else 0),
         sleeps=True,
     )
+
+
+def on_cores(memory: TrainerMemory, shape: ModelShape) -> TrainerMemory:
+    """Of a trainer whose ranks share a model, where devices are cores: nothing is moved to the host, since it is there already.
+
+    Rank 0 keeps the buffers of a snapshot too, whole weights and moments.
+    """
+    snapshot = Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
+    return replace(memory, lasting=memory.lasting + memory.host + snapshot, host=Bytes(), sleeps=False)
 
 
 def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:

@@ -71,7 +71,7 @@ def test_models_that_cannot_be_trained_so_are_named(config: Any, options: dict[s
 def test_widened_rows_keep_what_they_predict() -> None:
     tokens = torch.arange(10).reshape(2, 5)
     empty = torch.zeros(0).long()
-    found = widened(MicroBatch(tokens, torch.tensor([3, 5, 9]), empty, empty.numpy(), empty.numpy()), 4)
+    found = widened(MicroBatch(tokens, torch.tensor([3, 5, 9]), empty, *[empty.numpy()] * 5), 4)
     assert found.tokens.shape == (2, 8)
     assert found.tokens.flatten()[found.predicting].tolist() == [3, 5, 9]
     assert found.tokens[:, 5:].sum() == 0
