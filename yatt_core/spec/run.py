@@ -145,6 +145,10 @@ class RunSpec(SpecModel):
         if self.virtual != (self.trainer.engine.kind == "virtual"):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
             yield f"rollout.engine and trainer.engine: both virtual or both real, not {kinds}"
+        if self.virtual and self.trainer.lora is not None:
+            yield "trainer.lora: a virtual trainer has no matrices for adapters; write null"
+        if self.trainer.lora is not None and self.trainer.engine.kind == "megatron":
+            yield "trainer.lora: Megatron-Core trains all weights here; write null, or train on fsdp2 or torch"
         if self.exact and (obstacles := self.exact_obstacles()):
             yield f"exact: set it to false, because {'; '.join(obstacles)}"
         if self.warmup is not None and not self.data.probe:

@@ -65,6 +65,21 @@ class AdamWSpec(SpecModel):
     """Gradients with a larger global norm are scaled down to it."""
 
 
+class LoraSpec(SpecModel):
+    """Low-rank adapters (arXiv 2106.09685): the model stays as it is, what is learnt is added to chosen matrices."""
+
+    rank: PositiveInt = 16
+    """Rank of what is added to a matrix."""
+    alpha: PositiveFloat = 32.0
+    """What is learnt counts `alpha / rank` times."""
+    targets: tuple[str, ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
+    )
+    """Last names of the linear layers that get adapters."""
+    sync: Literal["merged", "adapter"] = "merged"
+    """What goes to the rollout engines: all weights with the adapters in them, or the adapters, to be added on arrival."""
+
+
 class ScheduleSpec(SpecModel):
     """Learning rate over the iterations of the run."""
 
@@ -82,3 +97,5 @@ class TrainerSpec(SpecModel):
     engine: TrainerEngineSpec = TorchTrainer()
     optimizer: AdamWSpec = AdamWSpec()
     schedule: ScheduleSpec = ScheduleSpec()
+    lora: LoraSpec | None = None
+    """`null`: all weights are trained."""

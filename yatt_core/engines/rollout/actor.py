@@ -14,7 +14,7 @@ from yatt_core.cluster.presence import Presence
 from yatt_core.data.inputs import INPUTS
 from yatt_core.data.packed import PackedArrays
 from yatt_core.engines.pieces import hold_back
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RolloutEngine
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RolloutEngine, Tensors
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.errors import InfrastructureError
 from yatt_core.judges.loading import held_verdicts, load_judges
@@ -37,7 +37,7 @@ class RolloutActor:
         self._judges: dict[str, Judge] = {}
         self._usage: list[Usage] = []
         self._resident = True
-        self._folder = Path(run_folder)
+        self._folder, self._model_folder = Path(run_folder), Path()
         self._identity = actor_logs(self._folder, f"rollout-{instance}", epoch)
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._folder, self._identity.name, epoch, grace)
@@ -51,6 +51,7 @@ class RolloutActor:
             self._resident = resident
             if self._engine is None:
                 engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
+                self._model_folder = Path(model_path)
                 self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec))
                 self._engine = engine
         return ActorIdentity(
@@ -70,8 +71,17 @@ class RolloutActor:
         """Takes the weights of a version."""
         with self._presence.serving("update", epoch):
             started = time.monotonic()
-            self._ready().update_weights(packed.arrays(), version)
+            self._ready().update_weights(self._whole(packed.arrays()), version)
             return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
+
+    def _whole(self, tensors: Tensors) -> Tensors:
+        """All weights, where adapters alone were sent."""
+        lora = self._spec.trainer.lora
+        if lora is None or lora.sync == "merged":
+            return tensors
+        from yatt_core.engines.train.adapters import share_of, with_adapters
+
+        return with_adapters(self._model_folder, tensors, share_of(lora))
 
     def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch, piece by piece while it works on the rest."""

@@ -26,6 +26,8 @@ from yatt_core.data.prepared import PreparedColumns, publish_prepared, read_prep
 from yatt_core.data.text import open_codec
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.train.adapters import add_adapters, is_adapter, plain_weights, share_of
 from yatt_core.engines.train.batch_advantages import moments_behind
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.learner import GrpoLearner, update_metrics
@@ -89,8 +91,8 @@ class PolicyTrainEngine(ABC):
         """The model with its initial weights, and what computes on it."""
 
     @abstractmethod
-    def _weights(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """All weights in Hugging Face names, tied ones once, whole and on the CPU on rank 0; every rank goes through them."""
+    def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """All tensors of the model, tied ones once, whole and on the CPU on rank 0; every rank goes through them."""
 
     @abstractmethod
     def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
@@ -115,6 +117,27 @@ class PolicyTrainEngine(ABC):
     @abstractmethod
     def export_weights(self) -> Tensors:
         """The full state dict in Hugging Face names on rank 0, tied tensors once; every rank calls it."""
+
+    def _weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """All weights in Hugging Face names, as `_tensors` has them, adapters added up."""
+        lora = self._spec.trainer.lora
+        return self._tensors() if lora is None else plain_weights(self._tensors(), share_of(lora))
+
+    def _adapters(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """The adapters, as `_tensors` has them."""
+        return (one for one in self._tensors() if is_adapter(one[0]))
+
+    def _synced(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """What goes to the rollout engines."""
+        lora = self._spec.trainer.lora
+        return self._weights() if lora is None or lora.sync == "merged" else self._adapters()
+
+    def _loaded_model(self) -> nn.Module:
+        """The model of the run's folder, with adapters beside it where these are what is trained."""
+        model = load_causal_lm(self._context.model_path, "float32")
+        if self._spec.trainer.lora is not None:
+            add_adapters(model, self._spec.trainer.lora, self._spec.seed)
+        return model
 
     # -- the protocol -------------------------------------------------------------------------------------------------
 
@@ -218,13 +241,15 @@ class PolicyTrainEngine(ABC):
         if self._version < 0:
             raise InfrastructureError("the trainer's weights are undefined: there is nothing to keep")
         weights = self._copied("weights", self._weights())
+        adapted = self._spec.trainer.lora is not None
+        adapters = self._copied("adapters", self._adapters()) if adapted else None
         named, steps = self._moments()
         moments = self._copied("moments", named)
         reference = None if self._reference is None else self._reference_arrays()
         if self._world.rank > 0:
             return None
         facts = StateFacts(self._version, steps, self._learning_rate(self._version))
-        return FrozenState(weights, TrainerState(facts, weights, moments, reference).write)
+        return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters).write)
 
     def restore(self, folder: Path, version: int) -> None:
         """Takes over what a writer of `freeze_state` wrote; goes on bit for bit under the same layout."""

@@ -34,6 +34,8 @@ class FlatAdamW:
         wrong = [name for name, parameter in parameters.items() if parameter.dtype != torch.float32]
         if wrong:
             raise ConfigurationError(f"parameter {wrong[0]} is {parameters[wrong[0]].dtype}; the trainer's are float32")
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        """Number of the model's weights, trained or not."""
         self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self._offsets, end = {}, 0
         for names in _in_order(parameters, neighbours):
@@ -63,11 +65,6 @@ class FlatAdamW:
             weight_decay=self._spec.weight_decay,
             fused=True,
         )
-
-    @property
-    def parameters(self) -> int:
-        """Number of the model's weights."""
-        return sum(shape.numel() for shape in self._shapes.values())
 
     def zero(self) -> None:
         """Forgets the gradients."""

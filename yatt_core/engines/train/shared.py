@@ -63,7 +63,7 @@ class SharedModelEngine(PolicyTrainEngine):
 
     def export_weights(self) -> Tensors:
         """The weights gathered one after another, float32; on rank 0 alone."""
-        return self._gathered(self._weights())
+        return self._gathered(self._synced())
 
     def _begin(self) -> None:
         super()._begin()
@@ -79,9 +79,9 @@ class SharedModelEngine(PolicyTrainEngine):
         return self._probe
 
     def _digest(self) -> str:
-        return self._world.tell(weights_digest(self.export_weights()))
+        return self._world.tell(weights_digest(self._gathered(self._weights())))
 
-    def _weights(self) -> Named:
+    def _tensors(self) -> Named:
         self._loaded()
         return self._whole("weights")
 

@@ -1,7 +1,8 @@
 """What a torch trainer puts into a snapshot: safetensors and one JSON file, no pickle.
 
 `weights.safetensors`: the state dict in Hugging Face names, tied tensors once. `optimizer.safetensors`: the moments by
-parameter. `reference.safetensors`: the policy of iteration 0, where the spec pulls towards it. `state.json`: version,
+parameter. `adapters.safetensors`: low-rank adapters, where they alone are trained; the state dict holds what comes of them.
+`reference.safetensors`: the policy of iteration 0, where the spec pulls towards it. `state.json`: version,
 optimizer steps, and the learning rate's place in its schedule.
 """
 
@@ -21,9 +22,10 @@ from safetensors import SafetensorError, safe_open
 from yatt_core.durable import write_json
 from yatt_core.errors import ConfigurationError, DataError
 
-WEIGHTS, OPTIMIZER, REFERENCE, STATE = (
+WEIGHTS, OPTIMIZER, ADAPTERS, REFERENCE, STATE = (
     "weights.safetensors",
     "optimizer.safetensors",
+    "adapters.safetensors",
     "reference.safetensors",
     "state.json",
 )
@@ -42,17 +44,22 @@ class StateFacts:
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """Everything that the next update depends on; reference: none where the spec has no KL term."""
+    """Everything that the next update depends on; reference: none where the spec has no KL term. adapters: none where all weights
+    are trained.
+    """
 
     facts: StateFacts
     weights: Arrays
     moments: Arrays
     reference: Arrays | None
+    adapters: Arrays | None = None
 
     def write(self, folder: Path) -> None:
         """Writes the files into an existing folder."""
         safetensors.numpy.save_file(self.weights, folder / WEIGHTS, metadata={"format": "pt"})
         safetensors.numpy.save_file(self.moments, folder / OPTIMIZER)
+        if self.adapters is not None:
+            safetensors.numpy.save_file(self.adapters, folder / ADAPTERS, metadata={"format": "pt"})
         if self.reference is not None:
             safetensors.numpy.save_file(self.reference, folder / REFERENCE, metadata={"format": "pt"})
         write_json(folder / STATE, asdict(self.facts))
@@ -66,11 +73,12 @@ def read_facts(folder: Path) -> StateFacts:
         raise DataError(f"{folder / STATE}: is no trainer state: {error}") from error
 
 
-def read_state(folder: Path, with_reference: bool) -> TrainerState:
+def read_state(folder: Path, with_reference: bool, with_adapters: bool) -> TrainerState:
     """Reads what `TrainerState.write` wrote. Raises `DataError` for a missing or unreadable file."""
     facts = read_facts(folder)
     reference = _load(folder / REFERENCE) if with_reference else None
-    return TrainerState(facts, _load(folder / WEIGHTS), _load(folder / OPTIMIZER), reference)
+    adapters = _load(folder / ADAPTERS) if with_adapters else None
+    return TrainerState(facts, _load(folder / WEIGHTS), _load(folder / OPTIMIZER), reference, adapters)
 
 
 class TensorFile:

@@ -15,7 +15,6 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import RankContext, Tensors
-from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
@@ -42,14 +41,14 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def export_weights(self) -> Tensors:
         """Views of the state dict, tied tensors once; read-only, and of this version until the next update."""
-        exported = {name: tensor.numpy() for name, tensor in self._weights()}
+        exported = {name: tensor.numpy() for name, tensor in self._synced()}
         for array in exported.values():
             array.flags.writeable = False
         return exported
 
     def _build(self) -> None:
-        self._model = load_causal_lm(self._context.model_path, "float32")
-        fast = self._path == "auto" and not why_general(self._model)
+        self._model = self._loaded_model()
+        fast = self._path == "auto" and self._spec.trainer.lora is None and not why_general(self._model)
         self._optimizer = FlatAdamW(
             self._model, self._spec.trainer.optimizer, neighbours_of(self._model) if fast else ()
         )
@@ -64,9 +63,9 @@ class TorchTrainEngine(PolicyTrainEngine):
         return self._loaded()
 
     def _digest(self) -> str:
-        return weights_digest(self.export_weights())
+        return weights_digest({name: tensor.numpy() for name, tensor in self._weights()})
 
-    def _weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+    def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
         seen: set[tuple[int, torch.Size]] = set()
         for name, tensor in self._loaded().state_dict().items():
             identity = (tensor.data_ptr(), tensor.shape)
@@ -83,12 +82,17 @@ class TorchTrainEngine(PolicyTrainEngine):
         return {name: tensor.numpy() for name, tensor in self._optimizer.named(self._reference).items()}
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        state = read_state(folder, with_reference=self._spec.algorithm.kl is not None)
+        state = read_state(
+            folder,
+            with_reference=self._spec.algorithm.kl is not None,
+            with_adapters=self._spec.trainer.lora is not None,
+        )
         found = {name: array.shape for name, array in state.weights.items()}
         require_same(folder, found, {name: tensor.shape for name, tensor in self._weights()})
         own = self._loaded().state_dict()
+        learnt = state.weights if state.adapters is None else state.adapters
         with torch.no_grad():
-            for name, array in state.weights.items():
+            for name, array in learnt.items():
                 own[name].copy_(torch.from_numpy(array))
         moments = {name: torch.from_numpy(array) for name, array in state.moments.items()}
         self._optimizer.load_moments(moments, facts.optimizer_steps)

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from yatt_core.engines.protocol import RankContext
-from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.engine import Layout
 from yatt_core.engines.train.forward import EntropyUse, Float32, MicroBatch, PolicyForward, TokenLoss
@@ -22,7 +21,15 @@ from yatt_core.engines.train.fsdp2.sharding import own_rows, shard_model, sharde
 from yatt_core.engines.train.optimizer import MOMENTS
 from yatt_core.engines.train.process_group import lost_group, rank_device, require_process_group
 from yatt_core.engines.train.shared import Named, SharedModelEngine
-from yatt_core.engines.train.state_files import OPTIMIZER, REFERENCE, WEIGHTS, StateFacts, TensorFile, require_same
+from yatt_core.engines.train.state_files import (
+    ADAPTERS,
+    OPTIMIZER,
+    REFERENCE,
+    WEIGHTS,
+    StateFacts,
+    TensorFile,
+    require_same,
+)
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.accelerated import Fsdp2Trainer
 from yatt_core.spec.run import RunSpec
@@ -74,7 +81,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
     def _build(self) -> None:
         require_process_group(self._world)
         device = rank_device()
-        model = load_causal_lm(self._context.model_path, "float32")
+        model = self._loaded_model()
         shard_model(model, self._engine, self._world.ranks, device)
         self._model = model
         self._optimizer = ShardedAdamW(model, self._spec.trainer.optimizer, self._world)
@@ -92,8 +99,8 @@ class Fsdp2TrainEngine(SharedModelEngine):
 
     def _whole(self, kind: str) -> Named:
         optimizer = self._optimizer
-        known = {"weights": optimizer.locals(), "reference": self._reference, **optimizer.moments}
-        for name, parameter in optimizer.named.items():
+        known = {"weights": optimizer.everything(), "reference": self._reference, **optimizer.moments}
+        for name, parameter in (optimizer.model if kind == "weights" else optimizer.named).items():
             with lost_group(self._world):
                 tensor = whole(parameter, known[kind][name])
             yield name, tensor
@@ -101,8 +108,8 @@ class Fsdp2TrainEngine(SharedModelEngine):
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
         optimizer = self._optimizer
         weights = TensorFile(folder / WEIGHTS)
-        require_same(folder, weights.shapes, {name: parameter.shape for name, parameter in optimizer.named.items()})
-        optimizer.put(self._rows(weights))
+        require_same(folder, weights.shapes, optimizer.plain_shapes())
+        optimizer.put(self._rows(weights if self._spec.trainer.lora is None else TensorFile(folder / ADAPTERS)))
         optimizer.reset()
         if facts.optimizer_steps:
             moments = TensorFile(folder / OPTIMIZER)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
+from yatt_core.engines.train.adapters import BASE, OWN, is_adapter
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.fsdp2.sharding import sharded_parameters
 from yatt_core.engines.train.optimizer import CLIP_EPSILON, MOMENTS
@@ -28,17 +29,19 @@ class ShardedAdamW:
     """AdamW (arXiv 1711.05101). Keeps `PolicyOptimizer`; the passes have added the gradients up over the ranks."""
 
     def __init__(self, model: nn.Module, spec: AdamWSpec, world: Collective) -> None:
-        self._named, self._spec, self._world = sharded_parameters(model), spec, world
+        self.model: Mapping[str, DTensor] = sharded_parameters(model)
+        self._named = {name: parameter for name, parameter in self.model.items() if parameter.requires_grad}
+        self._spec, self._world = spec, world
         self.reset()
 
     @property
     def parameters(self) -> int:
         """Number of the whole model's weights."""
-        return sum(parameter.numel() for parameter in self._named.values())
+        return sum(parameter.numel() for parameter in self.model.values())
 
     @property
     def named(self) -> Mapping[str, DTensor]:
-        """The model's parameters in Hugging Face names."""
+        """Those of the model's parameters that are trained."""
         return self._named
 
     def reset(self) -> None:
@@ -96,6 +99,16 @@ class ShardedAdamW:
         """This rank's rows of each parameter; torch may lay them anew when the model first computes."""
         with torch.no_grad():
             return {name: parameter.to_local() for name, parameter in self._named.items()}
+
+    def everything(self) -> Shards:
+        """This rank's rows of all parameters, trained or not."""
+        with torch.no_grad():
+            return {name: parameter.to_local() for name, parameter in self.model.items()}
+
+    def plain_shapes(self) -> dict[str, torch.Size]:
+        """Shapes of the weights in Hugging Face names, without adapters."""
+        shapes = ((name.replace(BASE, OWN), parameter.shape) for name, parameter in self.model.items())
+        return {name: shape for name, shape in shapes if not is_adapter(name)}
 
     def copy(self) -> Shards:
         """Copies of this rank's rows."""

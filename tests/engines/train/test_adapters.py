@@ -1,0 +1,124 @@
+"""Low-rank adapters: what is learnt, what goes out, and what comes back from a snapshot, on the torch trainer and on FSDP2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines.train.groups import Job, run_ranks
+from tests.engines.train.plain import plain_grpo_step
+from tests.engines.train.support import batch_of, make_engine, make_spec, random_task, update
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.train.adapters import add_adapters, is_adapter, share_of, with_adapters
+from yatt_core.engines.train.state_files import ADAPTERS, TensorFile
+from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.trainer import LoraSpec
+
+pytest.importorskip("peft")
+TARGETS = ["q_proj", "down_proj"]
+TORCH = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 60}
+
+
+def lora_spec(engine: dict[str, Any] = TORCH, algorithm: dict[str, Any] | None = None, **lora: Any) -> RunSpec:
+    optimizer = {"learning_rate": 1e-3, "epsilon": 1e-4, "weight_decay": 0.05}
+    adapters = {"rank": 2, "alpha": 3.0, "targets": TARGETS, **lora}
+    trainer = {"engine": engine, "optimizer": optimizer, "lora": adapters}
+    return make_spec(trainer=trainer, algorithm=algorithm or {"kind": "grpo"})
+
+
+def copied(engine: TorchTrainEngine) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: array.copy() for name, array in engine.export_weights().items()}
+
+
+def test_only_what_is_beside_the_targets_learns(tmp_path: Path, model_folder: Path) -> None:
+    engine = make_engine(lora_spec(), tmp_path, model_folder)
+    before = copied(engine)
+    initial = load_causal_lm(str(model_folder), "float32").state_dict()
+    assert all((before[name] == initial[name].numpy()).all() for name in before), "adapters begin with nothing"
+    for iteration in (1, 2):
+        update(engine, random_task(tmp_path, iteration))
+    for name, array in copied(engine).items():
+        ranks = np.linalg.matrix_rank(array - before[name], tol=1e-7) if array.ndim == 2 else 0
+        assert ranks == (2 if name.split(".")[-2] in TARGETS and name.endswith(".weight") else 0), name
+
+
+def test_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> None:
+    spec = lora_spec()
+    engine = make_engine(spec, tmp_path, model_folder)
+    model = load_causal_lm(str(model_folder), "float32")
+    assert spec.trainer.lora is not None
+    add_adapters(model, spec.trainer.lora, spec.seed)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    adamw = torch.optim.AdamW(trained, 1e-3, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.05)
+    for iteration in range(1, 6):
+        task = random_task(tmp_path, iteration)
+        receipt = update(engine, task)
+        norm = plain_grpo_step(model, adamw, batch_of(tmp_path, task), 0.8)
+        assert receipt.metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    own = dict(engine._adapters())
+    for name, parameter in model.named_parameters():
+        if is_adapter(name):
+            np.testing.assert_allclose(own[name].numpy(), parameter.detach().numpy(), atol=1e-6, rtol=0, err_msg=name)
+
+
+def test_adapters_alone_are_enough_for_the_weights(tmp_path: Path, model_folder: Path) -> None:
+    merged, alone = (make_engine(lora_spec(sync=sync), tmp_path, model_folder) for sync in ("merged", "adapter"))
+    for engine in (merged, alone):
+        update(engine, random_task(tmp_path, 1))
+    sent, wanted = copied(alone), copied(merged)
+    assert len(sent) == 2 * 2 * len(TARGETS), "two for each target of two layers"
+    found = with_adapters(model_folder, sent, share_of(LoraSpec(rank=2, alpha=3.0)))
+    assert sorted(found) == sorted(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    with pytest.raises(DataError, match="has no matrix for the adapter"):
+        with_adapters(model_folder, {name.replace("q_proj", "x_proj"): array for name, array in sent.items()}, 1.0)
+
+
+@pytest.mark.parametrize("kl", [None, {"where": "loss"}])
+def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Path, kl: dict[str, str] | None) -> None:
+    spec = lora_spec(algorithm={"kind": "grpo", "kl": kl, "mini_batches": 2})
+    undisturbed, restored = (make_engine(spec, tmp_path, model_folder) for _ in range(2))
+    for iteration in (1, 2):
+        update(undisturbed, random_task(tmp_path, iteration))
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    frozen = undisturbed.freeze_state()
+    assert frozen is not None
+    frozen(snapshot)
+    assert all(is_adapter(name) for name in TensorFile(snapshot / ADAPTERS).shapes)
+    expected = [update(undisturbed, random_task(tmp_path, iteration)) for iteration in (3, 4)]
+    restored.restore(snapshot, 2)
+    found = [update(restored, random_task(tmp_path, iteration)) for iteration in (3, 4)]
+    assert [receipt.fingerprint for receipt in found] == [receipt.fingerprint for receipt in expected]
+
+
+def test_a_target_that_is_not_there_is_named(tmp_path: Path, model_folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"trainer\.lora\.targets: Qwen2ForCausalLM has no 'wqkv'"):
+        make_engine(lora_spec(targets=["wqkv"]), tmp_path, model_folder)
+
+
+@pytest.mark.verify
+def test_fsdp2_learns_the_same(tmp_path: Path, model_folder: Path) -> None:
+    several = {"kind": "grpo", "mini_batches": 2, "kl": {"coefficient": 0.05}}
+    fsdp2 = {"kind": "fsdp2", "ranks": 2, "dtype": "float32", "micro_batch_tokens": 60}
+    engine = make_engine(lora_spec(algorithm=several), tmp_path, model_folder)
+    for iteration in range(1, 5):
+        update(engine, random_task(tmp_path, iteration))
+    spec, saved = lora_spec(fsdp2, several), tmp_path / "saved"
+    jobs = [
+        Job(spec, model_folder, range(1, 5), save=saved, save_at=2, rejoin_at=3),
+        Job(spec, model_folder, (3, 4), restore=(saved, 2)),
+    ]
+    undisturbed, restored = run_ranks(2, jobs, tmp_path / "ranks")[0]
+    wanted = copied(engine)
+    assert sorted(undisturbed.weights) == sorted(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(undisturbed.weights[name], array, atol=1e-6, rtol=0, err_msg=name)
+    assert [r.fingerprint for r in restored.receipts] == [r.fingerprint for r in undisturbed.receipts[2:]]
