@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from tests.engines.train.support import MAX_NEW_TOKENS, batch_of, make_model_folder, make_spec, random_task
-from yatt_core.cluster.runner import free_port
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.prepared import PreparedColumns
 from yatt_core.engines.rollout.loading import load_causal_lm
@@ -24,6 +23,7 @@ from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.learner import GrpoLearner
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.plan import StepPlan, plan_step
+from yatt_core.engines.train.rendezvous import hold_address
 from yatt_core.spec.trainer import AdamWSpec
 
 AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
@@ -77,7 +77,7 @@ def reduced_gradients(
     folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan
 ) -> list[dict[str, np.ndarray]]:
     """Each rank's gradient after the all-reduce of a real group, whose members are threads here."""
-    ranks, address = len(plan.parts), f"tcp://127.0.0.1:{free_port()}"
+    ranks, address = len(plan.parts), hold_address()
     # One after another: transformers changes global state while it loads.
     models = [load_causal_lm(str(folder / "model"), "float32") for _ in range(ranks)]
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from tests.engines.train.support import random_task
-from yatt_core.cluster.runner import free_port
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
-from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt
+from yatt_core.receipts import BatchTask, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
 DEADLINE = 600.0
@@ -66,10 +66,7 @@ def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]
         [random_task(place, iteration, vocabulary=job.vocabulary) for iteration in job.iterations]
         for place, job in zip(places, jobs, strict=True)
     ]
-    work = [
-        _Work(job, given, place, (free_port(), free_port()))
-        for job, given, place in zip(jobs, tasks, places, strict=True)
-    ]
+    work = [_Work(job, given, place) for job, given, place in zip(jobs, tasks, places, strict=True)]
     if ranks == 1:
         return [_jobs(0, 1, work)]
     workers = [RANKS.Process(target=_run, args=(rank, ranks, work, folder)) for rank in range(ranks)]
@@ -87,12 +84,11 @@ def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]
 
 @dataclass(frozen=True)
 class _Work:
-    """A job with its experience, its run folder, and ports to meet at."""
+    """A job with its experience and its run folder."""
 
     job: Job
     tasks: list[BatchTask]
     place: Path
-    ports: tuple[int, int]
 
 
 def _run(rank: int, ranks: int, work: Sequence[_Work], folder: Path) -> None:
@@ -115,7 +111,7 @@ def _jobs(rank: int, ranks: int, work: Sequence[_Work]) -> list[Found]:
 def _learn(rank: int, ranks: int, work: _Work) -> Found:
     job, found = work.job, Found()
     engine = build_train_engine(job.spec, RankContext(work.place, work.place / "inputs", str(job.model), 0))
-    engine.connect(rank, ranks, f"tcp://127.0.0.1:{work.ports[0]}")
+    _meet(engine, rank, ranks, work.place / "first")
     if job.restore is None:
         engine.initialise()
     else:
@@ -127,7 +123,7 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
         if job.save is not None and task.key.iteration == job.save_at:
             _save(engine, rank, job.save)
         if task.key.iteration == job.rejoin_at:
-            engine.connect(rank, ranks, f"tcp://127.0.0.1:{work.ports[1]}")
+            _meet(engine, rank, ranks, work.place / "again")
     try:
         engine.prepare(work.tasks[0])
     except InfrastructureError as error:
@@ -136,6 +132,11 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
     if rank == 0:
         found.weights = {name: array.copy() for name, array in weights.items()}
     return found
+
+
+def _meet(engine: TrainEngine, rank: int, ranks: int, place: Path) -> None:
+    """The ranks meet where rank 0 says, in a file."""
+    engine.connect(rank, ranks, _handed(place, hold_address() if rank == 0 else None))
 
 
 def _go(engine: TrainEngine, work: _Work, task: BatchTask) -> UpdateReceipt:
@@ -158,15 +159,14 @@ def _save(engine: TrainEngine, rank: int, folder: Path) -> None:
         frozen(folder)
 
 
-def _handed(path: Path, receipt: PrepareReceipt | None) -> PrepareReceipt:
-    """What rank 0 prepared, as the driver hands it to all."""
-    if receipt is not None:
+def _handed(path: Path, given: Any) -> Any:
+    """What rank 0 gives to all, as the driver would."""
+    if given is not None:
         hidden = path.with_suffix(".writing")
-        hidden.write_bytes(pickle.dumps(receipt))
+        hidden.write_bytes(pickle.dumps(given))
         hidden.rename(path)
     begun = time.monotonic()
     while not path.exists():
-        assert time.monotonic() < begun + DEADLINE, "rank 0 prepared nothing"
+        assert time.monotonic() < begun + DEADLINE, "rank 0 gave nothing"
         time.sleep(0.005)
-    handed: PrepareReceipt = pickle.loads(path.read_bytes())
-    return handed
+    return pickle.loads(path.read_bytes())

@@ -8,7 +8,7 @@ import sys
 
 import psutil
 
-from yatt_core.cluster.runner import free_port
+from yatt_core.engines.train.rendezvous import hold_address
 
 SECOND_RANK = """
 import sys
@@ -20,7 +20,7 @@ Collective().connect(1, 2, sys.argv[1])
 def test_the_rendezvous_listens_on_loopback_only() -> None:
     from yatt_core.engines.train.collective import Collective
 
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = hold_address()
     with subprocess.Popen([sys.executable, "-c", SECOND_RANK, address]) as second:
         group = Collective()
         group.connect(0, 2, address)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import socket
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -18,7 +17,8 @@ import torch
 from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import random_task
 from yatt_core.data.prepared import read_prepared
-from yatt_core.engines.train import collective
+from yatt_core.engines.train import collective, rendezvous
+from yatt_core.engines.train.rendezvous import hold_address
 from yatt_core.engines.train.torch_engine import TorchTrainEngine
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
 from yatt_core.receipts import BatchTask
@@ -44,10 +44,10 @@ def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection
     return {"warmup": warmup, "updates": updates, "prepared": prepared, "weights": weights}
 
 
-def run_rank(rank: int, port: int, folder: Path, tasks: list[BatchTask], peer: Connection) -> None:
+def run_rank(rank: int, address: str, folder: Path, tasks: list[BatchTask], peer: Connection) -> None:
     """One rank: learns, then fails together with the other over bad weights on rank 1."""
     engine = letters_engine(letters_spec(folder, ranks=2, **WARMUP), folder)
-    engine.connect(rank, 2, f"tcp://127.0.0.1:{port}")
+    engine.connect(rank, 2, address)
     engine.initialise()
     result = learn_all(engine, tasks, peer)
     if rank == 1:
@@ -64,16 +64,14 @@ def run_rank(rank: int, port: int, folder: Path, tasks: list[BatchTask], peer: C
 def group(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of ranks 0 and 1, and those of a single rank over the same experience."""
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    address = hold_address()
     single = letters_engine(letters_spec(folder, **WARMUP), folder)
     tasks = [random_task(folder, iteration, vocabulary=8) for iteration in range(1, ITERATIONS + 1)]
     methods = multiprocessing.get_context("spawn")
     here, there = methods.Pipe()
-    worker = methods.Process(target=run_rank, args=(1, port, folder, tasks, there))
+    worker = methods.Process(target=run_rank, args=(1, address, folder, tasks, there))
     worker.start()
-    run_rank(0, port, folder, tasks, here)
+    run_rank(0, address, folder, tasks, here)
     worker.join(60)
     assert worker.exitcode == 0
     ranks = [pickle.loads((folder / f"rank-{rank}.pickle").read_bytes()) for rank in (0, 1)]
@@ -122,7 +120,8 @@ def test_a_rank_with_bad_weights_stops_all_before_the_step(group: dict[str, Any]
 
 
 def test_a_group_that_nobody_joins_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collective, "TIMEOUT", timedelta(seconds=0.5))
+    for module in (collective, rendezvous):
+        monkeypatch.setattr(module, "TIMEOUT", timedelta(seconds=0.5))
     lonely = collective.Collective()
     with pytest.raises(InfrastructureError, match="rank 1 of 2 met no group"):
         lonely.connect(1, 2, "tcp://127.0.0.1:9")

@@ -13,12 +13,12 @@ from pathlib import Path
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.checkpoints.writer import SnapshotIdentity, SnapshotWriter
 from yatt_core.cluster.presence import Presence
-from yatt_core.cluster.runner import free_port
 from yatt_core.data.inputs import materialise
 from yatt_core.data.packed import PackedArrays, pack_arrays
 from yatt_core.data.prepared import prepared_is_whole
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.rendezvous import hold_address
 from yatt_core.environment import environment_facts
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, snapshot_folder
@@ -87,8 +87,8 @@ class TrainerActor:
         return environment_facts(self._spec, self._model_path)
 
     def rendezvous(self) -> str:
-        """A free loopback address where the ranks may meet."""
-        return f"tcp://127.0.0.1:{free_port()}"
+        """A loopback address where the ranks may meet, which this one serves."""
+        return hold_address()
 
     def connect(self, epoch: int, ranks: int, address: str) -> None:
         """Joins the group of ranks."""

@@ -7,23 +7,19 @@ one rank needs no network. Every rank has to make the same calls in the same ord
 from __future__ import annotations
 
 import ipaddress
-import os
-import socket
-from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
 from torch import distributed
 
+from yatt_core.engines.train.rendezvous import TCP_STORE, TIMEOUT, serve_store
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
-TIMEOUT = timedelta(seconds=60)
 LONGEST_TEXT = 256
 
 # torch's type stubs of its process groups name other attributes than the library has.
 GLOO: Any = distributed.ProcessGroupGloo
-TCP_STORE: Any = vars(distributed)["TCPStore"]
 REDUCE_OP: Any = distributed.ReduceOp
 
 
@@ -54,12 +50,12 @@ class Collective:
         options._devices = [_device(parts.hostname)]
         try:
             store = (
-                _store(parts.hostname, parts.port, ranks)
+                serve_store(parts.hostname, parts.port, ranks)
                 if rank == 0
                 else TCP_STORE(parts.hostname, parts.port, ranks, False, TIMEOUT)
             )
             self._group, self.store = GLOO(store, rank, ranks, options), store
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             raise InfrastructureError(f"rank {rank} of {ranks} met no group at {address}: {error}") from error
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -108,12 +104,6 @@ class Shares(Collective):
         if not self.speaks:
             tensor.fill_(-torch.inf if operation == REDUCE_OP.MAX else 0)
         return self._world._reduce(tensor, operation)
-
-
-def _store(host: str, port: int, ranks: int) -> Any:
-    """The rendezvous, listening on the given address alone; left to itself it would listen on all of the machine's."""
-    with socket.create_server((host, port)) as listener:
-        return TCP_STORE(host, port, ranks, True, TIMEOUT, master_listen_fd=os.dup(listener.fileno()))
 
 
 def _device(host: str) -> Any:

@@ -14,7 +14,8 @@ import psutil
 import torch
 from torch import distributed
 
-from yatt_core.engines.train.collective import TIMEOUT, Collective
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.rendezvous import LOOPBACK, TIMEOUT
 from yatt_core.errors import InfrastructureError
 
 # torch's stubs do not name them.
@@ -22,7 +23,6 @@ HASH_STORE: Any = vars(distributed)["HashStore"]
 PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
 
 GLOO_DEVICE = "GLOO_SOCKET_IFNAME"
-LOOPBACK = "127.0.0.1"
 
 
 def rank_device() -> torch.device:
