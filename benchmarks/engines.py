@@ -1,7 +1,7 @@
-"""The real engines, each on the same work: tokens a second of generation, beside what transformers does by itself.
+"""The real engines, each on the same work: generation and new weights, and what five updates come to, beside transformers itself.
 
-Consumes nothing. Each part takes a folder with a small model and gives its figures and baselines; parts of engines that are not
-installed are left out.
+Consumes nothing. Each part takes a folder with a small model and gives its figures and baselines; those of engines that are not
+installed are none.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report
 from benchmarks.generation import SEED, measure_torch, write_model
+from benchmarks.training_gaps import measure_training
+from benchmarks.vllm_generation import measure_torch_sync, measure_vllm
 
-PARTS = (measure_torch,)
+PARTS = (measure_torch, measure_torch_sync, measure_vllm, measure_training)
 
 
 def measure() -> Report:

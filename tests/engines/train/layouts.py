@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.engines.train.support import (
     random_task,
     update,
 )
+from tests.needs import NEEDS_MEGATRON
 from yatt_core.receipts import UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
@@ -71,8 +71,7 @@ def _megatron(
     }
     engine = {"kind": "megatron", "dtype": "float32", "micro_batch_tokens": BUDGET, **sizes, **options}
     name = "-".join([f"megatron-tp{tensors}-pp{stages}-dp{copies}", family, *options])
-    needed = pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
-    return pytest.param(Layout(tensors * stages * copies, engine, family), id=name, marks=[needed, *marks])
+    return pytest.param(Layout(tensors * stages * copies, engine, family), id=name, marks=[NEEDS_MEGATRON, *marks])
 
 
 VERIFY = pytest.mark.verify

@@ -12,6 +12,7 @@ import torch
 from tests.engines.train.groups import Job, run_ranks
 from tests.engines.train.plain import plain_grpo_step
 from tests.engines.train.support import batch_of, make_engine, make_spec, random_task, update
+from tests.needs import NEEDS_PEFT
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.adapters import add_adapters, is_adapter, share_of, with_adapters
 from yatt_core.engines.train.state_files import ADAPTERS, TensorFile
@@ -20,7 +21,7 @@ from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import LoraSpec
 
-pytest.importorskip("peft")
+pytestmark = NEEDS_PEFT
 TARGETS = ["q_proj", "down_proj"]
 TORCH = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 60}
 

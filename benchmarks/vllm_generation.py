@@ -1,0 +1,98 @@
+"""vLLM on the work of `benchmarks.generation`: tokens a second, its log-probabilities against transformers', and new weights.
+
+Consumes nothing. It runs in a process of its own, since vLLM changes the environment of its process; one thread. Part of
+`benchmarks.engines`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from benchmarks.generation import LONGEST, PROMPT, ROUNDS, Work, equal_work, mixed_work
+from yatt_core.engines.protocol import GenerateResult, RolloutEngine
+from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.installed import VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.spec.accelerated import VllmRollout
+
+KEYS = ("vllm_logprob_gap_max", "vllm_sync_ms", "vllm_tokens_per_s_mixed", "vllm_tokens_per_s_bf16")
+
+
+def measure_vllm(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """The figures; none where vLLM is not installed. folder: where `generation.write_model` wrote."""
+    if not has_distribution(VLLM) and not has_distribution(VLLM_FOR_CPUS):
+        return dict.fromkeys(KEYS), {}
+    command = [sys.executable, "-m", "benchmarks.vllm_generation", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    figures: dict[str, float | None] = json.loads(finished.stdout.strip().splitlines()[-1])
+    return figures, {}
+
+
+def measure_torch_sync(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """Milliseconds of new weights in the torch engine."""
+    engine = TorchRolloutEngine(str(folder), "float32", PROMPT, LONGEST, folder, folder_version=0)
+    return {"torch_sync_ms": _sync_ms(engine, folder)}, {}
+
+
+def _measured(folder: Path) -> dict[str, float]:
+    from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+
+    mixed, equal = mixed_work(), equal_work()
+    figures = dict[str, float]()
+    for dtype, work, key in (("float32", mixed, "mixed"), ("bfloat16", equal, "bf16")):
+        spec = VllmRollout(instances=1, dtype=dtype, max_num_seqs=128)
+        engine = VllmRolloutEngine(str(folder), spec, PROMPT, LONGEST, folder_version=0)
+        figures[f"vllm_tokens_per_s_{key}"] = work.tokens / _least_seconds(partial(engine.generate, work.request))
+        if dtype == "float32":
+            figures["vllm_logprob_gap_max"] = _gap(folder, work, engine.generate(work.request))
+            figures["vllm_sync_ms"] = _sync_ms(engine, folder)
+    return figures
+
+
+def _least_seconds(run: Any) -> float:
+    least = float("inf")
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        run()
+        least = min(least, time.perf_counter() - started)
+    return least
+
+
+def _gap(folder: Path, work: Work, result: GenerateResult) -> float:
+    """Largest difference to what transformers says of the same tokens."""
+    model: Any = load_causal_lm(str(folder), "float32")
+    largest, end = 0.0, 0
+    for prompt, length in zip(work.prompts, result.lengths.tolist(), strict=True):
+        tokens, log_probs = result.tokens[end : end + length], result.log_probs[end : end + length]
+        end += length
+        with torch.no_grad():
+            ids = torch.from_numpy(np.concatenate([prompt, tokens]).astype(np.int64))[None]
+            distribution = torch.log_softmax(model(input_ids=ids).logits[0, len(prompt) - 1 : -1], -1)
+        wanted = distribution.gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
+        largest = max(largest, float(np.abs(wanted - log_probs).max()))
+    return largest
+
+
+def _sync_ms(engine: RolloutEngine, folder: Path) -> float:
+    tensors = load_file(folder / "model.safetensors")
+    versions = iter(range(1, ROUNDS + 1))
+    return 1000 * _least_seconds(lambda: engine.update_weights(tensors, next(versions)))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="yatt") as name:
+        os.environ.setdefault("TMPDIR", name)
+        print(json.dumps(_measured(Path(sys.argv[1]))))
