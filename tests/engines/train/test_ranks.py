@@ -17,7 +17,7 @@ import torch
 from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import random_task
 from yatt_core.data.prepared import read_prepared
-from yatt_core.engines.train import collective, rendezvous
+from yatt_core.engines.train import collective
 from yatt_core.engines.train.rendezvous import hold_address
 from yatt_core.engines.train.torch_engine import TorchTrainEngine
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
@@ -120,8 +120,7 @@ def test_a_rank_with_bad_weights_stops_all_before_the_step(group: dict[str, Any]
 
 
 def test_a_group_that_nobody_joins_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (collective, rendezvous):
-        monkeypatch.setattr(module, "TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(collective, "TIMEOUT", timedelta(seconds=0.5))
     lonely = collective.Collective()
     with pytest.raises(InfrastructureError, match="rank 1 of 2 met no group"):
         lonely.connect(1, 2, "tcp://127.0.0.1:9")

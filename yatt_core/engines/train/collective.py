@@ -7,19 +7,24 @@ one rank needs no network. Every rank has to make the same calls in the same ord
 from __future__ import annotations
 
 import ipaddress
+import os
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
 from torch import distributed
 
-from yatt_core.engines.train.rendezvous import TCP_STORE, TIMEOUT, serve_store
+from yatt_core.engines.train.rendezvous import take_listener
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
+TIMEOUT = timedelta(seconds=60)
+"""Longest wait of a rank for the others."""
 LONGEST_TEXT = 256
 
 # torch's type stubs of its process groups name other attributes than the library has.
 GLOO: Any = distributed.ProcessGroupGloo
+TCP_STORE: Any = vars(distributed)["TCPStore"]
 REDUCE_OP: Any = distributed.ReduceOp
 
 
@@ -50,7 +55,7 @@ class Collective:
         options._devices = [_device(parts.hostname)]
         try:
             store = (
-                serve_store(parts.hostname, parts.port, ranks)
+                _store(parts.hostname, parts.port, ranks)
                 if rank == 0
                 else TCP_STORE(parts.hostname, parts.port, ranks, False, TIMEOUT)
             )
@@ -104,6 +109,12 @@ class Shares(Collective):
         if not self.speaks:
             tensor.fill_(-torch.inf if operation == REDUCE_OP.MAX else 0)
         return self._world._reduce(tensor, operation)
+
+
+def _store(host: str, port: int, ranks: int) -> Any:
+    """The store of a meeting, listening on the given address alone; left to itself it would listen on all of the machine's."""
+    with take_listener(host, port) as listener:
+        return TCP_STORE(host, port, ranks, True, TIMEOUT, master_listen_fd=os.dup(listener.fileno()))
 
 
 def _device(host: str) -> Any:

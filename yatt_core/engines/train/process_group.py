@@ -14,8 +14,8 @@ import psutil
 import torch
 from torch import distributed
 
-from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.rendezvous import LOOPBACK, TIMEOUT
+from yatt_core.engines.train.collective import TIMEOUT, Collective
+from yatt_core.engines.train.rendezvous import LOOPBACK
 from yatt_core.errors import InfrastructureError
 
 # torch's stubs do not name them.
