@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +57,10 @@ def fleets(attached: Head) -> Iterator[list[Fleet]]:
 
 def pids() -> dict[str, int]:
     """Process of each living actor of the namespace, by its registered name."""
-    handles = {name: ray.get_actor(name) for name in ray.util.list_named_actors()}
+    handles = {}
+    for name in ray.util.list_named_actors():
+        with suppress(ValueError):  # it ended since it was listed
+            handles[name] = ray.get_actor(name)
     return {name: ray._private.state.actors(handle._actor_id.hex())["Pid"] for name, handle in handles.items()}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.cluster.many_nodes import ManyNodes
 from tests.services import ROOT
@@ -70,6 +71,9 @@ def test_devices_of_several_nodes(nodes: ManyNodes, tmp_path: Path, monkeypatch:
     spec = load_spec(ROOT / "configs" / "quickstart.yaml", ["trainer.engine.ranks=3", "controllers.count=1"])
     crew = Crew(spec, tmp_path, 1, 0)
     crew.gather(frozenset())
+    ray.get(
+        [rank.rendezvous.remote() for rank in crew.of(TRAINER)]
+    )  # until it answers, Ray may name a node that passes it on
     placed = [node_of_actor(rank._actor_id.hex()) for rank in crew.of(TRAINER)]
     assert placed == [seat.node for seat in seats], "each rank on a device of its own"
 
