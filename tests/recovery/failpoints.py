@@ -5,6 +5,7 @@ Consumes a folder that all processes of a chain share:
     armed       path of the run folder; while this file exists, places kill
     used        names of the places that have killed, one a line, made durable before the kill
     published   one line for each manifest of a shard that was ever published: `IN THE RUN FOLDER`, armed or not
+    spared      regular expression; places that it finds do not kill
     full        part of a path; while this file exists, the product's fsync below such a path finds the disk full
 
 A place is named by its function and step, found on the stack or by wrapping: the product knows nothing of this. Imports the
@@ -46,7 +47,7 @@ class Failpoints:
 
     def __init__(self, folder: Path) -> None:
         self._armed, self._used, self._published = folder / "armed", folder / "used", folder / "published"
-        self._full = folder / "full"
+        self._full, self._spared = folder / "full", folder / "spared"
         self._known: set[str] = set()
 
     def in_driver(self, place: str) -> None:
@@ -80,10 +81,13 @@ class Failpoints:
 
     def _is_new(self, name: str) -> bool:
         """True if no driver has died at a place yet."""
-        if name in self._known or not self._armed.exists():
+        if name in self._known or not self._armed.exists() or self._is_spared(name):
             return False
         self._known = set(self._used.read_text().splitlines())
         return name not in self._known
+
+    def _is_spared(self, name: str) -> bool:
+        return self._spared.exists() and re.search(self._spared.read_text(), name) is not None
 
     def _await_driver(self) -> int | None:
         """The living driver of the run that is armed; work goes on between two drivers, and waits here for the next one."""
@@ -103,7 +107,7 @@ class Failpoints:
         return pid if b"tests.recovery" in command else None
 
     def _take(self, name: str) -> bool:
-        if name in self._known or not self._armed.exists():
+        if name in self._known or not self._armed.exists() or self._is_spared(name):
             return False
         with self._used.open("a+") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
