@@ -1,7 +1,7 @@
 """The driver's view of a run's actors: attaches to them or starts them, gives them work, collects receipts, ends them.
 
 Consumes a spec, an epoch and a connected Ray cluster. Produces receipts, never payload: weights go from the trainer to the
-engines as object references that this process does not open. Every wait has a deadline: a lost actor is an
+engines as object references that this process does not open (`weight_sync`). Every wait has a deadline: a lost actor is an
 `InfrastructureError` that names it, a missed deadline a `StuckError` that names who is stuck, and where.
 """
 
@@ -28,6 +28,7 @@ from yatt_core.controllers.crew import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, A
 from yatt_core.controllers.dispatcher import PlacementReport
 from yatt_core.controllers.staffing import CONTROLLER
 from yatt_core.controllers.watchdog import find_abandoned
+from yatt_core.controllers.weight_sync import SyncParties, sync_weights
 from yatt_core.data.inputs import INPUTS, MANIFEST
 from yatt_core.engines.train.actor import RankStanding
 from yatt_core.errors import InfrastructureError, StuckError
@@ -302,15 +303,13 @@ class Fleet:
         """Brings the weights of a version into all rollout engines that do not hold them; returns the receipts of those."""
         asked = [engine.version.remote(self._epoch) for engine in self._engines]
         held = self._calls.get(asked, "the rollout engines' versions", self._members(ROLLOUT))
-        lacking = [engine for engine, has in zip(self._engines, held, strict=True) if has != version]
+        names = self._members(ROLLOUT)
+        lacking = [place for place, has in enumerate(held) if has != version]
         if not lacking:
             return []
-        packed, *others = [rank.export.remote(self._epoch, version) for rank in self._ranks]
-        updates = [engine.update.remote(self._epoch, packed, version) for engine in lacking]
-        awaited = self._members(ROLLOUT, TRAINER)
-        found = self._calls.get([*updates, *others], "the rollout engines to take new weights", awaited)
-        receipts: list[SyncReceipt] = found[: len(updates)]
-        return receipts
+        engines, lacking_names = [self._engines[place] for place in lacking], [names[place] for place in lacking]
+        parties = SyncParties(self._ranks, engines, self._members(TRAINER), lacking_names)
+        return sync_weights(self._calls, self._epoch, version, parties)
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Greedy answers to the held-out tasks, spread over the controllers."""

@@ -73,12 +73,12 @@ def test_adapters_alone_are_enough_for_the_weights(tmp_path: Path, model_folder:
         update(engine, random_task(tmp_path, 1))
     sent, wanted = copied(alone), copied(merged)
     assert len(sent) == 2 * 2 * len(TARGETS), "two for each target of two layers"
-    found = with_adapters(model_folder, sent, share_of(LoraSpec(rank=2, alpha=3.0)))
+    found = dict(with_adapters(model_folder, sent, share_of(LoraSpec(rank=2, alpha=3.0))))
     assert sorted(found) == sorted(wanted)
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
     with pytest.raises(DataError, match="has no matrix for the adapter"):
-        with_adapters(model_folder, {name.replace("q_proj", "x_proj"): array for name, array in sent.items()}, 1.0)
+        list(with_adapters(model_folder, {n.replace("q_proj", "x_proj"): array for n, array in sent.items()}, 1.0))
 
 
 @pytest.mark.parametrize("kl", [None, {"where": "loss"}])

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -235,6 +236,13 @@ class PolicyTrainEngine(ABC):
         self._receipt = UpdateReceipt(task.key, task.key.iteration, {}, {SKIPPED: 1.0} | self._cheap_digest(), {})
         self._version, self._batch = task.key.iteration, None
         return self._receipt
+
+    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """What goes to the rollout engines, one tensor after another, read-only; every rank goes through all of it."""
+        for name, tensor in self._synced():
+            array = tensor.detach().numpy()
+            array.flags.writeable = False
+            yield name, array
 
     def freeze_state(self) -> FrozenState | None:
         """Copies weights, moments and facts into buffers that are kept for the next time: new pages cost more than the copy."""

@@ -41,10 +41,7 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def export_weights(self) -> Tensors:
         """Views of the state dict, tied tensors once; read-only, and of this version until the next update."""
-        exported = {name: tensor.numpy() for name, tensor in self._synced()}
-        for array in exported.values():
-            array.flags.writeable = False
-        return exported
+        return dict(self.stream_weights())
 
     def _build(self) -> None:
         self._model = self._loaded_model()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,10 @@ class VirtualTrainEngine:
         fingerprint: dict[str, float | str] = {SKIPPED: 1.0, "weights_digest": self._weights_digest()}
         self._receipt = UpdateReceipt(task.key, self._version, {}, fingerprint, {})
         return self._receipt
+
+    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """The one tensor that there is."""
+        yield from self.export_weights().items()
 
     def export_weights(self) -> Tensors:
         """One tensor, `state`: 32 bytes."""
