@@ -1,4 +1,4 @@
-"""Weights that go from trainer to engines in buckets: few of them exist at once, and a sync that breaks off leaves no engine half new."""
+"""Weights go from trainer to engines in buckets: few exist at once, and a sync that breaks off leaves no engine half new."""
 
 from __future__ import annotations
 

@@ -243,6 +243,7 @@ class Fleet:
 
     def warm_up(self) -> WarmupReceipt:
         """Supervised training before the first iteration."""
+        self.rest()
         receipt: WarmupReceipt = self._all_ranks("warm_up", self._epoch)[0]
         return receipt
 
@@ -267,6 +268,7 @@ class Fleet:
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Spreads shards over the controllers and yields receipts as they come (`collection.collect`)."""
+        self._move_ranks("offload")
         yield from collect(self._calls, tasks)
 
     def rest(self) -> None:
@@ -275,12 +277,20 @@ class Fleet:
             resting = [engine.rest.remote(self._epoch) for engine in self._engines]
             self._calls.get(resting, "the rollout engines to rest", self._members(ROLLOUT))
 
+    def _move_ranks(self, where: str) -> None:
+        """The trainer makes room for engines and judges (`offload`), or has its tensors back (`reload`), where there is not room
+        for all; what else it is asked, it reloads for by itself.
+        """
+        if not self.resident:
+            self._all_ranks(where, self._epoch)
+
     def cut(self) -> None:
         """Takes back what controllers still wait for; what engines are at goes on, and its shards are not asked for."""
         self._ask_dispatcher("cut", self._epoch, self._members(CONTROLLER))
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Old and reference log-probabilities where needed, and the advantages."""
+        self._move_ranks("reload")
         receipt: PrepareReceipt = self._all_ranks("prepare", task)[0]
         return receipt
 
@@ -313,6 +323,7 @@ class Fleet:
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Greedy answers to the held-out tasks, spread over the controllers."""
+        self._move_ranks("offload")
         everyone = ROLLING * len(self._engines)
         self._ask_dispatcher("place", self._epoch, everyone, Hold(), False)
         count = len(self._controllers)
@@ -325,6 +336,7 @@ class Fleet:
         receipts: list[EvaluateReceipt] = self._calls.get(
             references, "the controllers to evaluate", self._members(CONTROLLER)
         )
+        self.rest()
         return receipts
 
     def begin_snapshot(self, run: str, audit_head: str) -> None:

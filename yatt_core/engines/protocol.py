@@ -297,6 +297,18 @@ class TrainEngine(Protocol):
         """The same at once. Every rank calls it, rank 0 alone has to get it all."""
         ...
 
+    def offload(self) -> None:
+        """Makes room on the device between two calls: parameters, gradients and optimizer go to the host's memory.
+
+        What is there already stays; gradients' buffers and what is kept for speed alone are given back to the system in any case.
+        Nothing changes otherwise: whatever needs the tensors has them back first, as by `reload`. Twice is once.
+        """
+        ...
+
+    def reload(self) -> None:
+        """Has all of it back, bit for bit. Nothing where nothing was given away."""
+        ...
+
     def freeze_state(self) -> FrozenState | None:
         """Copies what a snapshot holds (weights, optimizer, schedule, reference); good until it is called again.
 

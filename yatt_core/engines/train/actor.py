@@ -130,6 +130,16 @@ class TrainerActor:
         with self._serving("skip", task.epoch), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().skip(task)
 
+    def offload(self, epoch: int) -> None:
+        """Makes room on the device for others."""
+        with self._serving("offload", epoch):
+            self._ready().offload()
+
+    def reload(self, epoch: int) -> None:
+        """Has back what it made room of."""
+        with self._serving("reload", epoch):
+            self._ready().reload()
+
     def export(self, epoch: int, version: int, number: int) -> tuple[bool, WeightBucket | None]:
         """A bucket of the weights of a version, for the rollout engines, and whether it is the last; bucket 0 begins anew.
 

@@ -156,6 +156,12 @@ class VirtualTrainEngine:
             raise InfrastructureError("the virtual trainer has no weights before initialise or restore")
         return {"state": np.frombuffer(self._state, np.uint8).copy()}
 
+    def offload(self) -> None:
+        """Has no memory to give back."""
+
+    def reload(self) -> None:
+        """Has given nothing away."""
+
     def freeze_state(self) -> FrozenState | None:
         """A writer of `state.safetensors`: the chain's state and the version."""
         weights = self.export_weights()

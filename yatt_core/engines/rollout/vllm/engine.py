@@ -21,6 +21,7 @@ from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
 from yatt_core.engines.rollout.vllm.environment import prepare_environment
 from yatt_core.engines.rollout.vllm.layout import read_layout
 from yatt_core.engines.rollout.vllm.responses import Response, result_of
+from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
 from yatt_core.engines.rollout.vllm.turns import Turns
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
@@ -69,7 +70,7 @@ class VllmRolloutEngine(WeightTaker):
         self._turns = Turns()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
-        self._asleep = self._transferring = False
+        self._sleep, self._transferring = Sleep(), False
         self._assembly = Assembly()
         self._work, self._most_sequences = Work(), spec.max_num_seqs
         self._version = folder_version
@@ -142,7 +143,7 @@ class VllmRolloutEngine(WeightTaker):
     def _begin(self, version: int) -> Wanted:
         from yatt_core.engines.rollout.vllm.weights import begin_transfer, end_transfer
 
-        self._wake(["weights"])
+        self._wake("weights")
         if self._transferring:
             end_transfer(self._engine)
         self._transferring = True
@@ -165,7 +166,7 @@ class VllmRolloutEngine(WeightTaker):
         end_transfer(self._engine)
         self._transferring = False
         self._engine.set_weight_version(str(version))
-        self._wake(["kv_cache"])
+        # The cache of an engine that slept is woken by the next request, when the trainer has made room.
         if self._open and self._recomputes:
             self._engine.reset_prefix_cache(reset_running_requests=True)
         self._updates += 1
@@ -179,14 +180,18 @@ class VllmRolloutEngine(WeightTaker):
     def sleep(self) -> None:
         """On a GPU moves the weights to the host and gives the cache back; a CPU's memory comes back with the process alone."""
         with self._turns.alone():
-            if self._capabilities["sleep"] and not self._asleep:
+            if not self._capabilities["sleep"]:
+                return
+            due, awake = self._sleep.lie_down()
+            if due:
+                self._engine.wake_up(list(due))
+            if awake:
                 self._engine.sleep(level=1)
-                self._asleep = True
 
-    def _wake(self, tags: Sequence[str]) -> None:
-        """Takes memory back, as much as the tags name."""
-        if self._asleep:
-            self._asleep = not self._engine.wake_up(list(tags))
+    def _wake(self, *parts: Part) -> None:
+        """Takes memory back, of the parts that have given it away."""
+        if due := self._sleep.wake(*parts):
+            self._engine.wake_up(list(due))
 
     def _answers(self, request: GenerateRequest) -> Generator[list[tuple[int, Response]]]:
         """What has ended since the last time, by row, ascending; empty where nothing has. To its end, or all is withdrawn."""
@@ -195,7 +200,7 @@ class VllmRolloutEngine(WeightTaker):
         try:
             with self._turns.alone():
                 self._check(request)
-                self._wake(["weights", "kv_cache"])
+                self._wake("weights", "kv_cache")
                 self._submit(request, arrived, names)
             missing = len(names)
             while missing:
