@@ -10,6 +10,7 @@ from pathlib import Path
 from yatt_core.data.buckets import Array, Piece, buckets_of
 from yatt_core.engines.protocol import RolloutEngine
 from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
+from yatt_core.engines.rollout.vllm.layout import read_layout
 from yatt_core.engines.train.adapters import with_adapters
 
 
@@ -31,6 +32,8 @@ class MergingTaker(WeightTaker):
 
     def _complete(self, version: int) -> None:
         adapters, self._adapters = self._adapters, {}
-        for bucket in buckets_of(with_adapters(self._folder, adapters, self._share), self._bucket_bytes):
+        # Some folders hold a tied tensor under both of its names.
+        shapes, weights = read_layout(self._folder).shapes, with_adapters(self._folder, adapters, self._share)
+        for bucket in buckets_of(((name, array) for name, array in weights if name in shapes), self._bucket_bytes):
             self._engine.take(bucket)
         self._engine.end_update()

@@ -29,7 +29,8 @@ class Offloaded:
         self._dropped = [(memory, memory.nbytes()) for place, memory in passing.items() if place not in lasting]
         for memory, _ in [*self._copies, *self._dropped]:
             memory.resize_(0)
-        _return_unused()
+        # What torch keeps of freed memory, other processes cannot have; nothing on a machine without a GPU.
+        torch.cuda.empty_cache()
 
     @torch.no_grad()
     def bring_back(self) -> None:
@@ -63,9 +64,3 @@ def _to_host(memory: torch.UntypedStorage) -> torch.Tensor:
     """A copy, in memory that a GPU can copy from and to at its full speed."""
     copy = torch.empty(memory.nbytes(), dtype=torch.uint8, pin_memory=memory.device.type == "cuda")
     return copy.copy_(_bytes_of(memory))
-
-
-def _return_unused() -> None:
-    """Gives back what torch keeps of freed memory, so that other processes can have it."""
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
