@@ -178,7 +178,8 @@ def _offload(engine: Any, iteration: int, offloads: Mapping[int, bool]) -> Offlo
         return _bytes_of(held.lasting), _bytes_of(held.passing)
 
     before, real, version = sizes(), offload.is_on_device, engine.version
-    offload.is_on_device = lambda memory: offloads[iteration]
+    # Memory that numpy has seen, as the torch trainer's weights, keeps its size.
+    offload.is_on_device = lambda memory: offloads[iteration] and memory.resizable()
     try:
         engine.offload()
         engine.offload()

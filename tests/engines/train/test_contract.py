@@ -149,14 +149,15 @@ def test_an_offloaded_trainer_goes_on_bit_for_bit(run: Run) -> None:
 
 def test_an_offloaded_trainer_has_nothing_on_its_device(model_run: Run) -> None:
     """Where that is an accelerator. On the host gradients are given back, and all else stays where it is."""
+    kind, ranks = model_run.layout.engine["kind"], model_run.layout.ranks
+    on_host_alone = kind == "torch" or (kind == "fsdp2" and ranks == 1)
     for jobs in model_run.ranks:
         accelerated, on_host, *others = jobs[OFFLOADED].offloaded
         assert accelerated.before[0] > 0 and accelerated.whole
-        assert [found.after for found in (accelerated, *others)] == [(0, 0)] * 3
         assert on_host.after == (on_host.before[0], 0)
-        assert (on_host.before[1] > 0) == (model_run.layout.engine["kind"] != "fsdp2"), (
-            "which drops gradients behind each step"
-        )
+        assert (on_host.before[1] > 0) == (kind != "fsdp2"), "which drops gradients behind each step"
+        if not on_host_alone:
+            assert [found.after for found in (accelerated, *others)] == [(0, 0)] * 3
 
 
 def test_a_snapshot_of_another_layout_goes_on(model_run: Run, tmp_path: Path) -> None:

@@ -155,9 +155,10 @@ class VllmRolloutEngine(WeightTaker):
         from yatt_core.engines.rollout.vllm.weights import transfer
 
         if (tensor := self._assembly.put(piece)) is not None:
+            given = [(piece.name, _as_torch(tensor))]
             # One that fails ends the transfer for vLLM.
             self._transferring = False
-            transfer(self._engine, [(piece.name, _as_torch(tensor))])
+            transfer(self._engine, given)
             self._transferring = True
 
     def _complete(self, version: int) -> None:
