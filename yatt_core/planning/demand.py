@@ -212,8 +212,6 @@ def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumption
 
 def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, resident: bool) -> list[RoleMemory]:
     busy = {PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync}
-    # Log-probabilities and new weights need the weights alone: gradients and optimizer are then asleep.
-    weights = Bytes(weights=trainer.lasting.weights)
     held = dict.fromkeys(STAGES, trainer.lasting)
     if not resident:
         # What an offloaded trainer gives back where its tensors are in the host's memory anyway.
@@ -221,13 +219,14 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, r
     runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * together)
     host: dict[str, Bytes] = {}
     if trainer.sleeps:
-        held = dict.fromkeys(STAGES, NOTHING) | {PREPARE: weights, LEARN: trainer.lasting, SYNC: weights}
+        # It is reloaded as a whole, before `prepare`.
+        held = dict.fromkeys(STAGES, NOTHING) | dict.fromkeys(busy, trainer.lasting)
         runtime = {stage: assumed.train_runtime if stage in busy else assumed.asleep_runtime for stage in STAGES}
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
     if trainer.reference != NOTHING:
-        awake = (PREPARE,) if trainer.sleeps else STAGES
+        awake = tuple(busy) if trainer.sleeps else STAGES
         frozen = dict.fromkeys(awake, trainer.reference * together)
         resting = {stage: trainer.reference for stage in STAGES if stage not in awake}
         rows.append(RoleMemory("reference", frozen, {}, resting))
