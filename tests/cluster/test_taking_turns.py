@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Head
-from tests.cluster.fleets import RUN, batch_of, begin, fleet_of, fleet_spec, shard_tasks
+from tests.cluster.fleets import RUN, Heartbeat, batch_of, begin, fleet_of, fleet_spec, shard_tasks
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.controllers.fleet import Fleet
 
@@ -42,15 +42,16 @@ def test_the_trainer_is_away_while_others_work(
 ) -> None:
     fleet = fleet_of(fleet_spec(), tmp_path, 1)
     try:
-        fleet.resident = resident
-        begin(fleet)
-        waits = watched(fleet, monkeypatch)
-        receipts = list(fleet.collect(shard_tasks(fleet_spec(), 1)))
-        fleet.rest()
-        prepared = fleet.prepare(batch_of(receipts, 1, phase="prepare"))
-        assert fleet.learn(batch_of(receipts, 1), prepared).version == 1
-        assert [receipt.version for receipt in fleet.sync(1)] == [1, 1]
-        fleet.evaluate(RUN, 1, 4)
+        with Heartbeat(tmp_path, 1):
+            fleet.resident = resident
+            begin(fleet)
+            waits = watched(fleet, monkeypatch)
+            receipts = list(fleet.collect(shard_tasks(fleet_spec(), 1)))
+            fleet.rest()
+            prepared = fleet.prepare(batch_of(receipts, 1, phase="prepare"))
+            assert fleet.learn(batch_of(receipts, 1), prepared).version == 1
+            assert [receipt.version for receipt in fleet.sync(1)] == [1, 1]
+            fleet.evaluate(RUN, 1, 4)
     finally:
         fleet.stop()
     turns = [what for what in waits if "offload" in what or "reload" in what or "rest" in what]
