@@ -20,8 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.experience import seal_responses
+from yatt_core.data.buckets import buckets_of
 from yatt_core.data.model_folder import make_model
-from yatt_core.data.packed import pack_arrays
 from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RankContext
 from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 from yatt_core.engines.train.torch_engine import TorchTrainEngine
@@ -168,7 +168,8 @@ def _training(
     own = lasting + Bytes(copies=copies)
     # What it needs besides is the weights that are put aside, and activations.
     exchanged = Bytes(activations=besides - flat, copies=flat, weights=storages([reference]))
-    sent = Bytes(copies=pack_arrays(engine.export_weights()).nbytes)
+    buckets = buckets_of(engine.stream_weights(), spec.trainer.sync_bucket_bytes)
+    sent = Bytes(copies=max(bucket.nbytes for bucket in buckets))
     return {PREPARE: own + exchanged, LEARN: own + Bytes(activations=activations), SYNC: own + sent}
 
 

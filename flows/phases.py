@@ -29,7 +29,7 @@ from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
 from flows.state import ControlState
-from flows.transport import watch_transport
+from flows.transport import book_sync, watch_transport
 from yatt_core.controllers.sampling import sampling_metrics
 from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.shard_log import sweep
@@ -103,7 +103,9 @@ def learn(segment: Segment, iteration: int, experience: Experience, prepared: Pr
 @phase
 def sync(segment: Segment, iteration: int) -> list[SyncReceipt]:
     """Brings the new weights into the rollout engines, in place."""
-    return segment.fleet.sync(iteration)
+    receipts = segment.fleet.sync(iteration)
+    book_sync(segment, receipts)
+    return receipts
 
 
 @phase

@@ -1,11 +1,14 @@
-"""What an iteration's payload cost Ray, as gauges of class timing: most bytes under way, and what the object store spilled."""
+"""What an iteration's payload cost, as gauges of class timing: most bytes under way, what was spilled, what sync sent."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flows.segment import Segment
-from yatt_core.receipts import PEAK_BYTES, ShardReceipt
+from yatt_core.receipts import PEAK_BYTES, ShardReceipt, SyncReceipt
 
 PEAK, SPILLED = "controllers/peak_bytes_in_flight", "object_store/spilled_bytes"
+SYNC_BYTES, SYNC_BUCKETS, SYNC_SECONDS = "sync/bytes", "sync/buckets", "sync/dirty_seconds"
 
 
 def book_transport(segment: Segment, receipt: ShardReceipt) -> None:
@@ -22,3 +25,12 @@ def watch_transport(segment: Segment) -> None:
             f"Ray's object store wrote {spilled / 2**20:.0f} MiB to disk for want of memory: lower "
             "controllers.bytes_in_flight, or give the nodes a larger object store"
         )
+
+
+def book_sync(segment: Segment, receipts: Sequence[SyncReceipt]) -> None:
+    """Books what a sync brought to all engines, and how long the slowest had no weights; nothing, where an attempt that was
+    killed had brought them all.
+    """
+    segment.gauges[SYNC_BYTES] = float(sum(receipt.bytes for receipt in receipts))
+    segment.gauges[SYNC_BUCKETS] = float(sum(receipt.buckets for receipt in receipts))
+    segment.gauges[SYNC_SECONDS] = max((receipt.seconds for receipt in receipts), default=0.0)

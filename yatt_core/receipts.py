@@ -214,12 +214,13 @@ class SnapshotReceipt:
 
 @dataclass(frozen=True, slots=True)
 class SyncReceipt:
-    """An engine that now holds the weights of a version."""
+    """An engine that now holds the weights of a version. seconds: for which it had none. bytes, buckets: that came to it."""
 
     instance: int
     version: int
     seconds: float
     bytes: int = 0
+    buckets: int = 0
 
 
 @dataclass(frozen=True, slots=True)

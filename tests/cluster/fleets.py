@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.conftest import Head
 from yatt_core.cluster.client import Heartbeat
@@ -41,6 +43,23 @@ def batch_of(receipts: Sequence[ShardReceipt], epoch: int, iteration: int = 1, p
     ordered = sorted(receipts, key=lambda receipt: receipt.key.shard)
     references = tuple(ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in ordered)
     return BatchTask(WorkKey(RUN, 0, iteration, phase), epoch, references)
+
+
+def behind_buckets(fleet: Fleet) -> dict[int, Callable[[], object]]:
+    """What is done within a sync once so many buckets are exported, and the one before the last of them is on its way to the
+    engines; empty at first.
+    """
+    wanted: dict[int, Callable[[], object]] = {}
+    get, exported = fleet._calls.get, itertools.count(1)
+
+    def counting(references: list[Any], what: str, *arguments: Any) -> list[Any]:
+        values = get(references, what, *arguments)
+        if what == "the trainer's ranks to export their weights":
+            wanted.get(next(exported), lambda: None)()
+        return values
+
+    fleet._calls.get = counting  # type: ignore[method-assign]
+    return wanted
 
 
 def fleet_of(spec: RunSpec, folder: Path, epoch: int) -> Fleet:
@@ -79,6 +98,8 @@ with Heartbeat(folder, 1):
     reached("load")
     fleet.warm_up()
     reached("warm_up")
+    buckets = behind_buckets(fleet)
+    buckets[2] = lambda: reached("bucket")
     fleet.sync(0)
     receipts = []
     for receipt in fleet.collect(shard_tasks(spec, 1)):
@@ -106,4 +127,14 @@ def driver_killed_at(moment: str, head: Head, namespace: str, folder: Path, *ove
     assert said == f"{moment}\n"
 
 
-__all__ = ["RUN", "Heartbeat", "batch_of", "begin", "driver_killed_at", "fleet_of", "fleet_spec", "shard_tasks"]
+__all__ = [
+    "RUN",
+    "Heartbeat",
+    "batch_of",
+    "begin",
+    "behind_buckets",
+    "driver_killed_at",
+    "fleet_of",
+    "fleet_spec",
+    "shard_tasks",
+]

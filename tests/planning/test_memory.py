@@ -109,10 +109,13 @@ def test_an_engine_whose_share_holds_no_longest_sequence_does_not_fit():
     assert found.shortages[0].where == "the share of a device that the engine may take"
 
 
-def test_the_reference_is_there_in_prepare_alone_and_not_without_a_kl_term():
+def test_a_trainer_that_sleeps_is_there_as_a_whole_from_prepare_to_sync_with_its_reference():
     found = demand()
-    assert held(found, "reference", PREPARE).weights == held(found, "trainer", PREPARE).weights
-    assert held(found, "reference", LEARN).total == 0
+    assert held(found, "reference", PREPARE).weights == held(found, "trainer", PREPARE).weights > 0
+    for stage in (PREPARE, LEARN, SYNC):
+        assert held(found, "reference", stage) == held(found, "reference", PREPARE)
+        assert held(found, "trainer", stage).optimizer == held(found, "trainer", LEARN).optimizer > 0
+    assert held(found, "reference", COLLECT).total == held(found, "trainer", COLLECT).total == 0
     assert {row.role for row in demand("algorithm.kl=null").roles} == {"rollout", "trainer"}
 
 

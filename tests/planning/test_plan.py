@@ -67,7 +67,7 @@ def test_more_nodes_with_a_change_that_uses_them():
     plan = plan_run(spec_72b(), devices, Assumptions())
     assert plan.remedies == []
     assert plan.larger is not None
-    assert plan.larger.settings == ("trainer.engine.pipeline_model_parallel_size=2",)
+    assert plan.larger.settings == ("trainer.engine.pipeline_model_parallel_size=4",)
     wider = devices.model_copy(update={"nodes": plan.larger.nodes})
     changed = override_spec(spec_72b(), plan.larger.settings, "test")
     assert demand_of(roles_of(changed, Assumptions()), wider, Assumptions()).fits

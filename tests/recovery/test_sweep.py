@@ -26,13 +26,13 @@ LONGEST = 400
 COLD_EVERY = 40
 VIRTUAL = (
     "iterations=6", "snapshots.every=2", "evaluation.every=2", "data.logical_shards=2", "data.held_out=4",
-    "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000",
+    "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000", "trainer.sync_bucket_bytes=8",
     "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000", "recovery.quarantine_after=1000",
     "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
     'rewards.parts=[{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: 0.3}}]',
 )  # fmt: skip
 TORCH = (
-    "snapshots.every=2", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
+    "snapshots.every=2", "trainer.sync_bucket_bytes=4096", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
     "recovery.quarantine_after=1000",
 )  # fmt: skip
 NEVER_MISSING = (
@@ -51,7 +51,8 @@ NEVER_MISSING = (
     "driver dies: after MlflowTracker._create_run",
     "driver dies: before flows.recovery.replay",
     "driver dies: after Segment.close",
-    "actor dies: before RolloutActor.update",
+    "actor dies: after RolloutActor.begin_update",
+    "actor dies: after RolloutActor.take",
     "actor dies: after TrainerActor.learn",
     "actor dies: yatt_core.data.chunks.write_chunk: rename of batch-#.responses.arrow",
     "driver dies while an actor is at: yatt_core.data.chunks.write_chunk: rename of batch-#.scores.arrow",

@@ -1,7 +1,7 @@
 """The driver's view of a run's actors: attaches to them or starts them, gives them work, collects receipts, ends them.
 
 Consumes a spec, an epoch and a connected Ray cluster. Produces receipts, never payload: weights go from the trainer to the
-engines as object references that this process does not open. Every wait has a deadline: a lost actor is an
+engines as object references that this process does not open (`weight_sync`). Every wait has a deadline: a lost actor is an
 `InfrastructureError` that names it, a missed deadline a `StuckError` that names who is stuck, and where.
 """
 
@@ -28,6 +28,7 @@ from yatt_core.controllers.crew import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, A
 from yatt_core.controllers.dispatcher import PlacementReport
 from yatt_core.controllers.staffing import CONTROLLER
 from yatt_core.controllers.watchdog import find_abandoned
+from yatt_core.controllers.weight_sync import SyncParties, sync_weights
 from yatt_core.data.inputs import INPUTS, MANIFEST
 from yatt_core.engines.train.actor import RankStanding
 from yatt_core.errors import InfrastructureError, StuckError
@@ -242,6 +243,7 @@ class Fleet:
 
     def warm_up(self) -> WarmupReceipt:
         """Supervised training before the first iteration."""
+        self.rest()
         receipt: WarmupReceipt = self._all_ranks("warm_up", self._epoch)[0]
         return receipt
 
@@ -266,6 +268,7 @@ class Fleet:
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Spreads shards over the controllers and yields receipts as they come (`collection.collect`)."""
+        self._move_ranks("offload")
         yield from collect(self._calls, tasks)
 
     def rest(self) -> None:
@@ -274,12 +277,20 @@ class Fleet:
             resting = [engine.rest.remote(self._epoch) for engine in self._engines]
             self._calls.get(resting, "the rollout engines to rest", self._members(ROLLOUT))
 
+    def _move_ranks(self, where: str) -> None:
+        """The trainer makes room for engines and judges (`offload`), or has its tensors back (`reload`), where there is not room
+        for all; what else it is asked, it reloads for by itself.
+        """
+        if not self.resident:
+            self._all_ranks(where, self._epoch)
+
     def cut(self) -> None:
         """Takes back what controllers still wait for; what engines are at goes on, and its shards are not asked for."""
         self._ask_dispatcher("cut", self._epoch, self._members(CONTROLLER))
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Old and reference log-probabilities where needed, and the advantages."""
+        self._move_ranks("reload")
         receipt: PrepareReceipt = self._all_ranks("prepare", task)[0]
         return receipt
 
@@ -302,18 +313,17 @@ class Fleet:
         """Brings the weights of a version into all rollout engines that do not hold them; returns the receipts of those."""
         asked = [engine.version.remote(self._epoch) for engine in self._engines]
         held = self._calls.get(asked, "the rollout engines' versions", self._members(ROLLOUT))
-        lacking = [engine for engine, has in zip(self._engines, held, strict=True) if has != version]
+        names = self._members(ROLLOUT)
+        lacking = [place for place, has in enumerate(held) if has != version]
         if not lacking:
             return []
-        packed, *others = [rank.export.remote(self._epoch, version) for rank in self._ranks]
-        updates = [engine.update.remote(self._epoch, packed, version) for engine in lacking]
-        awaited = self._members(ROLLOUT, TRAINER)
-        found = self._calls.get([*updates, *others], "the rollout engines to take new weights", awaited)
-        receipts: list[SyncReceipt] = found[: len(updates)]
-        return receipts
+        engines, lacking_names = [self._engines[place] for place in lacking], [names[place] for place in lacking]
+        parties = SyncParties(self._ranks, engines, self._members(TRAINER), lacking_names)
+        return sync_weights(self._calls, self._epoch, version, parties)
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Greedy answers to the held-out tasks, spread over the controllers."""
+        self._move_ranks("offload")
         everyone = ROLLING * len(self._engines)
         self._ask_dispatcher("place", self._epoch, everyone, Hold(), False)
         count = len(self._controllers)
@@ -326,6 +336,7 @@ class Fleet:
         receipts: list[EvaluateReceipt] = self._calls.get(
             references, "the controllers to evaluate", self._members(CONTROLLER)
         )
+        self.rest()
         return receipts
 
     def begin_snapshot(self, run: str, audit_head: str) -> None:

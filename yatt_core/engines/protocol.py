@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from yatt_core.data.buckets import WeightBucket
 from yatt_core.data.packed import PackedArrays, flatten, pack_arrays, split
 from yatt_core.keys import WorkKey
 from yatt_core.receipts import (
@@ -188,7 +189,7 @@ class RolloutEngine(Protocol):
 
     @property
     def version(self) -> int:
-        """Version of the weights it holds; -1 before the first update, and while an update is under way."""
+        """Version of the weights it holds; -1 before the first update, while one is under way, and after one that failed."""
         ...
 
     @property
@@ -207,8 +208,28 @@ class RolloutEngine(Protocol):
         """
         ...
 
+    def begin_update(self, version: int) -> None:
+        """Makes ready for the weights of a version, anew where an update is under way. From here on the engine is dirty.
+
+        What comes is the full state dict in Hugging Face names, a tied tensor once, under any of its names; floating point of any
+        width, rounded to the engine's dtype. Responses under way wait for the end, where the engine can do `in_flight_update`.
+        """
+        ...
+
+    def take(self, bucket: WeightBucket) -> None:
+        """Takes the next bucket of the update, in place.
+
+        Raises `InfrastructureError` for a bucket out of order and for tensors that are not the model's or come twice: the update
+        is over then, and the engine stays dirty.
+        """
+        ...
+
+    def end_update(self) -> None:
+        """Puts the new weights to work. Raises `InfrastructureError`, and stays dirty, unless every tensor has come once."""
+        ...
+
     def update_weights(self, tensors: Tensors, version: int) -> None:
-        """Takes new weights in place. tensors: the full state dict in Hugging Face names."""
+        """A whole update at once, for who has all tensors in its memory."""
         ...
 
     def sleep(self) -> None:
@@ -265,8 +286,27 @@ class TrainEngine(Protocol):
         """
         ...
 
+    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """What goes to the rollout engines, one tensor after another in Hugging Face names, tied tensors once.
+
+        Every rank goes through all of it, and all in step; rank 0's arrays count, and each until the next one.
+        """
+        ...
+
     def export_weights(self) -> Tensors:
-        """The full state dict in Hugging Face names, tied tensors once. Every rank calls it, rank 0 alone has to get it all."""
+        """The same at once. Every rank calls it, rank 0 alone has to get it all."""
+        ...
+
+    def offload(self) -> None:
+        """Makes room on the device between two calls: parameters, gradients and optimizer go to the host's memory.
+
+        What is there already stays; gradients' buffers and what is kept for speed alone are given back to the system in any case.
+        Nothing changes otherwise: whatever needs the tensors has them back first, as by `reload`. Twice is once.
+        """
+        ...
+
+    def reload(self) -> None:
+        """Has all of it back, bit for bit. Nothing where nothing was given away."""
         ...
 
     def freeze_state(self) -> FrozenState | None:

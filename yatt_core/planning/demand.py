@@ -8,7 +8,7 @@ memory, so that of them a node is accounted for, and not a core.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from yatt_core.planning.account import (
@@ -58,7 +58,8 @@ class Engines:
 class Demand:
     """engines: the policy's, then those of the judges.
 
-    ranks, copies: of the trainer. micro_batch: the largest. resident: whether all roles stay in memory. roles: rows of the table.
+    ranks, copies: of the trainer. micro_batch: the largest. resident: whether all roles stay in memory. sleeps: whether some of
+    them take so much that they never do. roles: rows of the table.
     totals: a memory, stage by stage. owner: whose memory that is, a device's or, of cores, a node's.
     """
 
@@ -67,6 +68,7 @@ class Demand:
     copies: int
     micro_batch: MicroBatchShape
     resident: bool
+    sleeps: bool
     roles: tuple[RoleMemory, ...]
     totals: tuple[StageTotal, ...]
     owner: Literal["device", "node"]
@@ -115,7 +117,7 @@ class Demand:
 def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Demand:
     """What fits: all roles resident, else in turn. Raises `ConfigurationError` where parallel sizes do not come out."""
     resident = _demand(roles, cluster, assumed, resident=True)
-    return resident if resident.fits else _demand(roles, cluster, assumed, resident=False)
+    return resident if resident.fits and not resident.sleeps else _demand(roles, cluster, assumed, resident=False)
 
 
 def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> Demand:
@@ -124,11 +126,11 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     batch = largest_micro_batch(roles, copies)
     trainer = _trainer(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
-        trainer = on_cores(trainer, roles.policy)
+        trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes)
     engines = tuple(_engines(roles, cluster, assumed))
     stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
     rows = [_engine_row(each, cluster, assumed, resident) for each in engines]
-    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories))
+    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident)
     per_node = cluster.memories // cluster.nodes
     totals = stage_totals(rows, stages, cluster.memory, per_node, cluster.host_memory)
     return Demand(
@@ -137,6 +139,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
         copies=copies,
         micro_batch=batch,
         resident=resident,
+        sleeps=trainer.sleeps or any(each.memory.sleeps for each in engines),
         roles=tuple(rows),
         totals=tuple(totals),
         owner="device" if cluster.memories == cluster.devices else "node",
@@ -177,7 +180,10 @@ def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> T
     match engine:
         case TorchTrainer():
             entropy = roles.spec.algorithm.entropy_bonus > 0
-            return torch_trainer(engine, roles.policy, batch, reference=roles.reference, entropy_gradient=entropy)
+            bucket = roles.spec.trainer.sync_bucket_bytes
+            return torch_trainer(
+                engine, roles.policy, batch, bucket, reference=roles.reference, entropy_gradient=entropy
+            )
         case MegatronTrainer():
             return megatron_trainer(engine, roles.policy, batch, copies, reference=roles.reference)
         case Fsdp2Trainer():
@@ -204,21 +210,23 @@ def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumption
     return RoleMemory(engines.name, stages, runtime, host)
 
 
-def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int) -> list[RoleMemory]:
+def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, resident: bool) -> list[RoleMemory]:
     busy = {PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync}
-    # Log-probabilities and new weights need the weights alone: gradients and optimizer are then asleep.
-    weights = Bytes(weights=trainer.lasting.weights)
     held = dict.fromkeys(STAGES, trainer.lasting)
+    if not resident:
+        # What an offloaded trainer gives back where its tensors are in the host's memory anyway.
+        held |= dict.fromkeys((COLLECT, JUDGE), replace(trainer.lasting, gradients=0, copies=0))
     runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * together)
     host: dict[str, Bytes] = {}
     if trainer.sleeps:
-        held = dict.fromkeys(STAGES, NOTHING) | {PREPARE: weights, LEARN: trainer.lasting, SYNC: weights}
+        # It is reloaded as a whole, before `prepare`.
+        held = dict.fromkeys(STAGES, NOTHING) | dict.fromkeys(busy, trainer.lasting)
         runtime = {stage: assumed.train_runtime if stage in busy else assumed.asleep_runtime for stage in STAGES}
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
     if trainer.reference != NOTHING:
-        awake = (PREPARE,) if trainer.sleeps else STAGES
+        awake = tuple(busy) if trainer.sleeps else STAGES
         frozen = dict.fromkeys(awake, trainer.reference * together)
         resting = {stage: trainer.reference for stage in STAGES if stage not in awake}
         rows.append(RoleMemory("reference", frozen, {}, resting))

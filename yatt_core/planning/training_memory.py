@@ -47,9 +47,18 @@ class TrainerMemory:
 
 
 def torch_trainer(
-    engine: TorchTrainer, shape: ModelShape, batch: MicroBatchShape, *, reference: bool, entropy_gradient: bool
+    engine: TorchTrainer,
+    shape: ModelShape,
+    batch: MicroBatchShape,
+    bucket: int,
+    *,
+    reference: bool,
+    entropy_gradient: bool,
 ) -> TrainerMemory:
-    """Of rank 0, which keeps the buffers of a snapshot too, weights and moments, from its first snapshot on."""
+    """Of rank 0, which keeps the buffers of a snapshot too, weights and moments, from its first snapshot on.
+
+    bucket: most bytes of weights that it sends at a time.
+    """
     flat = shape.parameters * FLOAT
     forward = torch_forward(shape, batch, engine.dtype)
     return TrainerMemory(
@@ -58,7 +67,7 @@ def torch_trainer(
         # The reference takes the weights' place for a while; they are put aside.
         prepare=Bytes(activations=forward, copies=flat if reference else 0),
         learn=Bytes(activations=torch_training(shape, batch, engine.dtype, entropy_gradient)),
-        sync=Bytes(copies=flat),
+        sync=Bytes(copies=min(flat, bucket)),
         reference=Bytes(weights=flat if reference else 0),
         sleeps=False,
     )
@@ -132,13 +141,15 @@ def fsdp2_trainer(
     )
 
 
-def on_cores(memory: TrainerMemory, shape: ModelShape) -> TrainerMemory:
+def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int) -> TrainerMemory:
     """Of a trainer whose ranks share a model, where devices are cores: nothing is moved to the host, since it is there already.
 
-    Rank 0 keeps the buffers of a snapshot too, whole weights and moments.
+    Rank 0 keeps the buffers of a snapshot too, whole weights and moments, and fills the buckets of weights on their way.
     """
-    snapshot = Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
-    return replace(memory, lasting=memory.lasting + memory.host + snapshot, host=Bytes(), sleeps=False)
+    flat = round(shape.parameters * FLOAT)
+    lasting = memory.lasting + memory.host + Bytes(copies=(1 + MOMENTS) * flat)
+    sync = memory.sync + Bytes(copies=min(flat, bucket))
+    return replace(memory, lasting=lasting, host=Bytes(), sync=sync, sleeps=False)
 
 
 def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:

@@ -99,3 +99,5 @@ class TrainerSpec(SpecModel):
     schedule: ScheduleSpec = ScheduleSpec()
     lora: LoraSpec | None = None
     """`null`: all weights are trained."""
+    sync_bucket_bytes: int = Field(default=256 << 20, ge=8)
+    """Most bytes of weights that go to the rollout engines at a time. Ray's object store keeps two at once."""

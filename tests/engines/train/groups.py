@@ -9,16 +9,18 @@ import multiprocessing
 import pickle
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tests.engines.train.support import random_task
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train import offload
 from yatt_core.engines.train.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
 from yatt_core.receipts import BatchTask, UpdateReceipt
@@ -35,7 +37,8 @@ class Job:
     """What a new trainer does. iterations: to be learnt, in order. restore: a snapshot, and its version, to begin with.
 
     skips: those of the iterations that are passed over. save: where to put a snapshot once the iteration `save_at` is learnt.
-    rejoin_at: the ranks meet anew behind that iteration. vocabulary: of the experience.
+    rejoin_at: the ranks meet anew behind that iteration. offloads: behind which iterations it makes room, and whether as on an
+    accelerator; behind the first it is told to reload, behind the others it has to by itself. vocabulary: of the experience.
     """
 
     spec: RunSpec
@@ -46,7 +49,19 @@ class Job:
     save: Path | None = None
     save_at: int = 0
     rejoin_at: int = 0
+    offloads: Mapping[int, bool] = field(default_factory=dict)
     vocabulary: int = 24
+
+
+@dataclass
+class Offloaded:
+    """Bytes of a rank's tensors: those that it needs again and those that it does not, before it made room and then; and whether
+    all was as before once it had them back.
+    """
+
+    before: tuple[int, int]
+    after: tuple[int, int]
+    whole: bool = False
 
 
 @dataclass
@@ -57,6 +72,7 @@ class Found:
     receipts: list[UpdateReceipt] = field(default_factory=list)
     weights: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     refusal: str = ""
+    offloaded: list[Offloaded] = field(default_factory=list)
 
 
 def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]]:
@@ -122,6 +138,10 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
         found.versions.append(engine.version)
         if job.save is not None and task.key.iteration == job.save_at:
             _save(engine, rank, job.save)
+        if task.key.iteration in job.offloads and job.spec.trainer.engine.kind != "virtual":
+            found.offloaded.append(_offload(engine, task.key.iteration, job.offloads))
+        elif task.key.iteration in job.offloads:
+            engine.offload()
         if task.key.iteration == job.rejoin_at:
             _meet(engine, rank, ranks, work.place / "again")
     try:
@@ -149,6 +169,35 @@ def _go(engine: TrainEngine, work: _Work, task: BatchTask) -> UpdateReceipt:
     assert again is receipt, "a second time the receipt comes back"
     assert engine.applied == task.key
     return receipt
+
+
+def _offload(engine: Any, iteration: int, offloads: Mapping[int, bool]) -> Offloaded:
+    """Has it make room, where wanted with the host's memory in the stead of an accelerator's."""
+    held = engine._memory()
+
+    def sizes() -> tuple[int, int]:
+        return _bytes_of(held.lasting), _bytes_of(held.passing)
+
+    before, real, version = sizes(), offload.is_on_device, engine.version
+    # Memory that numpy has seen, as the torch trainer's weights, keeps its size.
+    offload.is_on_device = lambda memory: offloads[iteration] and memory.resizable()
+    try:
+        engine.offload()
+        engine.offload()
+    finally:
+        offload.is_on_device = real
+    found = Offloaded(before, sizes())
+    if iteration == min(offloads):
+        engine.reload()
+        engine.reload()
+        found.whole = sizes() == before
+    assert engine.version == version
+    return found
+
+
+def _bytes_of(tensors: Sequence[torch.Tensor]) -> int:
+    memories = [tensor.untyped_storage() for tensor in tensors]
+    return sum({memory.data_ptr(): memory.nbytes() for memory in memories}.values())
 
 
 def _save(engine: TrainEngine, rank: int, folder: Path) -> None:

@@ -13,11 +13,14 @@ from tests.engines.train.groups import Job, run_ranks
 from tests.engines.train.plain import plain_grpo_step
 from tests.engines.train.support import batch_of, make_engine, make_spec, random_task, update
 from tests.needs import NEEDS_PEFT
+from yatt_core.data.buckets import buckets_of
 from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.rollout.merging import MergingTaker
+from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
 from yatt_core.engines.train.adapters import add_adapters, is_adapter, share_of, with_adapters
 from yatt_core.engines.train.state_files import ADAPTERS, TensorFile
 from yatt_core.engines.train.torch_engine import TorchTrainEngine
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import LoraSpec
 
@@ -74,12 +77,37 @@ def test_adapters_alone_are_enough_for_the_weights(tmp_path: Path, model_folder:
         update(engine, random_task(tmp_path, 1))
     sent, wanted = copied(alone), copied(merged)
     assert len(sent) == 2 * 2 * len(TARGETS), "two for each target of two layers"
-    found = with_adapters(model_folder, sent, share_of(LoraSpec(rank=2, alpha=3.0)))
+    found = dict(with_adapters(model_folder, sent, share_of(LoraSpec(rank=2, alpha=3.0))))
     assert sorted(found) == sorted(wanted)
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
     with pytest.raises(DataError, match="has no matrix for the adapter"):
-        with_adapters(model_folder, {name.replace("q_proj", "x_proj"): array for name, array in sent.items()}, 1.0)
+        list(with_adapters(model_folder, {n.replace("q_proj", "x_proj"): array for n, array in sent.items()}, 1.0))
+
+
+def test_an_engine_that_gets_adapters_alone_has_the_same_weights(tmp_path: Path, model_folder: Path) -> None:
+    merged, alone = (make_engine(lora_spec(sync=sync), tmp_path, model_folder) for sync in ("merged", "adapter"))
+    for engine in (merged, alone):
+        update(engine, random_task(tmp_path, 1))
+    rollout = TorchRolloutEngine(str(model_folder), "float32", 16, 4, tmp_path)
+    taker = MergingTaker(rollout, model_folder, share_of(LoraSpec(rank=2, alpha=3.0)), 1000)
+    taker.begin_update(1)
+    buckets = list(buckets_of(alone.stream_weights(), 100))
+    assert len(buckets) > 2
+    for bucket in buckets:
+        taker.take(bucket)
+        assert rollout.version == -1
+    taker.end_update()
+    assert rollout.version == 1
+    wanted = copied(merged)
+    assert sorted(rollout._tensors) == sorted(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(rollout._tensors[name].numpy(), array, err_msg=name)
+    taker.begin_update(2)
+    taker.take(buckets[0])
+    with pytest.raises(InfrastructureError, match="the last bucket has not come"):
+        taker.end_update()
+    assert rollout.version == -1
 
 
 @pytest.mark.parametrize("kl", [None, {"where": "loss"}])

@@ -30,9 +30,10 @@ from tests.engines.train.support import make_engine, random_task, update
 from yatt_core.digests import weights_digest
 from yatt_core.receipts import UpdateReceipt
 
-PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, FOREIGN = range(6)
+PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, OFFLOADED, FOREIGN = range(7)
 """Numbers of the jobs: one step an iteration without clipping and with it; several steps; the same from its own snapshot at 2;
-with an iteration that is skipped; several steps from the snapshot of the torch trainer on one rank."""
+with an iteration that is skipped; the same with its tensors offloaded in between; several steps from the snapshot of the torch
+trainer on one rank."""
 
 
 Expectations = Callable[[str], Expected]
@@ -69,6 +70,7 @@ def run(request: pytest.FixtureRequest, expectations: Expectations, tmp_path_fac
         Job(several, expected.model, range(1, 5), save=saved, save_at=2, rejoin_at=3),
         Job(several, expected.model, (3, 4), restore=(saved, 2)),
         Job(several, expected.model, range(1, 3), skips=(2,)),
+        Job(several, expected.model, range(1, 5), offloads={1: True, 2: False, 3: True, 4: True}),
     ]
     if layout.has_model:
         jobs.append(Job(several, expected.model, (3, 4), restore=(expected.snapshot, 2)))
@@ -135,6 +137,27 @@ def test_a_restored_trainer_goes_on_bit_for_bit(run: Run) -> None:
     undisturbed, restored = run.job(SEVERAL), run.job(RESTORED)
     assert [r.fingerprint for r in restored.receipts] == [r.fingerprint for r in undisturbed.receipts[2:]]
     assert [r.metrics for r in restored.receipts] == [r.metrics for r in undisturbed.receipts[2:]]
+
+
+def test_an_offloaded_trainer_goes_on_bit_for_bit(run: Run) -> None:
+    """Told to reload, or asked for an update, or for its weights."""
+    undisturbed, offloaded = run.job(SEVERAL), run.job(OFFLOADED)
+    assert [r.fingerprint for r in offloaded.receipts] == [r.fingerprint for r in undisturbed.receipts]
+    assert [r.metrics for r in offloaded.receipts] == [r.metrics for r in undisturbed.receipts]
+    assert weights_digest(offloaded.weights) == weights_digest(undisturbed.weights)
+
+
+def test_an_offloaded_trainer_has_nothing_on_its_device(model_run: Run) -> None:
+    """Where that is an accelerator. On the host gradients are given back, and all else stays where it is."""
+    kind, ranks = model_run.layout.engine["kind"], model_run.layout.ranks
+    on_host_alone = kind == "torch" or (kind == "fsdp2" and ranks == 1)
+    for jobs in model_run.ranks:
+        accelerated, on_host, *others = jobs[OFFLOADED].offloaded
+        assert accelerated.before[0] > 0 and accelerated.whole
+        assert on_host.after == (on_host.before[0], 0)
+        assert (on_host.before[1] > 0) == (kind != "fsdp2"), "which drops gradients behind each step"
+        if not on_host_alone:
+            assert [found.after for found in (accelerated, *others)] == [(0, 0)] * 3
 
 
 def test_a_snapshot_of_another_layout_goes_on(model_run: Run, tmp_path: Path) -> None:

@@ -17,12 +17,17 @@ from types import ModuleType
 from tests.recovery.failpoints import VARIABLE, Failpoints, around, watch_files
 
 AROUND = {
-    "yatt_core.engines.rollout.actor": ("RolloutActor.update", "RolloutActor.generate"),
+    "yatt_core.engines.rollout.actor": (
+        "RolloutActor.begin_update",
+        "RolloutActor.take",
+        "RolloutActor.end_update",
+        "RolloutActor.generate",
+    ),
     "yatt_core.engines.train.actor": ("TrainerActor.prepare", "TrainerActor.learn", "TrainerActor.export"),
     "yatt_core.engines.virtual.rollout": ("weights_digest",),
-    "yatt_core.engines.rollout.torch_engine": ("TorchRolloutEngine.update_weights",),
+    "yatt_core.engines.rollout.torch_engine": ("TorchRolloutEngine.take",),
 }
-"""Steps of actors beside files. `weights_digest` is called in the middle of a virtual engine's update."""
+"""Steps of actors beside files. `weights_digest` is called at the end of a virtual engine's update."""
 
 
 class _WrapAfterImport(importlib.abc.MetaPathFinder):

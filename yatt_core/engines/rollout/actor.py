@@ -1,6 +1,6 @@
 """The Ray actor around one device's rollout engine and judges: loads them, fences its callers, takes weights in place.
 
-Consumes decode batches and questions to judges from controllers, packed weights from the trainer's first rank; produces
+Consumes decode batches and questions to judges from controllers, weights in buckets from the trainer's first rank; produces
 responses and verdicts. It has one role at a time, which its dispatcher gives it.
 """
 
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from yatt_core.cluster.presence import Presence
+from yatt_core.data.buckets import WeightBucket
 from yatt_core.data.inputs import INPUTS
-from yatt_core.data.packed import PackedArrays
 from yatt_core.engines.pieces import hold_back
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RolloutEngine, Tensors
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.engines.rollout.incoming import WeightTaker
 from yatt_core.errors import InfrastructureError
 from yatt_core.judges.loading import held_verdicts, load_judges
 from yatt_core.judges.protocol import Judge, JudgeRequest, Verdict
@@ -37,13 +39,15 @@ class RolloutActor:
         self._judges: dict[str, Judge] = {}
         self._usage: list[Usage] = []
         self._resident = True
+        self._taker: RolloutEngine | WeightTaker
+        self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
         self._folder, self._model_folder = Path(run_folder), Path()
         self._identity = actor_logs(self._folder, f"rollout-{instance}", epoch)
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._folder, self._identity.name, epoch, grace)
 
     def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
-        """Builds the engine, once, whose weights come with the first `update`, and the judges.
+        """Builds the engine, once, whose weights come with the first update, and the judges.
 
         resident: there is memory for all of them at once, caches included; otherwise they sleep while others work.
         """
@@ -53,7 +57,7 @@ class RolloutActor:
                 engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
                 self._model_folder = Path(model_path)
                 self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec))
-                self._engine = engine
+                self._engine, self._taker = engine, self._taker_of(engine)
         return ActorIdentity(
             self._identity.name,
             self._identity.pid,
@@ -62,26 +66,41 @@ class RolloutActor:
             self._engine.capabilities,
         )
 
+    def _taker_of(self, engine: RolloutEngine) -> RolloutEngine | WeightTaker:
+        """Who takes what the trainer sends: the engine, unless adapters alone are sent."""
+        trainer = self._spec.trainer
+        if trainer.lora is None or trainer.lora.sync == "merged":
+            return engine
+        from yatt_core.engines.rollout.merging import MergingTaker
+        from yatt_core.engines.train.adapters import share_of
+
+        return MergingTaker(engine, self._model_folder, share_of(trainer.lora), trainer.sync_bucket_bytes)
+
     def version(self, epoch: int) -> int:
         """Version of the weights it holds; -1 while they are undefined."""
         with self._presence.serving("version", epoch):
             return self._ready().version
 
-    def update(self, epoch: int, packed: PackedArrays, version: int) -> SyncReceipt:
-        """Takes the weights of a version."""
-        with self._presence.serving("update", epoch):
-            started = time.monotonic()
-            self._ready().update_weights(self._whole(packed.arrays()), version)
-            return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
+    def begin_update(self, epoch: int, version: int) -> None:
+        """Makes ready for the weights of a version; until the end of the update there are none."""
+        with self._presence.serving("begin_update", epoch):
+            self._ready()
+            self._synced = SyncReceipt(self._instance, version, 0.0)
+            self._update_began = time.monotonic()
+            self._taker.begin_update(version)
 
-    def _whole(self, tensors: Tensors) -> Tensors:
-        """All weights, where adapters alone were sent."""
-        lora = self._spec.trainer.lora
-        if lora is None or lora.sync == "merged":
-            return tensors
-        from yatt_core.engines.train.adapters import share_of, with_adapters
+    def take(self, epoch: int, bucket: WeightBucket) -> None:
+        """Takes the update's next bucket."""
+        with self._presence.serving("take", epoch):
+            self._taker.take(bucket)
+            done = self._synced
+            self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
 
-        return with_adapters(self._model_folder, tensors, share_of(lora))
+    def end_update(self, epoch: int) -> SyncReceipt:
+        """Puts the new weights to work. Raises where some of them have not come."""
+        with self._presence.serving("end_update", epoch):
+            self._taker.end_update()
+            return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
     def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch, piece by piece while it works on the rest."""

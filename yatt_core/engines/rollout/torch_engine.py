@@ -11,21 +11,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.data.buckets import Piece
 from yatt_core.engines.dense.path import PathChoice
 from yatt_core.engines.images import open_reader
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult, Tensors
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.decoding import decode, decode_pieces
+from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.rollout.runners import open_runner
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 
 
-class TorchRolloutEngine:
+class TorchRolloutEngine(WeightTaker):
     """One engine on one thread. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
 
     inputs_folder: where the images lie that requests name by address. folder_version: the version that the weights in the
@@ -59,11 +60,6 @@ class TorchRolloutEngine:
             "sleep": True,
             "in_flight_update": False,
         }
-
-    @property
-    def version(self) -> int:
-        """Version of the weights; -1 before the first update, while one is under way, and after one that failed."""
-        return self._version
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -102,40 +98,21 @@ class TorchRolloutEngine:
                     f" {self._max_prompt_tokens}"
                 )
 
-    def update_weights(self, tensors: Tensors, version: int) -> None:
-        """Copies new weights over the old ones.
+    def _begin(self, version: int) -> Wanted:
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        return Wanted(shapes, lambda name: self._aliases.get(name, name))
 
-        tensors: the full state dict in Hugging Face names, a tied tensor under any one of its names; floating point of any
-        width, rounded to the engine's dtype. Raises `InfrastructureError`, and leaves version -1, when names or shapes
-        are not the model's.
-        """
-        self._version = -1
-        given = self._resolve(tensors)
+    def _put(self, piece: Piece) -> None:
         with torch.no_grad():
-            for name, array in given.items():
-                self._tensors[name].copy_(_as_torch(array))
+            place = self._tensors[piece.name].view(-1)[piece.start : piece.start + len(piece.numbers)]
+            place.copy_(_as_torch(piece.numbers))
+
+    def _complete(self, version: int) -> None:
         self._runner.clear()
-        self._version = version
 
     def sleep(self) -> None:
         """Gives the key/value cache back. The weights stay: they lie in the host's memory already."""
         self._runner.release()
-
-    def _resolve(self, tensors: Tensors) -> dict[str, npt.NDArray[Any]]:
-        """The given arrays by the model's own names, all of them there and of the right shape."""
-        if unknown := sorted(set(tensors) - set(self._aliases)):
-            raise InfrastructureError(f"weights hold {len(unknown)} tensors that the model lacks, such as {unknown[0]}")
-        given = {self._aliases[name]: array for name, array in tensors.items()}
-        if missing := sorted(set(self._tensors) - set(given)):
-            raise InfrastructureError(f"weights lack {len(missing)} tensors of the model, such as {missing[0]}")
-        for name, array in given.items():
-            if array.shape != tuple(self._tensors[name].shape):
-                raise InfrastructureError(
-                    f"weights: {name} has shape {list(array.shape)}, the model's is {list(self._tensors[name].shape)}"
-                )
-            if not np.issubdtype(array.dtype, np.floating):
-                raise InfrastructureError(f"weights: {name} has dtype {array.dtype}, floating point is wanted")
-        return given
 
 
 def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

@@ -1,6 +1,6 @@
-"""The Ray actor around one rank of a train engine: fences its callers, packs weights, publishes snapshots.
+"""The Ray actor around one rank of a train engine: fences its callers, sends weights, publishes snapshots.
 
-Consumes tasks that name sealed experience; produces receipts, packed weights for the rollout engines, and snapshots.
+Consumes tasks that name sealed experience; produces receipts, weights in buckets for the rollout engines, and snapshots.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.checkpoints.writer import SnapshotIdentity, SnapshotWriter
 from yatt_core.cluster.presence import Presence
+from yatt_core.data.buckets import WeightBucket
 from yatt_core.data.inputs import materialise
-from yatt_core.data.packed import PackedArrays, pack_arrays
 from yatt_core.data.prepared import prepared_is_whole
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.exporting import Export
 from yatt_core.engines.train.rendezvous import hold_address
 from yatt_core.environment import environment_facts
 from yatt_core.errors import InfrastructureError
@@ -55,6 +56,7 @@ class TrainerActor:
         self._folder = Path(run_folder)
         self._rank = rank
         self._engine: TrainEngine | None = None
+        self._export: Export | None = None
         self._group = self._model_path = ""
         self._settled = False
         self._snapshots = SnapshotWriter(self._folder)
@@ -128,14 +130,31 @@ class TrainerActor:
         with self._serving("skip", task.epoch), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().skip(task)
 
-    def export(self, epoch: int, version: int) -> PackedArrays | None:
-        """The weights of a version, for the rollout engines; all ranks are asked, only rank 0 returns them."""
+    def offload(self, epoch: int) -> None:
+        """Makes room on the device for others."""
+        with self._serving("offload", epoch):
+            self._ready().offload()
+
+    def reload(self, epoch: int) -> None:
+        """Has back what it made room of."""
+        with self._serving("reload", epoch):
+            self._ready().reload()
+
+    def export(self, epoch: int, version: int, number: int) -> tuple[bool, WeightBucket | None]:
+        """A bucket of the weights of a version, for the rollout engines, and whether it is the last; bucket 0 begins anew.
+
+        All ranks are asked, only rank 0 returns it.
+        """
         with self._serving("export", epoch):
             engine = self._ready()
             if engine.version != version:
                 raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
-            weights = engine.export_weights()
-            return pack_arrays(weights) if self._rank == 0 else None
+            if number == 0:
+                self._export = Export(engine, self._spec.trainer.sync_bucket_bytes, keep=self._rank == 0)
+            if self._export is None:
+                raise InfrastructureError(f"trainer-{self._rank} was asked for bucket {number} of weights it sends not")
+            bucket = self._export.bucket(number)
+            return bucket.last, bucket if self._rank == 0 else None
 
     def begin_snapshot(self, epoch: int, run: str, branch: int, audit_head: str) -> None:
         """Copies the tensors now; rank 0 publishes them in the background, and first waits for a snapshot in flight."""
@@ -158,8 +177,13 @@ class TrainerActor:
 
     @contextmanager
     def _serving(self, method: str, epoch: int) -> Iterator[None]:
-        """A call under way. One that fails may have left the ranks apart from each other: this one then leaves the group."""
+        """A call under way. One that fails may have left the ranks apart from each other: this one then leaves the group.
+
+        An export ends with the first call that is not for its next bucket.
+        """
         with self._presence.serving(method, epoch):
+            if method != "export":
+                self._export = None
             try:
                 yield
             except InfrastructureError:

@@ -79,9 +79,13 @@ def together(matrix: torch.Tensor, first: torch.Tensor, second: torch.Tensor, sh
     return torch.addmm(matrix.detach().float(), second.detach().float(), first.detach().float(), alpha=share)
 
 
-def with_adapters(folder: Path, adapters: Mapping[str, npt.NDArray[Any]], share: float) -> dict[str, npt.NDArray[Any]]:
-    """The weights of a model folder together with adapters, float32. Raises `DataError` for adapters of another model."""
-    found: dict[str, npt.NDArray[Any]] = {}
+def with_adapters(
+    folder: Path, adapters: Mapping[str, npt.NDArray[Any]], share: float
+) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The weights of a model folder together with adapters, float32, one after another.
+
+    Raises `DataError`, behind the last of them, for adapters of another model.
+    """
     left = set(adapters)
     for path in sorted(folder.glob("*.safetensors")):
         file = TensorFile(path)
@@ -93,7 +97,6 @@ def with_adapters(folder: Path, adapters: Mapping[str, npt.NDArray[Any]], share:
                 left.difference_update(pair)
                 first, second = (torch.tensor(adapters[one]) for one in pair)
                 tensor = together(tensor, first, second, share)
-            found[name] = tensor.numpy()
+            yield name, tensor.numpy()
     if left:
         raise DataError(f"{folder}: has no matrix for the adapter {min(left)}")
-    return found

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -31,6 +32,7 @@ from yatt_core.engines.train.adapters import add_adapters, is_adapter, plain_wei
 from yatt_core.engines.train.batch_advantages import moments_behind
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.learner import GrpoLearner, update_metrics
+from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import PlanShape, plan_digest, plan_steps
 from yatt_core.engines.train.preparation import Preparer, has_token_columns
@@ -83,6 +85,7 @@ class PolicyTrainEngine(ABC):
         self._reader: ImageReader | None = None
         self._buffers: dict[str, Arrays] = {}
         self._model: nn.Module | None = None
+        self._away: Offloaded | None = None
 
     # -- what differs -------------------------------------------------------------------------------------------------
 
@@ -117,6 +120,10 @@ class PolicyTrainEngine(ABC):
     @abstractmethod
     def export_weights(self) -> Tensors:
         """The full state dict in Hugging Face names on rank 0, tied tensors once; every rank calls it."""
+
+    @abstractmethod
+    def _memory(self) -> Held:
+        """What this rank holds on its device from one update to the next."""
 
     def _weights(self) -> Iterable[tuple[str, torch.Tensor]]:
         """All weights in Hugging Face names, as `_tensors` has them, adapters added up."""
@@ -159,7 +166,7 @@ class PolicyTrainEngine(ABC):
 
     def initialise(self) -> None:
         """Loads the initial weights from the model's folder; version 0."""
-        self._version, self._warmed = -1, None
+        self._version, self._warmed, self._away = -1, None, None
         self._build()
         self._begin()
 
@@ -236,10 +243,30 @@ class PolicyTrainEngine(ABC):
         self._version, self._batch = task.key.iteration, None
         return self._receipt
 
+    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """What goes to the rollout engines, one tensor after another, read-only; every rank goes through all of it."""
+        for name, tensor in self._synced():
+            array = tensor.detach().numpy()
+            array.flags.writeable = False
+            yield name, array
+
+    def offload(self) -> None:
+        """Makes room on the device, and on the host what only the next update needs; a snapshot on its way keeps its copies."""
+        if self._model is not None and self._away is None:
+            self._batch, self._buffers = None, {}
+            self._away = Offloaded(self._memory())
+
+    def reload(self) -> None:
+        """Has back what was offloaded."""
+        if self._away is not None:
+            self._away.bring_back()
+            self._away = None
+
     def freeze_state(self) -> FrozenState | None:
         """Copies weights, moments and facts into buffers that are kept for the next time: new pages cost more than the copy."""
         if self._version < 0:
             raise InfrastructureError("the trainer's weights are undefined: there is nothing to keep")
+        self._loaded()
         weights = self._copied("weights", self._weights())
         adapted = self._spec.trainer.lora is not None
         adapters = self._copied("adapters", self._adapters()) if adapted else None
@@ -257,6 +284,7 @@ class PolicyTrainEngine(ABC):
         if facts.version != version:
             raise DataError(f"{folder}: holds version {facts.version}, wanted is {version}")
         self._version = -1
+        self.reload()
         if self._model is None:
             self._build()
         self._load_state(folder, facts)
@@ -334,8 +362,10 @@ class PolicyTrainEngine(ABC):
         return {name: buffers[name] for name in found}
 
     def _loaded(self) -> nn.Module:
+        """The model, all that is on its device brought back: whoever computes comes past here."""
         if self._model is None:
             raise InfrastructureError("the trainer has no weights yet: initialise or restore it first")
+        self.reload()
         return self._model
 
     def _require(self, version: int) -> None:

@@ -78,6 +78,11 @@ class FlatAdamW:
         """A flat copy of the weights."""
         return self.values.detach().clone()
 
+    def flat(self) -> list[torch.Tensor]:
+        """Weights and moments, flat."""
+        state = self._adamw.state.get(self.values, {})
+        return [self.values.detach(), *(state[kind] for kind in MOMENTS if kind in state)]
+
     def named(self, flat: torch.Tensor) -> Tensors:
         """Views of a flat buffer, by the names and shapes of the parameters."""
         return {

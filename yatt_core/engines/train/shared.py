@@ -53,6 +53,7 @@ class SharedModelEngine(PolicyTrainEngine):
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks; what this rank holds of the tensors goes along into a new group."""
+        self.reload()
         held = None if self._model is None else self._held()
         super().connect(rank, ranks, address)
         open_process_group(self._world, address)

@@ -18,6 +18,7 @@ from yatt_core.engines.protocol import RankContext, Tensors
 from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
+from yatt_core.engines.train.offload import Held
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.state_files import Arrays, StateFacts, read_state, require_same
 from yatt_core.errors import ConfigurationError
@@ -41,10 +42,7 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def export_weights(self) -> Tensors:
         """Views of the state dict, tied tensors once; read-only, and of this version until the next update."""
-        exported = {name: tensor.numpy() for name, tensor in self._synced()}
-        for array in exported.values():
-            array.flags.writeable = False
-        return exported
+        return dict(self.stream_weights())
 
     def _build(self) -> None:
         self._model = self._loaded_model()
@@ -72,6 +70,11 @@ class TorchTrainEngine(PolicyTrainEngine):
             if identity not in seen or not tensor.numel():
                 seen.add(identity)
                 yield name, tensor.detach()
+
+    def _memory(self) -> Held:
+        reference = () if self._reference is None else (self._reference,)
+        lasting = (*self._loaded().state_dict().values(), *self._optimizer.flat(), *reference)
+        return Held(lasting, (self._optimizer.gradients,))
 
     def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
         tensors, steps = self._optimizer.moments()

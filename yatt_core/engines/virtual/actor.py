@@ -1,6 +1,6 @@
 """The Ray actor around a virtual instance that batches continuously: it takes requests in while it works on others.
 
-Consumes decode batches and questions to judges from controllers, packed weights from the trainer's first rank; produces
+Consumes decode batches and questions to judges from controllers, weights in buckets from the trainer's first rank; produces
 responses and verdicts as the cost model of placement lets them end.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from yatt_core.cluster.presence import Presence
 from yatt_core.controllers.pool import pool_setting
-from yatt_core.data.packed import PackedArrays
+from yatt_core.data.buckets import WeightBucket
 from yatt_core.engines.pieces import cut_piece
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, Int32, Returned
 from yatt_core.engines.virtual.clock import ScaledClock
@@ -58,6 +59,7 @@ class ContinuousActor:
         }
         self._live = LiveInstance(instance, self._setting.speeds[instance], self._clock)
         self._role = self._started_with = ""
+        self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
 
     async def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
         """Says who it is; there is no model to load, and nothing that takes memory."""
@@ -76,12 +78,24 @@ class ContinuousActor:
         self._presence.fence.check(epoch)
         return self._engine.version
 
-    async def update(self, epoch: int, packed: PackedArrays, version: int) -> SyncReceipt:
-        """Takes the weights of a version."""
+    async def begin_update(self, epoch: int, version: int) -> None:
+        """Makes ready for the weights of a version."""
         self._presence.fence.check(epoch)
-        started = time.monotonic()
-        self._engine.update_weights(packed.arrays(), version)
-        return SyncReceipt(self._instance, version, time.monotonic() - started, packed.nbytes)
+        self._synced, self._update_began = SyncReceipt(self._instance, version, 0.0), time.monotonic()
+        self._engine.begin_update(version)
+
+    async def take(self, epoch: int, bucket: WeightBucket) -> None:
+        """Takes the update's next bucket."""
+        self._presence.fence.check(epoch)
+        self._engine.take(bucket)
+        done = self._synced
+        self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
+
+    async def end_update(self, epoch: int) -> SyncReceipt:
+        """Puts the new weights to work."""
+        self._presence.fence.check(epoch)
+        self._engine.end_update()
+        return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
     async def generate(self, epoch: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
         """Answers a decode batch, response by response as the instance ends them, or gives them back where it is told to.

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from yatt_core.data.buckets import Array, Piece
 from yatt_core.digests import weights_digest
 from yatt_core.engines.noise import mix, uniforms
 from yatt_core.engines.pieces import cut_piece
@@ -25,9 +26,9 @@ from yatt_core.engines.protocol import (
     GenerateRequest,
     GenerateResult,
     Int32,
-    Tensors,
     UInt64,
 )
+from yatt_core.engines.rollout.incoming import Assembly, WeightTaker
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.lengths import log_normal_lengths
 from yatt_core.errors import DataError, InfrastructureError
@@ -38,20 +39,18 @@ _LENGTH_NUMBERS = 2
 LOG_PROB_RANGE = 4.0
 
 
-class VirtualRolloutEngine:
-    """One engine. Its log-probabilities are uniform in (-4, 0]; temperature and top-p do not change a response."""
+class VirtualRolloutEngine(WeightTaker):
+    """One engine, which takes any weights: only their digest matters.
+
+    Its log-probabilities are uniform in (-4, 0]; temperature and top-p do not change a response.
+    """
 
     def __init__(self, spec: VirtualRollout, seed: int, clock: ScaledClock | None = None) -> None:
         self._spec = spec
         self._seed = seed
         self._clock = clock or ScaledClock(spec.clock_factor)
         self._weights = ""
-        self._version = -1
-
-    @property
-    def version(self) -> int:
-        """Version of the weights; -1 before the first update."""
-        return self._version
+        self._assembly, self._tensors = Assembly(), dict[str, Array]()
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -61,11 +60,15 @@ class VirtualRolloutEngine:
     def sleep(self) -> None:
         """Has no memory to give back."""
 
-    def update_weights(self, tensors: Tensors, version: int) -> None:
-        """Takes any tensors; only their digest matters."""
-        self._version = -1
-        self._weights = weights_digest(tensors)
-        self._version = version
+    def _begin(self, version: int) -> None:
+        self._assembly, self._tensors = Assembly(), {}
+
+    def _put(self, piece: Piece) -> None:
+        if (tensor := self._assembly.put(piece)) is not None:
+            self._tensors[piece.name] = tensor
+
+    def _complete(self, version: int) -> None:
+        self._weights, self._tensors = weights_digest(self._tensors), {}
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt S times, and takes the time that its decode steps would.

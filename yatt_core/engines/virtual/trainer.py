@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +146,21 @@ class VirtualTrainEngine:
         self._receipt = UpdateReceipt(task.key, self._version, {}, fingerprint, {})
         return self._receipt
 
+    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """The one tensor that there is."""
+        yield from self.export_weights().items()
+
     def export_weights(self) -> Tensors:
         """One tensor, `state`: 32 bytes."""
         if self._version < 0:
             raise InfrastructureError("the virtual trainer has no weights before initialise or restore")
         return {"state": np.frombuffer(self._state, np.uint8).copy()}
+
+    def offload(self) -> None:
+        """Has no memory to give back."""
+
+    def reload(self) -> None:
+        """Has given nothing away."""
 
     def freeze_state(self) -> FrozenState | None:
         """A writer of `state.safetensors`: the chain's state and the version."""

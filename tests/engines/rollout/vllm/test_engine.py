@@ -141,11 +141,13 @@ def test_an_update_that_breaks_off_leaves_it_without_weights_until_the_next(vllm
     before = rows_of(vllm_case.engine.generate(request))
     whole = module._as_torch
 
-    def broken(given):
-        for number, pair in enumerate(whole(given)):
-            if number == 5:
-                raise MemoryError
-            yield pair
+    converted = []
+
+    def broken(array):
+        converted.append(array)
+        if len(converted) == 6:
+            raise MemoryError
+        return whole(array)
 
     monkeypatch.setattr(module, "_as_torch", broken)
     with pytest.raises(MemoryError):

@@ -9,18 +9,19 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult, Tensors
+from yatt_core.data.buckets import Array, Piece, WeightBucket
+from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
 from yatt_core.engines.rollout.vllm.environment import prepare_environment
 from yatt_core.engines.rollout.vllm.layout import read_layout
 from yatt_core.engines.rollout.vllm.responses import Response, result_of
+from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
 from yatt_core.engines.rollout.vllm.turns import Turns
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
@@ -40,7 +41,7 @@ Arrived = deque[tuple[int, Any]]
 """Of one request: what has ended, by row, as vLLM gives it."""
 
 
-class VllmRolloutEngine:
+class VllmRolloutEngine(WeightTaker):
     """One engine. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
 
     folder_version: the version that the weights in the folder are; -1 where they only give the shapes, and the first update
@@ -69,7 +70,8 @@ class VllmRolloutEngine:
         self._turns = Turns()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
-        self._asleep = False
+        self._sleep, self._transferring = Sleep(), False
+        self._assembly = Assembly()
         self._work, self._most_sequences = Work(), spec.max_num_seqs
         self._version = folder_version
         self._recomputes = spec.in_flight_update == "recompute"
@@ -80,11 +82,6 @@ class VllmRolloutEngine:
             "in_flight_update": True,
             "several_calls": True,
         }
-
-    @property
-    def version(self) -> int:
-        """Version of the weights; -1 before the first update, while one is under way, and after one that failed."""
-        return self._version
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -116,25 +113,64 @@ class VllmRolloutEngine:
                 yield GeneratePiece(rows, result_of(ended, request.weight_version, finished - started))
                 started = finished
 
-    def update_weights(self, tensors: Tensors, version: int) -> None:
-        """Loads new weights in place of the old ones, and forgets what the old ones had made of prompts.
-
-        Responses under way go on with them as `in_flight_update` says. tensors: the full state dict in Hugging Face names, a tied
-        tensor under any one of its names; floating point of any width, rounded to the engine's dtype. Raises
-        `InfrastructureError`, and leaves version -1, when names or shapes are not the model's; responses under way are lost then.
+    def begin_update(self, version: int) -> None:
+        """As of `RolloutEngine`. Responses under way wait, and then go on as `in_flight_update` says; an update that fails loses
+        them. What the old weights had made of prompts is forgotten.
         """
-        from yatt_core.engines.rollout.vllm.weights import transfer_weights
-
         with self._turns.alone():
-            self._version = -1
-            given = self._layout.resolve(tensors)
-            self._wake(["weights"])
-            transfer_weights(self._engine, _as_torch(given), str(version))
-            self._wake(["kv_cache"])
-            if self._open and self._recomputes:
-                self._engine.reset_prefix_cache(reset_running_requests=True)
-            self._updates += 1
-            self._version = version
+            self._turns.pause()
+            self._or_resume(lambda: super(VllmRolloutEngine, self).begin_update(version))
+
+    def take(self, bucket: WeightBucket) -> None:
+        """As of `RolloutEngine`."""
+        with self._turns.alone():
+            self._or_resume(lambda: super(VllmRolloutEngine, self).take(bucket))
+
+    def end_update(self) -> None:
+        """As of `RolloutEngine`."""
+        with self._turns.alone():
+            self._or_resume(super().end_update)
+            self._turns.resume()
+
+    def _or_resume(self, part: Callable[[], None]) -> None:
+        """A part of an update. Where it fails, responses under way go on, to hear that there are no weights any more."""
+        try:
+            part()
+        except BaseException:
+            self._turns.resume()
+            raise
+
+    def _begin(self, version: int) -> Wanted:
+        from yatt_core.engines.rollout.vllm.weights import begin_transfer, end_transfer
+
+        self._wake("weights")
+        if self._transferring:
+            end_transfer(self._engine)
+        self._transferring = True
+        begin_transfer(self._engine)
+        self._assembly = Assembly()
+        return Wanted(self._layout.shapes, self._layout.own_name)
+
+    def _put(self, piece: Piece) -> None:
+        from yatt_core.engines.rollout.vllm.weights import transfer
+
+        if (tensor := self._assembly.put(piece)) is not None:
+            given = [(piece.name, _as_torch(tensor))]
+            # One that fails ends the transfer for vLLM.
+            self._transferring = False
+            transfer(self._engine, given)
+            self._transferring = True
+
+    def _complete(self, version: int) -> None:
+        from yatt_core.engines.rollout.vllm.weights import end_transfer
+
+        end_transfer(self._engine)
+        self._transferring = False
+        self._engine.set_weight_version(str(version))
+        # The cache of an engine that slept is woken by the next request, when the trainer has made room.
+        if self._open and self._recomputes:
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._updates += 1
 
     def take_work(self) -> Work:
         """The work since this was last asked."""
@@ -145,14 +181,18 @@ class VllmRolloutEngine:
     def sleep(self) -> None:
         """On a GPU moves the weights to the host and gives the cache back; a CPU's memory comes back with the process alone."""
         with self._turns.alone():
-            if self._capabilities["sleep"] and not self._asleep:
+            if not self._capabilities["sleep"]:
+                return
+            due, awake = self._sleep.lie_down()
+            if due:
+                self._engine.wake_up(list(due))
+            if awake:
                 self._engine.sleep(level=1)
-                self._asleep = True
 
-    def _wake(self, tags: Sequence[str]) -> None:
-        """Takes memory back, as much as the tags name."""
-        if self._asleep:
-            self._asleep = not self._engine.wake_up(list(tags))
+    def _wake(self, *parts: Part) -> None:
+        """Takes memory back, of the parts that have given it away."""
+        if due := self._sleep.wake(*parts):
+            self._engine.wake_up(list(due))
 
     def _answers(self, request: GenerateRequest) -> Generator[list[tuple[int, Response]]]:
         """What has ended since the last time, by row, ascending; empty where nothing has. To its end, or all is withdrawn."""
@@ -161,7 +201,7 @@ class VllmRolloutEngine:
         try:
             with self._turns.alone():
                 self._check(request)
-                self._wake(["weights", "kv_cache"])
+                self._wake("weights", "kv_cache")
                 self._submit(request, arrived, names)
             missing = len(names)
             while missing:
@@ -239,9 +279,7 @@ def _row(ended: tuple[int, Response]) -> int:
     return ended[0]
 
 
-def _as_torch(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Tensors by name, one at a time; copies, as what came over Ray is read-only, and torch knows no such tensors."""
+def _as_torch(array: Array) -> Any:
     import torch
 
-    for name, array in given.items():
-        yield name, torch.from_numpy(np.array(array, copy=True))
+    return torch.from_numpy(array)

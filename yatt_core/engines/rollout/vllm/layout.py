@@ -1,6 +1,6 @@
 """Names and shapes of a model's tensors as its Hugging Face folder has them: what an update has to bring, all of it.
 
-Consumes a folder with config.json and safetensors files, of which the headers are read; refuses weights that are not its model's.
+Consumes a folder with config.json and safetensors files, of which the headers are read.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from yatt_core.engines.protocol import Tensors
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 
@@ -29,27 +26,8 @@ class TensorLayout:
     tied: bool
     positions: int | None
 
-    def resolve(self, tensors: Tensors) -> dict[str, npt.NDArray[Any]]:
-        """The given arrays by the model's own names, all of them there and of the right shape.
-
-        A tied tensor may come under either of its names. Raises `InfrastructureError`.
-        """
-        given = {self._own_name(name): array for name, array in tensors.items()}
-        if unknown := sorted(set(given) - set(self.shapes)):
-            raise InfrastructureError(f"weights hold {len(unknown)} tensors that the model lacks, such as {unknown[0]}")
-        if missing := sorted(set(self.shapes) - set(given)):
-            raise InfrastructureError(f"weights lack {len(missing)} tensors of the model, such as {missing[0]}")
-        for name, array in given.items():
-            if array.shape != self.shapes[name]:
-                raise InfrastructureError(
-                    f"weights: {name} has shape {list(array.shape)}, the model's is {list(self.shapes[name])}"
-                )
-            if not np.issubdtype(array.dtype, np.floating):
-                raise InfrastructureError(f"weights: {name} has dtype {array.dtype}, floating point is wanted")
-        # In the folder's order, which keeps a layer's tensors together.
-        return {name: given[name] for name in self.shapes}
-
-    def _own_name(self, name: str) -> str:
+    def own_name(self, name: str) -> str:
+        """The model's own name of a tensor: a tied one may come under either of its names."""
         return EMBEDDINGS if self.tied and name == HEAD else name
 
 

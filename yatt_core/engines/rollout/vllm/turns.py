@@ -16,7 +16,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._taken = False
+        self._taken = self._paused = False
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -30,10 +30,21 @@ class Turns:
         finally:
             self._leave()
 
+    def pause(self) -> None:
+        """From here on nobody takes a step."""
+        with self._changed:
+            self._paused = True
+
+    def resume(self) -> None:
+        """Steps are taken again."""
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
+
     def wait_for(self, arrived: Sized, step: Callable[[], None]) -> None:
         """Comes back when something has arrived, or behind a step that this thread took. Raises what the step raises."""
         with self._changed:
-            while self._taken and not len(arrived):
+            while (self._taken or self._paused) and not len(arrived):
                 self._changed.wait()
             if len(arrived):
                 return

@@ -40,12 +40,17 @@ class HostMemoryTransfer(WeightTransferEngine):  # type: ignore[misc]
     """Takes weights from the memory of its own process."""
 
     init_info_cls, update_info_cls = HostInit, HostUpdate
+    _under_way = False
 
     def init_transfer_engine(self, init_info: HostInit) -> None:
         """Has nothing to connect to."""
 
     def start_weight_update(self) -> None:
         """From here on until the end the model cannot be used."""
+        if self._under_way:
+            # Of an update that broke off: what has come of a layer would be taken for a part of what comes now.
+            finalize_layerwise_reload(self.model, self.model_config)
+        self._under_way = True
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: HostUpdate) -> None:
@@ -56,6 +61,7 @@ class HostMemoryTransfer(WeightTransferEngine):  # type: ignore[misc]
         """Puts the new weights to work."""
         finalize_layerwise_reload(self.model, self.model_config)
         refresh_tied_head(self.model)
+        self._under_way = False
 
     def shutdown(self) -> None:
         """Has nothing to let go of."""
@@ -78,9 +84,16 @@ def register_backend() -> None:
         WeightTransferEngineFactory.register_engine(BACKEND, HostMemoryTransfer)
 
 
-def transfer_weights(engine: Any, tensors: NamedTensors, label: str) -> None:
-    """Loads a full set of weights into an engine that is not at a step. label: what responses name their version by."""
+def begin_transfer(engine: Any) -> None:
+    """From here on until the end an engine, which is not at a step, cannot be used."""
     engine.collective_rpc("start_weight_update")
+
+
+def transfer(engine: Any, tensors: NamedTensors) -> None:
+    """Loads some tensors. A layer's are kept until all of them have come, so that they need memory of their own."""
     engine.collective_rpc("update_weights", kwargs={"update_info": {"tensors": tensors}})
+
+
+def end_transfer(engine: Any) -> None:
+    """Puts to work what has come."""
     engine.collective_rpc("finish_weight_update")
-    engine.set_weight_version(label)

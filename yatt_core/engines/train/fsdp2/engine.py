@@ -18,6 +18,7 @@ from yatt_core.engines.train.engine import Layout
 from yatt_core.engines.train.forward import EntropyUse, Float32, MicroBatch, PolicyForward, TokenLoss
 from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW, Shards
 from yatt_core.engines.train.fsdp2.sharding import own_rows, shard_model, sharded_modules, whole
+from yatt_core.engines.train.offload import Held
 from yatt_core.engines.train.optimizer import MOMENTS
 from yatt_core.engines.train.process_group import lost_group, rank_device, require_process_group
 from yatt_core.engines.train.shared import Named, SharedModelEngine
@@ -93,6 +94,16 @@ class Fsdp2TrainEngine(SharedModelEngine):
     def _hold(self, held: tuple[Shards, dict[str, Shards], int]) -> None:
         shards, self._optimizer.moments, self._optimizer.steps = held
         self._optimizer.put(shards)
+
+    def _memory(self) -> Held:
+        # What stays gathered between two calls would be memory that nobody gives back.
+        for module in sharded_modules(self._loaded()):
+            module.reshard()
+        self._optimizer.zero()
+        optimizer, reference = self._optimizer, self._reference or {}
+        moments = (shard for kind in optimizer.moments.values() for shard in kind.values())
+        buffers = self._loaded().buffers()
+        return Held((*optimizer.everything().values(), *moments, *reference.values(), *buffers))
 
     def _steps(self) -> int:
         return self._optimizer.steps

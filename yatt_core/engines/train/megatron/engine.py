@@ -22,6 +22,7 @@ from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import MegatronForward
 from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_grid
 from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
+from yatt_core.engines.train.offload import Held
 from yatt_core.engines.train.optimizer import MOMENTS
 from yatt_core.engines.train.process_group import lost_group, rank_device, require_process_group
 from yatt_core.engines.train.shared import Named, SharedModelEngine
@@ -100,6 +101,11 @@ class MegatronTrainEngine(SharedModelEngine):
 
     def _hold(self, held: Any) -> None:
         self._optimizer.hold(held)
+
+    def _memory(self) -> Held:
+        module, optimizer = self._part.module, self._optimizer
+        lasting = (*module.parameters(), *module.buffers(), *optimizer.lasting(), *(self._reference or ()))
+        return Held(lasting, tuple(self._part.gradients()))
 
     def _steps(self) -> int:
         return self._optimizer.steps

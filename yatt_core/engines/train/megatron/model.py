@@ -85,6 +85,10 @@ class Part:
         for name, parameter in self.module.named_parameters():
             yield name, parameter, place_of(name, self.first_layer)
 
+    def gradients(self) -> Iterator[torch.Tensor]:
+        """Megatron-Core's buffers of gradients, which it zeroes before each update."""
+        yield from (buffer.grad_data for buffer in [*self.wrapped.buffers, *self.wrapped.expert_parallel_buffers])
+
     def repeats(self, place: Place) -> bool:
         """Whether a parameter is a second copy of another stage's: the head of tied embeddings."""
         return self.shape.tied and place.names == (HEAD,)

@@ -83,6 +83,14 @@ class MegatronAdamW:
         self.steps += 1
         return norm
 
+    def lasting(self) -> Iterator[torch.Tensor]:
+        """What this rank steps, weights and moments."""
+        inner = self._inner()
+        for group in inner.param_groups:
+            yield from group["params"]
+        for state in inner.state.values():
+            yield from (value for value in state.values() if torch.is_tensor(value))
+
     def copy(self) -> list[torch.Tensor]:
         """Copies of the model's own weights, in its precision."""
         return [parameter.detach().clone() for parameter in self._part.module.parameters()]

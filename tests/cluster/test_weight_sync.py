@@ -1,0 +1,181 @@
+"""Weights go from trainer to engines in buckets: few exist at once, and a sync that breaks off leaves no engine half new."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray._private.internal_api import get_memory_info_reply
+
+from tests.cluster.conftest import Head, wait_until
+from tests.cluster.fleets import Heartbeat, begin, behind_buckets, driver_killed_at, fleet_of, fleet_spec, shard_tasks
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.gcs import living_nodes
+from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, metered_get
+from yatt_core.controllers.fleet import Fleet
+from yatt_core.controllers.weight_sync import SyncParties, sync_weights
+from yatt_core.data.buckets import WeightBucket, buckets_of
+from yatt_core.errors import InfrastructureError
+from yatt_core.receipts import SyncReceipt
+
+NAMESPACE = "weights"
+FOUR_BUCKETS = "trainer.sync_bucket_bytes=8"
+"""A virtual trainer has 32 bytes of weights."""
+MIB = 1 << 20
+COUNT = 12
+
+
+@pytest.fixture(scope="module")
+def attached(head: Head) -> Iterator[Head]:
+    connect_ray(head.address, NAMESPACE, head.run_folder)
+    yield head
+    disconnect_ray()
+
+
+@pytest.fixture
+def fleets(attached: Head) -> Iterator[list[Fleet]]:
+    made: list[Fleet] = []
+    yield made
+    for fleet in made:
+        fleet.stop()
+
+
+def pid_of(name: str) -> int:
+    registered = next(full for full in ray.util.list_named_actors() if full.startswith(name))
+    return int(ray._private.state.actors(ray.get_actor(registered)._actor_id.hex())["Pid"])
+
+
+def experience_of(fleet: Fleet, epoch: int) -> list[str]:
+    """What the engines make of an iteration's prompts, which depends on their weights."""
+    receipts = sorted(fleet.collect(shard_tasks(fleet_spec(), epoch)), key=lambda receipt: receipt.key.shard)
+    return [receipt.group_digests.hex() for receipt in receipts]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(attached: Head, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with Heartbeat(folder, 1):
+        fleet = fleet_of(fleet_spec(), folder, 1)
+        try:
+            begin(fleet)
+            return experience_of(fleet, 1)
+        finally:
+            fleet.stop()
+
+
+@pytest.mark.parametrize("lost", ["rollout-1", "trainer-0"])
+def test_an_actor_killed_between_two_buckets_leaves_the_engines_dirty(
+    fleets: list[Fleet], tmp_path: Path, undisturbed: list[str], lost: str
+) -> None:
+    with Heartbeat(tmp_path, 1):
+        fleets.append(fleet := fleet_of(fleet_spec(FOUR_BUCKETS), tmp_path, 1))
+        fleet.start()
+        fleet.load(fleet.materialise())
+        fleet.warm_up()
+
+        def strike() -> None:
+            pid = pid_of(lost)
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+        behind_buckets(fleet)[2] = strike
+        with pytest.raises(InfrastructureError, match=lost):
+            fleet.sync(0)
+        created = fleet.start()
+        assert set(created) == ({"trainer-0", "trainer-1"} if lost == "trainer-0" else {lost})
+        standing = fleet.load(fleet.materialise())
+        assert standing.engine_versions == (-1, -1), "one that was made anew, or two that took one bucket"
+        assert fleet.warm_up().weights_digest
+        assert [(receipt.instance, receipt.buckets, receipt.bytes) for receipt in fleet.sync(0)] == [
+            (0, 4, 32),
+            (1, 4, 32),
+        ]
+        assert experience_of(fleet, 1) == undisturbed
+
+
+def test_a_driver_killed_between_two_buckets_leaves_the_engines_dirty(
+    attached: Head, fleets: list[Fleet], tmp_path: Path, undisturbed: list[str]
+) -> None:
+    driver_killed_at("bucket", attached, NAMESPACE, tmp_path, FOUR_BUCKETS)
+    with Heartbeat(tmp_path, 2):
+        fleets.append(fleet := fleet_of(fleet_spec(FOUR_BUCKETS), tmp_path, 2))
+        assert not fleet.start(), "all that the killed driver left goes on"
+        standing = fleet.load(fleet.materialise())
+        assert (standing.trainer_version, standing.engine_versions) == (0, (-1, -1))
+        assert [receipt.instance for receipt in fleet.sync(0)] == [0, 1]
+        assert experience_of(fleet, 2) == undisturbed
+
+
+class Rank:
+    """A rank with nothing but weights, of so many MiB."""
+
+    def __init__(self) -> None:
+        self._buckets: Iterator[WeightBucket] = iter(())
+
+    def export(self, epoch: int, version: int, number: int) -> tuple[bool, WeightBucket]:
+        if number == 0:
+            tensors = ((f"{place}", np.full(MIB, place, np.uint8)) for place in range(COUNT))
+            self._buckets = buckets_of(tensors, MIB)
+        bucket = next(self._buckets)
+        return bucket.last, bucket
+
+
+class Engine:
+    """An engine that takes its time."""
+
+    def __init__(self) -> None:
+        self._sums: list[int] = []
+
+    def begin_update(self, epoch: int, version: int) -> None:
+        self._sums = []
+
+    def take(self, epoch: int, bucket: WeightBucket) -> None:
+        time.sleep(0.05)
+        self._sums += [int(piece.numbers.sum()) for piece in bucket.pieces()]
+
+    def end_update(self, epoch: int) -> SyncReceipt:
+        assert self._sums == [MIB * place for place in range(COUNT)]
+        return SyncReceipt(0, 0, 0.0)
+
+
+class Calls:
+    """Waits, as a fleet's do, and books nobody."""
+
+    def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
+        return metered_get(BytesMeter(), references, 150.0, what, UNINTERRUPTED)
+
+
+def test_two_buckets_at_most_lie_in_the_object_store(attached: Head) -> None:
+    """As the store itself counts what it must keep; what nobody needs any more it drops once a second, or for want of room."""
+    node = living_nodes()[0]
+
+    def used() -> int:
+        return int(
+            get_memory_info_reply(None, node.address, node.port, 5.0).store_stats.object_store_bytes_primary_copy
+        )
+
+    rank, *engines = (ray.remote(num_cpus=0)(kind).remote() for kind in (Rank, Engine, Engine))
+    peak, over, before = [0], threading.Event(), used()
+
+    def watch() -> None:
+        while not over.wait(0.005):
+            peak.append(used() - before)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        sync_weights(Calls(), 1, 0, SyncParties([rank], engines, ["rank"], ["engines"]))  # type: ignore[arg-type]
+    finally:
+        over.set()
+        watching.join()
+        for actor in (rank, *engines):
+            ray.kill(actor)
+    assert MIB <= max(peak) < 3.1 * MIB, f"of {COUNT} MiB; the third one is on its way out when a new one comes in"

@@ -1,0 +1,94 @@
+"""Weights that come in buckets: whole, once and in order, or the engine has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from tests.engines.rollout.cases import Case, prompts_of, request_of, rows_of
+from yatt_core.data.buckets import Array, WeightBucket, buckets_of
+from yatt_core.errors import InfrastructureError
+
+SMALL = 6000
+"""Bytes of a bucket: the models' larger matrices come in pieces."""
+
+
+def cut(case: Case, version: int) -> list[WeightBucket]:
+    most = 16 if case.name == "virtual" else SMALL
+    buckets = list(buckets_of(case.weights(version).items(), most))
+    assert len(buckets) > 1
+    return buckets
+
+
+def test_buckets_of_any_size_are_the_same_weights(case: Case) -> None:
+    request = request_of(prompts_of([5, 19]), samples=4, weight_version=1)
+    case.engine.update_weights(case.weights(1), 1)
+    at_once = rows_of(case.engine.generate(request))
+    case.engine.update_weights(case.weights(0), 0)
+    case.engine.begin_update(1)
+    for bucket in cut(case, 1):
+        case.engine.take(bucket)
+    case.engine.end_update()
+    assert case.engine.version == 1
+    assert rows_of(case.engine.generate(request)) == at_once
+
+
+def test_broken_off_between_buckets_it_is_dirty_until_it_is_synced_again(case: Case) -> None:
+    """From the first bucket on: there is no going on where it broke off."""
+    request = request_of(prompts_of([5, 19]), samples=4)
+    before = rows_of(case.engine.generate(request))
+    for taken in (0, 1, len(cut(case, 1)) - 1):
+        case.engine.begin_update(1)
+        assert case.engine.version == -1
+        for bucket in cut(case, 1)[:taken]:
+            case.engine.take(bucket)
+            assert case.engine.version == -1
+        for version in (0, 1):
+            with pytest.raises(InfrastructureError, match="version -1"):
+                case.engine.generate(request_of(prompts_of([5]), weight_version=version))
+        case.engine.update_weights(case.weights(0), 0)
+        assert rows_of(case.engine.generate(request)) == before
+
+
+def test_an_update_ends_only_when_all_has_come(case: Case) -> None:
+    buckets = cut(case, 1)
+    wrong = [buckets[:-1], buckets[1:], [buckets[0], *buckets], [*buckets, buckets[-1]], [*reversed(buckets)], []]
+    for sent in wrong:
+        case.engine.begin_update(1)
+        with pytest.raises(InfrastructureError):
+            for bucket in sent:
+                case.engine.take(bucket)
+            case.engine.end_update()
+        assert case.engine.version == -1
+        for late in (lambda: case.engine.take(buckets[0]), case.engine.end_update):
+            with pytest.raises(InfrastructureError, match="no update is under way"):
+                late()
+    case.engine.update_weights(case.weights(0), 0)
+
+
+def test_a_tensor_comes_once(case: Case) -> None:
+    weights = list(case.weights(1).items())
+
+    def twice() -> Iterable[tuple[str, Array]]:
+        yield from [*weights, weights[0]]
+
+    case.engine.begin_update(1)
+    with pytest.raises(InfrastructureError, match=f"{weights[0][0]} came twice"):
+        for bucket in buckets_of(twice(), SMALL):
+            case.engine.take(bucket)
+    assert case.engine.version == -1
+
+
+def test_a_bucket_may_be_let_go_once_it_is_taken(case: Case) -> None:
+    """What the engine keeps is no view of it."""
+    request = request_of(prompts_of([5, 19]), samples=4, weight_version=1)
+    case.engine.update_weights(case.weights(1), 1)
+    expected = rows_of(case.engine.generate(request))
+    case.engine.begin_update(1)
+    for bucket in cut(case, 1):
+        case.engine.take(bucket)
+        bucket.data[:] = np.uint8(0xFF)
+    case.engine.end_update()
+    assert rows_of(case.engine.generate(request)) == expected

@@ -1,0 +1,39 @@
+"""Takes low-rank adapters in place of whole weights, and adds them to the model that lies in a folder.
+
+Consumes buckets of adapters; gives the engine the weights of the folder together with what the adapters add, tensor by tensor.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from yatt_core.data.buckets import Array, Piece, buckets_of
+from yatt_core.engines.protocol import RolloutEngine
+from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
+from yatt_core.engines.rollout.vllm.layout import read_layout
+from yatt_core.engines.train.adapters import with_adapters
+
+
+class MergingTaker(WeightTaker):
+    """engine: which takes the weights. share: how often counts what the adapters add."""
+
+    def __init__(self, engine: RolloutEngine, folder: Path, share: float, bucket_bytes: int) -> None:
+        self._engine, self._folder, self._share, self._bucket_bytes = engine, folder, share, bucket_bytes
+        self._assembly, self._adapters = Assembly(), dict[str, Array]()
+
+    def _begin(self, version: int) -> Wanted | None:
+        self._assembly, self._adapters = Assembly(), {}
+        self._engine.begin_update(version)
+        return None
+
+    def _put(self, piece: Piece) -> None:
+        if (adapter := self._assembly.put(piece)) is not None:
+            self._adapters[piece.name] = adapter
+
+    def _complete(self, version: int) -> None:
+        adapters, self._adapters = self._adapters, {}
+        # Some folders hold a tied tensor under both of its names.
+        shapes, weights = read_layout(self._folder).shapes, with_adapters(self._folder, adapters, self._share)
+        for bucket in buckets_of(((name, array) for name, array in weights if name in shapes), self._bucket_bytes):
+            self._engine.take(bucket)
+        self._engine.end_update()
