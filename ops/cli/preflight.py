@@ -43,7 +43,9 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
     from yatt_core.data.codec_check import check_codec
+    from yatt_core.data.given_models import check_before_start as check_given
 
+    check_given(spec)
     check_codec(spec)
     from flows.launch import attached
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.planning.examples import SHORT, cluster, judged, on, spec_7b
+from tests.planning.examples import QWEN_14B, SHORT, cluster, judged, on, spec_7b
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
 from yatt_core.planning.activations import MicroBatchShape, torch_training
@@ -152,3 +156,25 @@ def test_sizes_that_contradict_each_other_are_named_by_their_key(override: str, 
 def test_key_value_heads_and_devices_have_to_divide_each_other():
     with pytest.raises(ConfigurationError, match="14 and the model's 4 key/value heads do not divide each other"):
         demand("rollout.engine.tensor_parallel_size=14")
+
+
+def test_a_teacher_lies_on_the_trainer_s_ranks_and_works_in_prepare(tmp_path: Path):
+    folder = model_config(tmp_path, QWEN_14B)
+    taught = f"algorithm.distillation={{teacher: {{kind: folder, path: {folder}}}}}"
+    fsdp2 = "trainer.engine={kind: fsdp2, ranks: %d}"
+    two, eight = (demand(taught, fsdp2 % ranks, devices=f"{ranks}xH200") for ranks in (2, 8))
+    assert held(two, "teacher", PREPARE).weights == pytest.approx(14.77e9, rel=0.01), "two bytes over two ranks"
+    assert held(two, "teacher", PREPARE).weights == pytest.approx(4 * held(eight, "teacher", PREPARE).weights)
+    assert held(eight, "teacher", LEARN).total == 0
+    alone = demand(fsdp2 % 8)
+    assert held(eight, "trainer", PREPARE).copies > held(alone, "trainer", PREPARE).copies, "its layers are larger"
+    assert held(eight, "trainer", LEARN) == held(alone, "trainer", LEARN)
+
+
+def model_config(folder: Path, sizes: dict[str, Any]) -> Path:
+    """A folder with the config of a model of such sizes."""
+    names = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "key_value_heads": "num_key_value_heads"}
+    config = {names.get(name, name): value for name, value in sizes.items() if name != "kind"}
+    text = json.dumps({"model_type": "qwen2", "vocab_size": 152_064, "max_position_embeddings": 32_768, **config})
+    (folder / "config.json").write_text(text)
+    return folder

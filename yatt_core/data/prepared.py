@@ -1,4 +1,4 @@
-"""What `prepare` adds to an iteration's experience: advantages, and log-probabilities of the old and reference weights.
+"""What `prepare` adds to an iteration's experience: advantages, and log-probabilities of old weights, reference and teacher.
 
 Each trainer rank writes the samples that it computed to `rank-NN.parquet`; then one rank publishes the folder, manifest last.
 Readers get all samples in canonical order (prompt ordinal, sample). These columns follow the trainer's layout, so that they
@@ -33,7 +33,7 @@ Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-_TOKEN_COLUMNS = ("token_advantages", "log_probs_old", "log_probs_ref")
+_TOKEN_COLUMNS = ("token_advantages", "log_probs_old", "log_probs_ref", "log_probs_teacher")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class PreparedColumns:
     """Columns for N samples with T response tokens in all; None for what the algorithm does not need.
 
     ordinals, samples, advantages (one per sample): [N]. response_offsets: [N + 1]. token_advantages, log_probs_old,
-    log_probs_ref: [T], sample i's at [offsets[i] : offsets[i + 1]].
+    log_probs_ref, log_probs_teacher: [T], sample i's at [offsets[i] : offsets[i + 1]].
     """
 
     ordinals: Int64
@@ -51,6 +51,7 @@ class PreparedColumns:
     token_advantages: Float32 | None = None
     log_probs_old: Float32 | None = None
     log_probs_ref: Float32 | None = None
+    log_probs_teacher: Float32 | None = None
 
 
 def prepared_folder(branch: int, iteration: int, epoch: int) -> str:

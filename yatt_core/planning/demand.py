@@ -29,7 +29,14 @@ from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.generation import NOTHING, asked_of_judge, asked_of_policy, engine_memory, instances_on
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
 from yatt_core.planning.rollout_memory import EngineMemory, reward_model
-from yatt_core.planning.training_memory import TrainerMemory, fsdp2_trainer, megatron_trainer, on_cores, torch_trainer
+from yatt_core.planning.training_memory import (
+    TrainerMemory,
+    fsdp2_trainer,
+    megatron_trainer,
+    on_cores,
+    torch_trainer,
+    with_teacher,
+)
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
 
@@ -173,6 +180,14 @@ def _sleepers(roles: Roles, assumed: Assumptions) -> int:
 
 
 def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
+    """Of the policy, and of what learns with it or teaches it."""
+    engine, memory = roles.trainer, _policy_trainer(roles, batch, ranks, copies)
+    if roles.teacher is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
+        memory = with_teacher(memory, engine, roles.teacher, batch, ranks)
+    return memory
+
+
+def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
     engine = roles.trainer
     match engine:
         case TorchTrainer():
@@ -217,11 +232,11 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int) -
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
-    if trainer.reference != NOTHING:
-        awake = (PREPARE,) if trainer.sleeps else STAGES
-        frozen = dict.fromkeys(awake, trainer.reference * together)
-        resting = {stage: trainer.reference for stage in STAGES if stage not in awake}
-        rows.append(RoleMemory("reference", frozen, {}, resting))
+    for role, frozen in (("reference", trainer.reference), ("teacher", trainer.teacher)):
+        if frozen != NOTHING:
+            awake = (PREPARE,) if trainer.sleeps else STAGES
+            resting = {stage: frozen for stage in STAGES if stage not in awake}
+            rows.append(RoleMemory(role, dict.fromkeys(awake, frozen * together), {}, resting))
     return rows
 
 

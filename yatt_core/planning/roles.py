@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRole, judges_of, reward_models_of
-from yatt_core.planning.shape import ModelShape, shape_of
+from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
@@ -52,7 +52,9 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """All of them. reference: whether a frozen policy is kept. judges: times are those of the first one."""
+    """All of them. reference: whether a frozen policy is kept. teacher: none without distillation. judges: times are those of the
+    first one.
+    """
 
     spec: RunSpec
     policy: ModelShape
@@ -61,6 +63,7 @@ class Roles:
     judges: tuple[JudgeRole, ...]
     reward_models: tuple[RewardModelRole, ...]
     reference: bool
+    teacher: ModelShape | None
     lengths: Lengths
 
     @property
@@ -86,6 +89,7 @@ def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
         judges=judges,
         reward_models=reward_models_of(spec, assumed.own_vocabulary),
         reference=spec.algorithm.kl is not None,
+        teacher=_teacher(spec, assumed.own_vocabulary),
         lengths=_lengths(spec, assumed, judges),
     )
 
@@ -94,6 +98,11 @@ def check_sizes(roles: Roles) -> None:
     """Raises `ConfigurationError`, a line a mistake that begins with its key, where sizes do not go together."""
     if mistakes := list(_mistakes(roles)):
         raise ConfigurationError("\n".join(mistakes))
+
+
+def _teacher(spec: RunSpec, own_vocabulary: int) -> ModelShape | None:
+    distillation = spec.algorithm.distillation
+    return None if distillation is None else shape_of_model(distillation.teacher, own_vocabulary)
 
 
 def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -> Lengths:

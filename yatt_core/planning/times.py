@@ -111,9 +111,11 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
     several = roles.spec.optimizer_steps_per_iteration > 1
     in_reward = algorithm.kl is not None and algorithm.kl.where == "reward"
     passes = (several or in_reward) + roles.reference
+    taught = 0.0 if roles.teacher is None else roles.teacher.forward_flops(roles.lengths.mean_sample / 2)
+    prepare = forward * passes + taught / (cluster.card.flops * assumed.training_mfu)
     sync_bytes = shape.parameters * _width(roles)
     return TrainingTimes(
-        prepare_s=forward * passes * idle,
+        prepare_s=prepare * idle,
         learn_s=forward * (1 + BACKWARD + _recomputes(roles)) * algorithm.epochs * idle * _bubble(roles, demand),
         fixed_s=roles.spec.optimizer_steps_per_iteration * _step_s(roles, demand, cluster, assumed),
         sync_s=_sync_s(demand, cluster, sync_bytes),

@@ -30,11 +30,14 @@ GATHERED = 2
 """Layers whose parameters FSDP2 has gathered at once: the one that computes, and the next."""
 
 
+NOTHING = Bytes()
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
     """On the fullest device. lasting: from step to step. host: of that in the host's memory while it trains. prepare, learn,
-    sync: besides. reference: the frozen policy, where there is one. sleeps: whether the lasting part is on the host in
-    `collect`.
+    sync: besides. reference: the frozen policy, where there is one; teacher likewise. sleeps: whether the lasting part is on the
+    host in `collect`.
     """
 
     lasting: Bytes
@@ -44,6 +47,7 @@ class TrainerMemory:
     sync: Bytes
     reference: Bytes
     sleeps: bool
+    teacher: Bytes = NOTHING
 
 
 def torch_trainer(
@@ -130,6 +134,20 @@ def fsdp2_trainer(
         reference=Bytes(weights=round(shape.parameters * size / ranks) if reference else 0),
         sleeps=True,
     )
+
+
+def with_teacher(
+    memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, teacher: ModelShape, batch: MicroBatchShape, ranks: int
+) -> TrainerMemory:
+    """Beside a frozen teacher, which scores in `prepare` behind the policy: whole on every rank, or shared out."""
+    size = element_bytes(engine.dtype)
+    if isinstance(engine, TorchTrainer):
+        held, besides = teacher.parameters * size, Bytes(activations=torch_forward(teacher, batch, engine.dtype))
+    else:
+        held = round(teacher.parameters * size / ranks)
+        besides = fsdp2_trainer(engine, teacher, batch, ranks, reference=False).prepare
+    prepare = max(memory.prepare, besides, key=lambda needed: needed.total)
+    return replace(memory, prepare=prepare, teacher=Bytes(weights=held))
 
 
 def on_cores(memory: TrainerMemory, shape: ModelShape) -> TrainerMemory:

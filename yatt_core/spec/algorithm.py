@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.model import ModelFolder
 
 
 class KlSpec(SpecModel):
@@ -16,6 +17,15 @@ class KlSpec(SpecModel):
     """Weight of the pull."""
     where: Literal["loss", "reward"] = "loss"
     """In the loss (k3 estimator, per token) or taken off the reward (sum of log-ratios over the response)."""
+
+
+class DistillationSpec(SpecModel):
+    """On-policy distillation: a frozen teacher says of each token of the policy what it thinks of it (arXiv 2306.13649)."""
+
+    teacher: ModelFolder
+    """A model of the policy's tokenizer, of any size. It lies on the trainer's ranks."""
+    coefficient: PositiveFloat = 1.0
+    """Times log(policy / teacher) of a token, which is taken off the token's advantage: the reverse KL's gradient."""
 
 
 class GrpoSpec(SpecModel):
@@ -32,6 +42,8 @@ class GrpoSpec(SpecModel):
     """Nor above 1 + `clip_high`; more than `clip_low` is DAPO's clip-higher (arXiv 2503.14476)."""
     kl: KlSpec | None = None
     """`null`: no pull, and no reference policy is kept."""
+    distillation: DistillationSpec | None = None
+    """`null`: no teacher. For a teacher alone give the parts of the reward the weight 0."""
     entropy_bonus: NonNegativeFloat = 0.0
     """Coefficient of the mean token entropy, added to the objective."""
     normalise: Literal["group_std", "group_mean", "batch_std"] = "group_std"

@@ -149,6 +149,7 @@ class RunSpec(SpecModel):
             yield "trainer.lora: a virtual trainer has no matrices for adapters; write null"
         if self.trainer.lora is not None and self.trainer.engine.kind == "megatron":
             yield "trainer.lora: Megatron-Core trains all weights here; write null, or train on fsdp2 or torch"
+        yield from self._teacher_mistakes()
         if self.exact and (obstacles := self.exact_obstacles()):
             yield f"exact: set it to false, because {'; '.join(obstacles)}"
         if self.warmup is not None and not self.data.probe:
@@ -207,6 +208,16 @@ class RunSpec(SpecModel):
                 virtual = isinstance(judge, GenerativePart) and isinstance(judge.engine, VirtualJudge)
                 if not virtual and not isinstance(judge, EndpointPart):
                     yield f"rewards.parts {judge.name!r}: beside virtual engines that batch continuously a judge is virtual too"
+
+    def _teacher_mistakes(self) -> Iterator[str]:
+        if self.algorithm.distillation is None:
+            return
+        if self.virtual:
+            yield "algorithm.distillation: a virtual trainer has no model that could be taught; write null"
+        if self.trainer.engine.kind == "megatron":
+            yield "algorithm.distillation: Megatron-Core holds no second model here; write null, or train on fsdp2 or torch"
+        if self.data.has_images:
+            yield "algorithm.distillation: a teacher reads prompts of text alone; write null, or leave image_field out"
 
     def _unfit_sampling(self) -> Iterator[str]:
         sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt

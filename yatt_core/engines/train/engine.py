@@ -33,10 +33,11 @@ from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.learner import GrpoLearner, update_metrics
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import PlanShape, plan_digest, plan_steps
-from yatt_core.engines.train.preparation import Preparer, has_token_columns
+from yatt_core.engines.train.preparation import Preparer, has_token_columns, require_columns
 from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
 from yatt_core.engines.train.state_files import Arrays, StateFacts, TrainerState, read_facts
 from yatt_core.engines.train.supervised import SupervisedStep
+from yatt_core.engines.train.teacher import Teacher
 from yatt_core.engines.train.warmup import WarmUp
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.keys import WorkKey
@@ -64,8 +65,8 @@ class Layout:
 class PolicyTrainEngine(ABC):
     """Keeps the protocol `TrainEngine`. One thread of torch; all calls come from one thread.
 
-    What `_build` has to make: `_forward`, `_optimizer`. `_world`: all ranks. `_collective`: the ranks over which samples are
-    shared out; its rank is the number of this one's share.
+    What `_build` has to make: `_forward`, `_optimizer`, and `_teacher` where the spec has one. `_world`: all ranks.
+    `_collective`: the ranks over which samples are shared out; its rank is the number of this one's share.
     """
 
     _forward: TokenPasses
@@ -80,6 +81,7 @@ class PolicyTrainEngine(ABC):
         self._warmed: WarmupReceipt | None = None
         self._batch: tuple[BatchTask, ExperienceBatch] | None = None
         self._reference: Any = None
+        self._teacher: Teacher | None = None
         self._reader: ImageReader | None = None
         self._buffers: dict[str, Arrays] = {}
         self._model: nn.Module | None = None
@@ -194,7 +196,7 @@ class PolicyTrainEngine(ABC):
         started = time.perf_counter()
         batch = self._load(task)
         loaded = time.perf_counter()
-        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective)
+        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teacher)
         layout = self._layout
         preparation = preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
         files = self._collective.ranks if has_token_columns(self._spec) else 1
@@ -314,10 +316,7 @@ class PolicyTrainEngine(ABC):
         same = np.array_equal(columns.ordinals, batch.ordinals) and np.array_equal(columns.samples, batch.samples)
         if not same or not np.array_equal(columns.response_offsets, batch.response_offsets):
             raise DataError(f"{prepared.folder}: its samples are not those of the experience")
-        if columns.log_probs_old is None and self._spec.optimizer_steps_per_iteration > 1:
-            raise DataError(f"{prepared.folder}: has no log_probs_old, which several steps need")
-        if columns.log_probs_ref is None and self._spec.algorithm.kl is not None:
-            raise DataError(f"{prepared.folder}: has no log_probs_ref, which the KL term needs")
+        require_columns(self._spec, columns, prepared.folder)
         return columns
 
     def _copied(self, part: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:

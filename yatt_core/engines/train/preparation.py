@@ -1,11 +1,12 @@
 """`prepare`: what learning needs besides the experience, computed with the weights before the first step.
 
 Consumes an iteration's batch; produces `PreparedColumns`: advantages over the whole batch, which every rank computes for
-itself, and log-probabilities under the old and the reference weights, each rank for its share of the samples.
+itself, and log-probabilities under the old and the reference weights and the teacher's, each rank for its share of the samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,8 @@ from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import assemble
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import StepPlan, plan_step
-from yatt_core.errors import NumericError
+from yatt_core.engines.train.teacher import Teacher
+from yatt_core.errors import DataError, NumericError
 from yatt_core.receipts import BatchTask
 from yatt_core.spec.run import RunSpec
 
@@ -33,7 +35,21 @@ Int64 = npt.NDArray[np.int64]
 
 def has_token_columns(spec: RunSpec) -> bool:
     """True when `prepare` computes log-probabilities to be kept, so that each rank has tokens of its own to write."""
-    return spec.optimizer_steps_per_iteration > 1 or spec.algorithm.kl is not None
+    algorithm = spec.algorithm
+    return spec.optimizer_steps_per_iteration > 1 or algorithm.kl is not None or algorithm.distillation is not None
+
+
+def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
+    """Raises `DataError` unless the columns hold what an update under the spec reads."""
+    algorithm = spec.algorithm
+    needed = {
+        "log_probs_old": (spec.optimizer_steps_per_iteration > 1, "several steps need"),
+        "log_probs_ref": (algorithm.kl is not None, "the KL term needs"),
+        "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
+    }
+    for name, (is_needed, what_for) in needed.items():
+        if is_needed and getattr(columns, name) is None:
+            raise DataError(f"{folder}: has no {name}, which {what_for}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +63,16 @@ class Preparation:
 class Preparer:
     """Computes the prepared columns; every rank runs one."""
 
-    def __init__(self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        forward: TokenPasses,
+        optimizer: PolicyOptimizer,
+        collective: Collective,
+        teacher: Teacher | None = None,
+    ) -> None:
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
+        self._teacher = teacher
 
     def prepare(
         self,
@@ -67,11 +91,15 @@ class Preparer:
         in_reward = kl is not None and kl.where == "reward"
         everything = np.arange(len(batch), dtype=np.int64)
         share = plan_step(batch.lengths, everything, self._collective.ranks, budget, packed, even)
-        old = self._log_probs(batch, share) if several_steps or in_reward else None
+        old = self._scored(self._forward, batch, share) if several_steps or in_reward else None
         ref = None
         if reference is not None:
             with self._optimizer.exchanged(reference):
-                ref = self._log_probs(batch, share)
+                ref = self._scored(self._forward, batch, share)
+        taught = None
+        if self._teacher is not None:
+            self._teacher.require_known(batch)
+            taught = self._scored(self._teacher.passes, batch, share)
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
         if kl is not None and in_reward and old is not None and ref is not None:
@@ -86,14 +114,15 @@ class Preparer:
         if has_token_columns(self._spec):
             parts = share.parts[self._collective.rank]
             mine = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
-        return Preparation(_columns(batch, mine, values, old if several_steps else None, ref), metrics)
+        tokens = {"log_probs_old": old if several_steps else None, "log_probs_ref": ref, "log_probs_teacher": taught}
+        return Preparation(_columns(batch, mine, values, tokens), metrics)
 
-    def _log_probs(self, batch: ExperienceBatch, share: StepPlan) -> Float32:
-        """Log-probabilities of this rank's counted response tokens, [T]; 0 elsewhere."""
+    def _scored(self, passes: TokenPasses, batch: ExperienceBatch, share: StepPlan) -> Float32:
+        """What passes give of this rank's counted response tokens, [T]; 0 elsewhere."""
         values = np.zeros(len(batch.response_tokens), dtype=np.float32)
         micro_batches = [assemble(batch, indices, share.packed) for indices in share.parts[self._collective.rank]]
-        for micro_batch, log_probs in zip(micro_batches, self._forward.score(micro_batches), strict=True):
-            values[micro_batch.positions] = log_probs
+        for micro_batch, found in zip(micro_batches, passes.score(micro_batches), strict=True):
+            values[micro_batch.positions] = found
         return values
 
     def _divergence(self, batch: ExperienceBatch, share: StepPlan, old: Float32, reference: Float32) -> Float64:
@@ -109,14 +138,14 @@ class Preparer:
 
 
 def _columns(
-    batch: ExperienceBatch, samples: Int64, values: Float64, old: Float32 | None, reference: Float32 | None
+    batch: ExperienceBatch, samples: Int64, values: Float64, tokens: Mapping[str, Float32 | None]
 ) -> PreparedColumns:
+    """Columns of some samples. tokens: name -> [T] of the whole batch, or none."""
     positions = ragged_positions(batch.response_offsets, samples)
     return PreparedColumns(
         ordinals=batch.ordinals[samples],
         samples=batch.samples[samples],
         advantages=values[samples],
         response_offsets=offsets_of(batch.response_lengths[samples]),
-        log_probs_old=None if old is None else old[positions],
-        log_probs_ref=None if reference is None else reference[positions],
+        **{name: None if column is None else column[positions] for name, column in tokens.items()},
     )

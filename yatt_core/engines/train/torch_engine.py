@@ -20,6 +20,7 @@ from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.state_files import Arrays, StateFacts, read_state, require_same
+from yatt_core.engines.train.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer
@@ -58,6 +59,9 @@ class TorchTrainEngine(PolicyTrainEngine):
             self._forward = DensePasses(self._model, self._optimizer, temperature, self._dtype)
         else:
             self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader)
+        if (distillation := self._spec.algorithm.distillation) is not None:
+            teacher = load_teacher(distillation, self._dtype)
+            self._teacher = Teacher(PolicyForward(teacher, temperature, self._dtype), rows_of(teacher))
 
     def _probe_model(self) -> nn.Module:
         return self._loaded()

@@ -30,6 +30,7 @@ from yatt_core.engines.train.state_files import (
     TensorFile,
     require_same,
 )
+from yatt_core.engines.train.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.accelerated import Fsdp2Trainer
 from yatt_core.spec.run import RunSpec
@@ -86,6 +87,12 @@ class Fsdp2TrainEngine(SharedModelEngine):
         self._model = model
         self._optimizer = ShardedAdamW(model, self._spec.trainer.optimizer, self._world)
         self._forward = ShardedForward(model, self._spec.rollout.temperature, device, self._world)
+        if (distillation := self._spec.algorithm.distillation) is not None:
+            teacher = load_teacher(distillation, self._engine.dtype)
+            rows = rows_of(teacher)
+            shard_model(teacher, self._engine, self._world.ranks, device)
+            passes = ShardedForward(teacher, self._spec.rollout.temperature, device, self._world)
+            self._teacher = Teacher(passes, rows)
 
     def _held(self) -> tuple[Shards, dict[str, Shards], int]:
         return self._optimizer.copy(), self._optimizer.moments, self._optimizer.steps
