@@ -31,6 +31,8 @@ FIXED = {
     "model": "the snapshots hold its weights",
     "trainer.lora": "the snapshots hold its adapters, or all weights without it",
     "warmup": "it is done",
+    "algorithm.kind": "the snapshots hold a critic, or none",
+    "algorithm.critic.model": "the critic has begun with it",
     "algorithm.distillation.teacher": "the run's inputs vouch for its files",
     "data.sources": "the run's prompts were made from them, and its cursor counts what each has given",
     "data.held_out": "the run's prompts were divided by it",

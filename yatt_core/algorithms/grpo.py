@@ -1,4 +1,4 @@
-"""Group relative policy optimisation (arXiv 2402.03300): the loss of a micro-batch, and its share of the step's metrics.
+"""The policy's loss of a micro-batch (arXiv 1707.06347, 2402.03300), and its share of the step's metrics.
 
 Consumes the trainer's log-probabilities and entropies of the micro-batch's response tokens, flat, and what was recorded
 about those tokens. Produces a differentiable contribution to the step's loss: contributions of all micro-batches and
@@ -14,7 +14,7 @@ import torch
 from yatt_core.algorithms.distillation import taught_advantages
 from yatt_core.algorithms.kl import k1, k3
 from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
-from yatt_core.spec.algorithm import GrpoSpec
+from yatt_core.spec.algorithm import PolicyGradientSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ MAXIMUM_NAMES = ("ratio", "negative_ratio", "gap")
 
 
 def grpo_loss(
-    spec: GrpoSpec, log_probs: torch.Tensor, entropies: torch.Tensor, inputs: TokenInputs
+    spec: PolicyGradientSpec, log_probs: torch.Tensor, entropies: torch.Tensor, inputs: TokenInputs
 ) -> tuple[torch.Tensor, LossSums]:
     """Contribution to the loss: sum over tokens of weight * (importance * clipped loss + kl - bonus * entropy).
 

@@ -1,4 +1,4 @@
-"""Models that a run is given besides its policy's and its judges': the teacher of distillation.
+"""Models that a run is given besides its policy's and its judges': the teacher of distillation, what a critic begins with.
 
 Consumes the spec and the run's inputs; produces what the manifest says of the folders. They have to share the policy's tokenizer,
 to have room for its sequences, and to stay as they are as long as the run lives.
@@ -34,8 +34,12 @@ Facts = dict[str, Any]
 
 def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
     """By their key in the spec."""
-    distillation = spec.algorithm.distillation
-    return {} if distillation is None else {"algorithm.distillation.teacher": distillation.teacher}
+    given: dict[str, ModelFolder] = {}
+    if spec.algorithm.distillation is not None:
+        given["algorithm.distillation.teacher"] = spec.algorithm.distillation.teacher
+    if spec.critic is not None and spec.critic.model is not None:
+        given["algorithm.critic.model"] = spec.critic.model
+    return given
 
 
 def given_identity(spec: RunSpec) -> Facts:

@@ -94,7 +94,7 @@ def read_manifest(folder: Path, spec: RunSpec) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read: {error}; put it back, or start a new run") from None
     if manifest.get("identity") != identity(spec):
         raise ConfigurationError(
-            f"{folder}: the run's inputs were made for another seed, model, judge, teacher or set of sources; "
+            f"{folder}: the run's inputs were made for another seed, model, judge, teacher, critic or set of sources; "
             "these stay as they are within a run, start a new one"
         )
     return manifest

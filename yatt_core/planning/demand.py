@@ -15,6 +15,7 @@ from yatt_core.planning.account import (
     COLLECT,
     JUDGE,
     LEARN,
+    NOTHING,
     PREPARE,
     STAGES,
     SYNC,
@@ -26,7 +27,7 @@ from yatt_core.planning.account import (
 from yatt_core.planning.activations import MicroBatchShape, micro_batch_of
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
-from yatt_core.planning.generation import NOTHING, asked_of_judge, asked_of_policy, engine_memory, instances_on
+from yatt_core.planning.generation import asked_of_judge, asked_of_policy, engine_memory, instances_on
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
 from yatt_core.planning.rollout_memory import EngineMemory, reward_model
 from yatt_core.planning.training_memory import (

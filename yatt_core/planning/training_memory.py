@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from yatt_core.planning.account import Bytes
+from yatt_core.planning.account import NOTHING, Bytes
 from yatt_core.planning.activations import (
     FLOAT,
     MicroBatchShape,
@@ -28,9 +28,6 @@ from yatt_core.spec.trainer import TorchTrainer
 MOMENTS = 2
 GATHERED = 2
 """Layers whose parameters FSDP2 has gathered at once: the one that computes, and the next."""
-
-
-NOTHING = Bytes()
 
 
 @dataclass(frozen=True, slots=True)

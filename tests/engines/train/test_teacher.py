@@ -161,10 +161,14 @@ def test_a_folder_that_cannot_be_loaded_is_named_by_its_key(tmp_path: Path, mode
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        (VIRTUAL, "algorithm.distillation: a virtual trainer has no model that could be taught; write null"),
+        (
+            VIRTUAL,
+            "algorithm.distillation: a virtual trainer has no model, and a teacher nothing to work beside; write null",
+        ),
         (
             {"trainer": {"engine": {"kind": "megatron", "dtype": "float32"}}},
-            "algorithm.distillation: Megatron-Core holds no second model here; write null, or train on fsdp2 or torch",
+            "algorithm.distillation: Megatron-Core holds no second model here, and a teacher is one; write null, or train on "
+            "fsdp2 or torch",
         ),
     ],
 )
@@ -184,7 +188,9 @@ def test_the_run_s_inputs_vouch_for_the_teacher(tmp_path: Path) -> None:
 
     materialise(spec(), tmp_path / "run")
     materialise(spec(epochs=2), tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="made for another seed, model, judge, teacher or set of sources"):
+    with pytest.raises(
+        ConfigurationError, match="made for another seed, model, judge, teacher, critic or set of sources"
+    ):
         materialise(plain, tmp_path / "run")
     config = json.loads((teacher / "config.json").read_text())
     (teacher / "config.json").write_text(json.dumps({**config, "rope_theta": 5.0}))

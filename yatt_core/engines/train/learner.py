@@ -74,9 +74,11 @@ class GrpoLearner:
         device: torch.device,
     ) -> TokenInputs:
         old, reference = columns.log_probs_old, columns.log_probs_ref if self._kl_in_loss else None
-        teacher = columns.log_probs_teacher
+        teacher, advantages = columns.log_probs_teacher, columns.advantages[micro_batch.rows]
+        if columns.token_advantages is not None:
+            advantages = columns.token_advantages[micro_batch.positions]
         return TokenInputs(
-            advantages=_tensor(columns.advantages[micro_batch.rows], device),
+            advantages=_tensor(advantages, device),
             weights=_tensor(weights[micro_batch.rows], device),
             sampler=_tensor(batch.log_probs_sampler[micro_batch.positions], device),
             old=None if old is None else _tensor(old[micro_batch.positions], device),

@@ -24,8 +24,10 @@ from yatt_core.engines.train.forward import assemble
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import StepPlan, plan_step
 from yatt_core.engines.train.teacher import Teacher
+from yatt_core.engines.train.token_advantages import token_advantages
 from yatt_core.errors import DataError, NumericError
 from yatt_core.receipts import BatchTask
+from yatt_core.spec.algorithm import PpoSpec
 from yatt_core.spec.run import RunSpec
 
 Float32 = npt.NDArray[np.float32]
@@ -36,7 +38,8 @@ Int64 = npt.NDArray[np.int64]
 def has_token_columns(spec: RunSpec) -> bool:
     """True when `prepare` computes log-probabilities to be kept, so that each rank has tokens of its own to write."""
     algorithm = spec.algorithm
-    return spec.optimizer_steps_per_iteration > 1 or algorithm.kl is not None or algorithm.distillation is not None
+    others = (algorithm.kl, algorithm.distillation, spec.critic)
+    return spec.optimizer_steps_per_iteration > 1 or any(other is not None for other in others)
 
 
 def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
@@ -46,6 +49,7 @@ def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> Non
         "log_probs_old": (spec.optimizer_steps_per_iteration > 1, "several steps need"),
         "log_probs_ref": (algorithm.kl is not None, "the KL term needs"),
         "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
+        **dict.fromkeys(("token_advantages", "values", "returns"), (spec.critic is not None, "a critic needs")),
     }
     for name, (is_needed, what_for) in needed.items():
         if is_needed and getattr(columns, name) is None:
@@ -70,9 +74,11 @@ class Preparer:
         optimizer: PolicyOptimizer,
         collective: Collective,
         teacher: Teacher | None = None,
+        critic: TokenPasses | None = None,
     ) -> None:
+        """critic: passes that give values."""
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
-        self._teacher = teacher
+        self._teacher, self._critic = teacher, critic
 
     def prepare(
         self,
@@ -96,26 +102,59 @@ class Preparer:
         if reference is not None:
             with self._optimizer.exchanged(reference):
                 ref = self._scored(self._forward, batch, share)
-        taught = None
+        tokens: dict[str, Float32 | None] = {"log_probs_old": old if several_steps else None, "log_probs_ref": ref}
         if self._teacher is not None:
             self._teacher.require_known(batch)
-            taught = self._scored(self._teacher.passes, batch, share)
-        algorithm = self._spec.algorithm
-        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        if kl is not None and in_reward and old is not None and ref is not None:
-            divergence = self._divergence(batch, share, old, ref)
-            rewards = rewards - kl.coefficient * divergence
-            metrics["kl"] = float(divergence.sum() / max(np.count_nonzero(batch.loss_mask), 1))
-        values = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
+            tokens["log_probs_teacher"] = self._scored(self._teacher.passes, batch, share)
+        pull = None
+        if in_reward and old is not None and ref is not None:
+            pull = old.astype(np.float64) - ref.astype(np.float64)
+        if self._critic is None:
+            values, metrics = self._by_sample(batch, share, pull, task)
+        else:
+            values, by_token, metrics = self._by_token(self._critic, batch, share, pull, task)
+            tokens |= by_token
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise NumericError(f"advantage {values[row]} of prompt ordinal {batch.ordinals[row]} is not finite")
-        mine = np.arange(len(batch), dtype=np.int64)
+        mine = everything
         if has_token_columns(self._spec):
             parts = share.parts[self._collective.rank]
             mine = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
-        tokens = {"log_probs_old": old if several_steps else None, "log_probs_ref": ref, "log_probs_teacher": taught}
         return Preparation(_columns(batch, mine, values, tokens), metrics)
+
+    def _by_sample(
+        self, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
+    ) -> tuple[Float64, dict[str, float]]:
+        """Advantages of samples, [N]. pull: log(old / reference) of this rank's tokens, [T], with a KL term in the reward."""
+        algorithm = self._spec.algorithm
+        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
+        if algorithm.kl is not None and pull is not None:
+            divergence = self._divergence(batch, share, pull)
+            rewards = rewards - algorithm.kl.coefficient * divergence
+            metrics["kl"] = float(divergence.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+        return batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration), metrics
+
+    def _by_token(
+        self, critic: TokenPasses, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
+    ) -> tuple[Float64, dict[str, Float32 | None], dict[str, float]]:
+        """The same by a critic, and the columns of tokens that belong to it: every rank gets all of them."""
+        algorithm = self._spec.algorithm
+        assert isinstance(algorithm, PpoSpec), "no other algorithm has a critic"
+        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
+        if pull is not None:
+            pull = self._everywhere(pull)
+            metrics["kl"] = float(pull.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+        values = self._everywhere(self._scored(critic, batch, share).astype(np.float64)).astype(np.float32)
+        found = token_advantages(algorithm, batch, rewards, values, pull)
+        metrics["explained_variance"] = found.explained_variance
+        columns = {"token_advantages": found.advantages, "values": values, "returns": found.returns}
+        return found.samples, columns, metrics
+
+    def _everywhere(self, tokens: Float64) -> Float64:
+        """Values of all ranks' tokens, [T], on every rank: an entry is non-zero on one rank, so that adding up is exact."""
+        total: Float64 = self._collective.sum(torch.from_numpy(tokens)).numpy()
+        return total
 
     def _scored(self, passes: TokenPasses, batch: ExperienceBatch, share: StepPlan) -> Float32:
         """What passes give of this rank's counted response tokens, [T]; 0 elsewhere."""
@@ -125,16 +164,14 @@ class Preparer:
             values[micro_batch.positions] = found
         return values
 
-    def _divergence(self, batch: ExperienceBatch, share: StepPlan, old: Float32, reference: Float32) -> Float64:
-        """sum_t (old - reference) of each sample, [N]; an entry is non-zero on one rank, so that adding up is exact."""
+    def _divergence(self, batch: ExperienceBatch, share: StepPlan, pull: Float64) -> Float64:
+        """Sum over each sample's tokens, [N], on every rank."""
         sums = np.zeros(len(batch))
-        differences = old.astype(np.float64) - reference.astype(np.float64)
         for indices in share.parts[self._collective.rank]:
             for sample in indices.tolist():
                 start, stop = batch.response_offsets[sample : sample + 2]
-                sums[sample] = differences[start:stop].sum()
-        total: Float64 = self._collective.sum(torch.from_numpy(sums)).numpy()
-        return total
+                sums[sample] = pull[start:stop].sum()
+        return self._everywhere(sums)
 
 
 def _columns(

@@ -15,6 +15,7 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import RankContext, Tensors
+from yatt_core.engines.train.critic import FlatCritic
 from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
@@ -62,12 +63,14 @@ class TorchTrainEngine(PolicyTrainEngine):
         if (distillation := self._spec.algorithm.distillation) is not None:
             teacher = load_teacher(distillation, self._dtype)
             self._teacher = Teacher(PolicyForward(teacher, temperature, self._dtype), rows_of(teacher))
+        if (critic := self._spec.critic) is not None:
+            self._critic = FlatCritic(critic, self._context.model_path, self._dtype)
 
     def _probe_model(self) -> nn.Module:
         return self._loaded()
 
-    def _digest(self) -> str:
-        return weights_digest({name: tensor.numpy() for name, tensor in self._weights()})
+    def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+        return weights_digest({name: tensor.numpy() for name, tensor in tensors})
 
     def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
         seen: set[tuple[int, torch.Size]] = set()
