@@ -18,7 +18,7 @@ SHARE = st.floats(0.0, 1.0)
 
 def published(rewards: list[float], values: list[float], discount: float, decay: float) -> list[float]:
     """arXiv 1506.02438, equation 16: sum over l of (gamma lambda)^l delta_{t+l}."""
-    following = [*values[1:], 0.0]
+    following = [*values[1:], 0.0][: len(values)]
     deltas = [r + discount * after - v for r, v, after in zip(rewards, values, following, strict=True)]
     return [
         sum((discount * decay) ** (later - t) * deltas[later] for later in range(t, len(deltas)))

@@ -171,6 +171,30 @@ def test_a_teacher_lies_on_the_trainer_s_ranks_and_works_in_prepare(tmp_path: Pa
     assert held(eight, "trainer", LEARN) == held(alone, "trainer", LEARN)
 
 
+def test_a_critic_has_a_state_of_its_own_and_is_awake_in_prepare_and_learn():
+    valued = "algorithm={kind: ppo}"
+    for engine in ("{kind: fsdp2}", "{kind: torch, ranks: 8}"):
+        trainer = f"trainer.engine={engine}"
+        found, alone = demand(valued, trainer), demand(trainer, "algorithm.kl=null")
+        policy, critic = held(found, "trainer", LEARN), held(found, "critic", LEARN)
+        head = 152_064 * 3584 / policy_shards(engine)
+        assert policy.weights - critic.weights == pytest.approx(4 * head, rel=1e-3), (
+            "it has no matrix to the vocabulary"
+        )
+        assert (critic.gradients, critic.optimizer) == (critic.weights, 2 * critic.weights)
+        assert held(found, "trainer", LEARN).activations == held(alone, "trainer", LEARN).activations, "they take turns"
+    sleeping = demand(valued, "trainer.engine={kind: fsdp2}")
+    values = held(sleeping, "critic", LEARN)
+    assert held(sleeping, "critic", PREPARE) == Bytes(weights=values.weights)
+    assert held(sleeping, "critic", COLLECT).total == 0
+    rest = next(row for row in sleeping.roles if row.role == "critic").host
+    assert rest[COLLECT].total == values.total and rest[PREPARE].total == values.total - values.weights
+
+
+def policy_shards(engine: str) -> int:
+    return 8 if "fsdp2" in engine else 1
+
+
 def model_config(folder: Path, sizes: dict[str, Any]) -> Path:
     """A folder with the config of a model of such sizes."""
     names = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "key_value_heads": "num_key_value_heads"}

@@ -36,6 +36,7 @@ from yatt_core.planning.training_memory import (
     megatron_trainer,
     on_cores,
     torch_trainer,
+    with_critic,
     with_teacher,
 )
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer
@@ -132,7 +133,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     batch = largest_micro_batch(roles, copies)
     trainer = _trainer(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
-        trainer = on_cores(trainer, roles.policy)
+        trainer = on_cores(trainer, roles.policy, roles.critic)
     engines = tuple(_engines(roles, cluster, assumed))
     stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
     rows = [_engine_row(each, cluster, assumed, resident) for each in engines]
@@ -185,6 +186,8 @@ def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> T
     engine, memory = roles.trainer, _policy_trainer(roles, batch, ranks, copies)
     if roles.teacher is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
         memory = with_teacher(memory, engine, roles.teacher, batch, ranks)
+    if roles.critic is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
+        memory = with_critic(memory, engine, roles.critic, batch, ranks)
     return memory
 
 
@@ -233,6 +236,12 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int) -
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
+    if trainer.critic != NOTHING:
+        values = dict.fromkeys(STAGES, trainer.critic * together)
+        if trainer.sleeps:
+            values = {PREPARE: Bytes(weights=trainer.critic.weights) * together, LEARN: values[LEARN]}
+        rest = {stage: _less(trainer.critic, values.get(stage, NOTHING)) for stage in STAGES} if trainer.sleeps else {}
+        rows.append(RoleMemory("critic", values, {}, rest))
     for role, frozen in (("reference", trainer.reference), ("teacher", trainer.teacher)):
         if frozen != NOTHING:
             awake = (PREPARE,) if trainer.sleeps else STAGES

@@ -6,7 +6,7 @@ Consumes the spec and the assumptions. Produces `Roles`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
@@ -52,8 +52,8 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """All of them. reference: whether a frozen policy is kept. teacher: none without distillation. judges: times are those of the
-    first one.
+    """All of them. reference: whether a frozen policy is kept. teacher: none without distillation. critic: none without one; no
+    matrix leads from it to the vocabulary. judges: times are those of the first one.
     """
 
     spec: RunSpec
@@ -64,12 +64,18 @@ class Roles:
     reward_models: tuple[RewardModelRole, ...]
     reference: bool
     teacher: ModelShape | None
+    critic: ModelShape | None
     lengths: Lengths
 
     @property
     def judge(self) -> JudgeRole | None:
         """The one whose times count."""
         return self.judges[0] if self.judges else None
+
+    @property
+    def trained_parameters(self) -> int:
+        """Of policy and critic."""
+        return self.policy.parameters + (0 if self.critic is None else self.critic.parameters)
 
     @property
     def samples(self) -> int:
@@ -90,6 +96,7 @@ def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
         reward_models=reward_models_of(spec, assumed.own_vocabulary),
         reference=spec.algorithm.kl is not None,
         teacher=_teacher(spec, assumed.own_vocabulary),
+        critic=_critic(spec, shape, assumed.own_vocabulary),
         lengths=_lengths(spec, assumed, judges),
     )
 
@@ -103,6 +110,13 @@ def check_sizes(roles: Roles) -> None:
 def _teacher(spec: RunSpec, own_vocabulary: int) -> ModelShape | None:
     distillation = spec.algorithm.distillation
     return None if distillation is None else shape_of_model(distillation.teacher, own_vocabulary)
+
+
+def _critic(spec: RunSpec, policy: ModelShape, own_vocabulary: int) -> ModelShape | None:
+    if spec.critic is None:
+        return None
+    model = spec.critic.model
+    return replace(policy if model is None else shape_of_model(model, own_vocabulary), tied=True)
 
 
 def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -> Lengths:

@@ -33,8 +33,8 @@ GATHERED = 2
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
     """On the fullest device. lasting: from step to step. host: of that in the host's memory while it trains. prepare, learn,
-    sync: besides. reference: the frozen policy, where there is one; teacher likewise. sleeps: whether the lasting part is on the
-    host in `collect`.
+    sync: besides. reference: the frozen policy, where there is one; teacher likewise. critic: what lasts of it on the device.
+    sleeps: whether the lasting part is on the host in `collect`.
     """
 
     lasting: Bytes
@@ -45,6 +45,7 @@ class TrainerMemory:
     reference: Bytes
     sleeps: bool
     teacher: Bytes = NOTHING
+    critic: Bytes = NOTHING
 
 
 def torch_trainer(
@@ -147,13 +148,37 @@ def with_teacher(
     return replace(memory, prepare=prepare, teacher=Bytes(weights=held))
 
 
-def on_cores(memory: TrainerMemory, shape: ModelShape) -> TrainerMemory:
+def with_critic(
+    memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, critic: ModelShape, batch: MicroBatchShape, ranks: int
+) -> TrainerMemory:
+    """Beside a critic, which learns in turn with the policy: it has a state of its own, and of the passes the larger counts."""
+    values = replace(batch, counted=0)
+    if isinstance(engine, TorchTrainer):
+        own = torch_trainer(engine, critic, values, reference=False, entropy_gradient=False)
+    else:
+        own = fsdp2_trainer(engine, critic, values, ranks, reference=False)
+    return replace(
+        memory,
+        host=memory.host + own.host,
+        prepare=max(memory.prepare, own.prepare, key=lambda needed: needed.total),
+        learn=max(memory.learn, own.learn, key=lambda needed: needed.total),
+        critic=own.lasting,
+    )
+
+
+def on_cores(memory: TrainerMemory, shape: ModelShape, critic: ModelShape | None = None) -> TrainerMemory:
     """Of a trainer whose ranks share a model, where devices are cores: nothing is moved to the host, since it is there already.
 
     Rank 0 keeps the buffers of a snapshot too, whole weights and moments.
     """
-    snapshot = Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
-    return replace(memory, lasting=memory.lasting + memory.host + snapshot, host=Bytes(), sleeps=False)
+    lasting, values = memory.lasting + memory.host + _snapshot(shape), memory.critic
+    if critic is not None:
+        values = values + _snapshot(critic)
+    return replace(memory, lasting=lasting, host=NOTHING, critic=values, sleeps=False)
+
+
+def _snapshot(shape: ModelShape) -> Bytes:
+    return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
 
 
 def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:

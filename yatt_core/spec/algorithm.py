@@ -67,13 +67,20 @@ class GrpoSpec(PolicyGradientSpec):
     """Negative control: a seeded permutation of the advantages over the batch, under which nothing can be learnt."""
 
 
+class CriticAdamWSpec(AdamWSpec):
+    """AdamW of the critic, with gradient clipping by global norm."""
+
+    learning_rate: PositiveFloat = 1e-5
+    """It stays as it is, whatever `trainer.schedule` says."""
+
+
 class CriticSpec(SpecModel):
     """A model that says of each token what reward is still to come: the policy's layers under a head of one output."""
 
     model: ModelFolder | None = None
     """What it begins with, a causal language model of the policy's tokenizer; `null`: the policy, behind its warm-up."""
-    optimizer: AdamWSpec = AdamWSpec(learning_rate=1e-5)
-    """Its own AdamW; the learning rate stays as it is, whatever `trainer.schedule` says."""
+    optimizer: CriticAdamWSpec = CriticAdamWSpec()
+    """Apart from the policy's."""
     clip: PositiveFloat | None = 0.2
     """A value counts in the loss no nearer to its return than so far from what it was before the update; `null`: unbounded."""
     warmup_iterations: NonNegativeInt = 0

@@ -49,7 +49,7 @@ class PlainPpo:
             value_loss = torch.maximum((value - target) ** 2, (bounded - target) ** 2).mean() / 2
             norms.append(self._step(loss, self.adamw, list(self.policy.parameters())))
             self._step(value_loss, self.value_adamw, self.values)
-        return float(value_loss), norms
+        return float(value_loss.detach()), norms
 
     def weights(self) -> tuple[Arrays, Arrays]:
         """Of the policy and of the critic."""

@@ -150,9 +150,6 @@ def test_in_its_warm_up_the_critic_learns_alone(tmp_path: Path, model_folder: Pa
     assert engine.version == 3
     assert sorted(receipts[0].metrics) == ["tokens", "value_clip_fraction", "value_grad_norm", "value_loss"]
     assert "policy_loss" in receipts[2].metrics
-    same = random_task(tmp_path / "same", 4)
-    losses = [update(engine, same).metrics["value_loss"]]
-    assert losses[0] < 0.5
 
 
 def test_a_critic_may_begin_with_a_folder_of_its_own(tmp_path: Path, model_folder: Path) -> None:

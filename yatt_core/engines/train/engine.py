@@ -262,7 +262,8 @@ class PolicyTrainEngine(ABC):
         if self._world.rank > 0:
             return None
         facts = StateFacts(self._version, steps, self._learning_rate(self._version), critic_steps)
-        return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters, critic).write)
+        besides = 0 if critic is None else critic.bytes
+        return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters, critic).write, besides)
 
     def restore(self, folder: Path, version: int) -> None:
         """Takes over what a writer of `freeze_state` wrote; goes on bit for bit under the same layout."""

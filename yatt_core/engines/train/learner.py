@@ -74,9 +74,10 @@ class GrpoLearner:
         device: torch.device,
     ) -> TokenInputs:
         old, reference = columns.log_probs_old, columns.log_probs_ref if self._kl_in_loss else None
-        teacher, advantages = columns.log_probs_teacher, columns.advantages[micro_batch.rows]
-        if columns.token_advantages is not None:
-            advantages = columns.token_advantages[micro_batch.positions]
+        teacher, by_token = columns.log_probs_teacher, columns.token_advantages
+        advantages: npt.NDArray[np.floating] = columns.advantages[micro_batch.rows]
+        if by_token is not None:
+            advantages = by_token[micro_batch.positions]
         return TokenInputs(
             advantages=_tensor(advantages, device),
             weights=_tensor(weights[micro_batch.rows], device),

@@ -148,7 +148,11 @@ class Preparer:
         values = self._everywhere(self._scored(critic, batch, share).astype(np.float64)).astype(np.float32)
         found = token_advantages(algorithm, batch, rewards, values, pull)
         metrics["explained_variance"] = found.explained_variance
-        columns = {"token_advantages": found.advantages, "values": values, "returns": found.returns}
+        columns: dict[str, Float32 | None] = {
+            "token_advantages": found.advantages,
+            "values": values,
+            "returns": found.returns,
+        }
         return found.samples, columns, metrics
 
     def _everywhere(self, tokens: Float64) -> Float64:

@@ -53,6 +53,11 @@ class CriticState:
     weights: Arrays
     moments: Arrays
 
+    @property
+    def bytes(self) -> int:
+        """Of both."""
+        return sum(array.nbytes for part in (self.weights, self.moments) for array in part.values())
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
