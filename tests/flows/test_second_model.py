@@ -15,7 +15,7 @@ from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900)]
-PPO = "algorithm={kind: ppo, epochs: 2, mini_batches: 2, critic: {optimizer: {learning_rate: 1.0e-2}, warmup_iterations: 1}}"
+PPO = "algorithm={kind: ppo, epochs: 2, mini_batches: 4, critic: {optimizer: {learning_rate: 3.0e-3}, warmup_iterations: 2}}"
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +27,22 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return (
         f"data.sources=[{{kind: jsonl, path: {path}}}]",
         "data.held_out=30",
-        "data.prompts_per_iteration=16",
+        "data.probe=30",
+        "data.prompts_per_iteration=24",
         "rollout.max_new_tokens=3",
         "rewards.parts=[{name: score, function: exact_match}]",
-        "warmup.max_steps=12",
+        "model.layers=2",
+        "warmup.max_steps=100",
         "warmup.batch_size=32",
         "warmup.learning_rate=3.0e-3",
-        "warmup.stop_accuracy=0.3",
-        "trainer.optimizer.learning_rate=5.0e-3",
+        "warmup.stop_accuracy=0.4",
+        "warmup.probe_every=5",
+        "trainer.optimizer.learning_rate=3.0e-3",
         "trainer.optimizer.epsilon=1.0e-4",
         "trainer.engine={kind: torch, ranks: 1}",
-        "iterations=14",
+        "iterations=28",
         "evaluation.every=0",
-        "snapshots.every=14",
+        "snapshots.every=28",
     )
 
 
@@ -62,8 +65,8 @@ def test_a_run_with_a_critic_learns(taught: tuple[Driver, str]) -> None:
         accuracy, explained = history(ledger, run, "evaluation/accuracy"), history(ledger, run, "explained_variance")
         losses, values = history(ledger, run, "policy_loss"), history(ledger, run, "value_loss")
     assert accuracy[-1] > accuracy[0] + 0.3
-    assert explained[0] <= 0.0 < max(explained[2:])
-    assert (len(losses), len(values)) == (13, 14), "first it learns alone"
+    assert explained[0] <= 0.0 < max(explained[-5:])
+    assert (len(losses), len(values)) == (26, 28), "first it learns alone"
 
 
 def test_a_student_learns_from_its_teacher_alone(
@@ -78,8 +81,8 @@ def test_a_student_learns_from_its_teacher_alone(
         best = history(ledger, run, "evaluation/accuracy")[-1]
     shutil.copyfile(snapshot / "weights.safetensors", teacher / "model.safetensors")
     distillation = f"{{teacher: {{kind: folder, path: {teacher}}}, coefficient: 1.0}}"
-    unrewarded = ("rewards.parts=[{name: score, function: exact_match, weight: 0}]", "warmup.max_steps=6")
-    algorithm = f"algorithm={{kind: grpo, epochs: 2, mini_batches: 2, distillation: {distillation}}}"
+    unrewarded = ("rewards.parts=[{name: score, function: exact_match, weight: 0}]", "warmup.max_steps=30")
+    algorithm = f"algorithm={{kind: grpo, epochs: 2, mini_batches: 4, distillation: {distillation}}}"
     student = driver.create("torch.yaml", *letters, *unrewarded, algorithm)
     driver.drive(student)
     with driver.ledger() as ledger:
@@ -90,7 +93,7 @@ def test_a_student_learns_from_its_teacher_alone(
 
 @pytest.mark.parametrize("engine", ["{kind: torch, ranks: 2}", "{kind: fsdp2, ranks: 2, dtype: float32}"])
 def test_killed_it_ends_with_the_same_bits(driver: Driver, letters: tuple[str, ...], engine: str) -> None:
-    changes = (*letters, PPO, "iterations=4", "snapshots.every=2", f"trainer.engine={engine}")
+    changes = (*letters, PPO, "iterations=4", "snapshots.every=2", "warmup.max_steps=10", f"trainer.engine={engine}")
     undisturbed, run = driver.create("torch.yaml", *changes), driver.create("torch.yaml", *changes)
     driver.drive(undisturbed)
     driver.drive_until_killed(run, "learn:2")
