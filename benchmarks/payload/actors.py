@@ -10,7 +10,6 @@ import ray
 
 from benchmarks.payload.images import Look, Packed, UInt8, look_at, read_image
 from yatt_core.data.batch import load_batch
-from yatt_core.data.packed import pack_arrays
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.actor import RolloutActor
 from yatt_core.receipts import ShardRef
@@ -25,7 +24,7 @@ class LookingEngine(RolloutActor):
         super().__init__(spec_json, run_folder, instance, epoch)
         self._images, self._seen = Path(images), Look()
         self.load(epoch, "", resident=True)
-        self.update(epoch, pack_arrays({"state": np.zeros(1, np.uint8)}), VERSION)
+        self._ready().update_weights({"state": np.zeros(1, np.uint8)}, VERSION)
 
     def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Reads the images by their addresses; nothing of them is in the answer."""

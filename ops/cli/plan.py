@@ -178,6 +178,10 @@ def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
     rows.append(("trainer", roles.trainer.kind, f"{demand.ranks} ranks, {demand.copies} copies of the model"))
     if roles.reference:
         rows.append(("reference", roles.trainer.kind, "the trainer's ranks, in prepare"))
+    if roles.critic is not None:
+        rows.append(("critic", roles.trainer.kind, "the trainer's ranks, in prepare and learn"))
+    if roles.teacher is not None:
+        rows.append(("teacher", roles.trainer.kind, "the trainer's ranks, in prepare"))
     return rows
 
 

@@ -32,6 +32,8 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
             else _engine(roles.judge.engine.kind, demand.judge_instances, demand.judge),
             "trainer": {"engine": roles.trainer.kind, "ranks": demand.ranks, "copies": demand.copies},
             "reference": roles.reference,
+            "critic": None if roles.critic is None else roles.critic.parameters,
+            "teacher": None if roles.teacher is None else roles.teacher.parameters,
         },
         "memory": [
             {

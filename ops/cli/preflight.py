@@ -43,7 +43,9 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
             ) from None
     from yatt_core.data.codec_check import check_codec
+    from yatt_core.data.given_models import check_before_start as check_given
 
+    check_given(spec)
     check_codec(spec)
     from flows.launch import attached
 
@@ -113,9 +115,12 @@ def existing_parent(folder: Path) -> Path:
 
 
 def snapshot_bytes(spec: RunSpec) -> int:
-    """About what a snapshot takes: weights and both moments of AdamW in float32, and a reference where there is a KL term."""
+    """About what a snapshot takes: float32 weights and both moments of AdamW, of a critic too, and a reference of a KL term."""
     copies = 3 + (spec.algorithm.kl is not None)
-    return copies * FLOAT32_BYTES * parameters(spec)
+    values = 0
+    if spec.critic is not None:
+        values = 3 * (parameters(spec) if spec.critic.model is None else _stored(spec.critic.model))
+    return FLOAT32_BYTES * (copies * parameters(spec) + values)
 
 
 def parameters(spec: RunSpec) -> int:
@@ -123,9 +128,13 @@ def parameters(spec: RunSpec) -> int:
     if spec.virtual:
         return 0
     if isinstance(spec.model, ModelFolder):
-        from yatt_core.data.model_folder import count_parameters
-
-        return count_parameters(Path(spec.model.path))
+        return _stored(spec.model)
     from yatt_core.planning.shape import shape_of
 
     return shape_of(spec, TOKENS_OF_OWN_TOKENIZER).parameters
+
+
+def _stored(model: ModelFolder) -> int:
+    from yatt_core.data.model_folder import count_parameters
+
+    return count_parameters(Path(model.path))

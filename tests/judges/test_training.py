@@ -72,7 +72,9 @@ def test_damage_is_noticed_and_another_judge_is_another_run(judged, tmp_path):
     shutil.copytree(folder, run / "inputs")
     materialise(spec, run)
     for changed in (judged_spec(template="{response} for {prompt}?"), judged_spec(max_new_tokens=3)):
-        with pytest.raises(ConfigurationError, match="made for another seed, model, judge or set of sources"):
+        with pytest.raises(
+            ConfigurationError, match="made for another seed, model, judge, teacher, critic or set of sources"
+        ):
             materialise(changed, run)
     materialise(judged_spec(weight=2.0, judgements=5, temperature=0.5, aggregate="vote"), run)
     weights = run / "inputs" / "judges" / "judge" / "model.safetensors"

@@ -130,6 +130,8 @@ def test_the_estimate_of_a_snapshot_counts_weights_moments_and_reference(tmp_pat
     assert snapshot_bytes(spec) == 12 * parameters(spec)
     pulled = parse_spec(spec.model_dump() | {"algorithm": {"kind": "grpo", "kl": {}}}, "test")
     assert snapshot_bytes(pulled) == 16 * parameters(spec)
+    valued = parse_spec(spec.model_dump() | {"algorithm": {"kind": "ppo", "kl": {}}}, "test")
+    assert snapshot_bytes(valued) == 28 * parameters(spec)
     assert snapshot_bytes(toy_spec()) == 0
     with pytest.raises(ConfigurationError, match="is no folder"):
         check_before_start(tmp_path, parse_spec(real_spec({"kind": "folder", "path": "/nowhere"}), "test"))

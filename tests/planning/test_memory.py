@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.planning.examples import SHORT, cluster, judged, on, spec_7b
+from tests.planning.examples import QWEN_14B, SHORT, cluster, judged, on, spec_7b
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
 from yatt_core.planning.activations import MicroBatchShape, torch_training
@@ -155,3 +159,49 @@ def test_sizes_that_contradict_each_other_are_named_by_their_key(override: str, 
 def test_key_value_heads_and_devices_have_to_divide_each_other():
     with pytest.raises(ConfigurationError, match="14 and the model's 4 key/value heads do not divide each other"):
         demand("rollout.engine.tensor_parallel_size=14")
+
+
+def test_a_teacher_lies_on_the_trainer_s_ranks_and_works_in_prepare(tmp_path: Path):
+    folder = model_config(tmp_path, QWEN_14B)
+    taught = f"algorithm.distillation={{teacher: {{kind: folder, path: {folder}}}}}"
+    fsdp2 = "trainer.engine={kind: fsdp2, ranks: %d}"
+    two, eight = (demand(taught, fsdp2 % ranks, devices=f"{ranks}xH200") for ranks in (2, 8))
+    assert held(two, "teacher", PREPARE).weights == pytest.approx(14.77e9, rel=0.01), "two bytes over two ranks"
+    assert held(two, "teacher", PREPARE).weights == pytest.approx(4 * held(eight, "teacher", PREPARE).weights)
+    assert held(eight, "teacher", LEARN).total == 0
+    alone = demand(fsdp2 % 8)
+    assert held(eight, "trainer", PREPARE).copies > held(alone, "trainer", PREPARE).copies, "its layers are larger"
+    assert held(eight, "trainer", LEARN) == held(alone, "trainer", LEARN)
+
+
+def test_a_critic_has_a_state_of_its_own_and_is_awake_in_prepare_and_learn():
+    valued = "algorithm={kind: ppo}"
+    for engine in ("{kind: fsdp2}", "{kind: torch, ranks: 8}"):
+        trainer = f"trainer.engine={engine}"
+        found, alone = demand(valued, trainer), demand(trainer, "algorithm.kl=null")
+        policy, critic = held(found, "trainer", LEARN), held(found, "critic", LEARN)
+        head = 152_064 * 3584 / policy_shards(engine)
+        assert policy.weights - critic.weights == pytest.approx(4 * head, rel=1e-3), (
+            "it has no matrix to the vocabulary"
+        )
+        assert (critic.gradients, critic.optimizer) == (critic.weights, 2 * critic.weights)
+        assert held(found, "trainer", LEARN).activations == held(alone, "trainer", LEARN).activations, "they take turns"
+    sleeping = demand(valued, "trainer.engine={kind: fsdp2}")
+    values = held(sleeping, "critic", LEARN)
+    assert held(sleeping, "critic", PREPARE) == Bytes(weights=values.weights)
+    assert held(sleeping, "critic", COLLECT).total == 0
+    rest = next(row for row in sleeping.roles if row.role == "critic").host
+    assert rest[COLLECT].total == values.total and rest[PREPARE].total == values.total - values.weights
+
+
+def policy_shards(engine: str) -> int:
+    return 8 if "fsdp2" in engine else 1
+
+
+def model_config(folder: Path, sizes: dict[str, Any]) -> Path:
+    """A folder with the config of a model of such sizes."""
+    names = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "key_value_heads": "num_key_value_heads"}
+    config = {names.get(name, name): value for name, value in sizes.items() if name != "kind"}
+    text = json.dumps({"model_type": "qwen2", "vocab_size": 152_064, "max_position_embeddings": 32_768, **config})
+    (folder / "config.json").write_text(text)
+    return folder

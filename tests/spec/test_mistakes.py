@@ -80,7 +80,7 @@ def test_a_key_of_another_kind_is_unknown_to_this_one():
             {"model": {"kind": "hub"}},
             "model.kind: unknown kind 'hub'; known kinds: folder, from_config, config_file, sizes",
         ),
-        ({"algorithm": {"kind": "dpo"}}, "algorithm.kind: unknown kind 'dpo'; known kinds: grpo"),
+        ({"algorithm": {"kind": "sft"}}, "algorithm.kind: unknown kind 'sft'; known kinds: grpo, ppo"),
         (
             {"data__sources": [JSONL, {"kind": "csv"}]},
             "data.sources.1.kind: unknown kind 'csv'; known kinds: reasoning_gym, jsonl, parquet, huggingface",

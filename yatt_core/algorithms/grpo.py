@@ -1,4 +1,4 @@
-"""Group relative policy optimisation (arXiv 2402.03300): the loss of a micro-batch, and its share of the step's metrics.
+"""The policy's loss of a micro-batch (arXiv 1707.06347, 2402.03300), and its share of the step's metrics.
 
 Consumes the trainer's log-probabilities and entropies of the micro-batch's response tokens, flat, and what was recorded
 about those tokens. Produces a differentiable contribution to the step's loss: contributions of all micro-batches and
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from yatt_core.algorithms.kl import k3
+from yatt_core.algorithms.distillation import taught_advantages
+from yatt_core.algorithms.kl import k1, k3
 from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
-from yatt_core.spec.algorithm import GrpoSpec
+from yatt_core.spec.algorithm import PolicyGradientSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class TokenInputs:
     """What is known of a micro-batch's T counted response tokens, each [T] in float32.
 
     weights: `token_weights` of the token's response. old: none when the step is the only one on this experience; the
-    current log-probabilities are then the old ones. reference: none without a KL term in the loss.
+    current log-probabilities are then the old ones. reference: none without a KL term in the loss. teacher: none without one.
     """
 
     advantages: torch.Tensor
@@ -29,6 +30,7 @@ class TokenInputs:
     sampler: torch.Tensor
     old: torch.Tensor | None
     reference: torch.Tensor | None
+    teacher: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -46,12 +48,12 @@ class LossSums:
             self.maxima[name] = max(self.maxima.get(name, value), value)
 
 
-SUM_NAMES = ("tokens", "loss", "policy_loss", "entropy", "clipped", "gap", "kl", "importance_weight")
+SUM_NAMES = ("tokens", "loss", "policy_loss", "entropy", "clipped", "gap", "kl", "distillation_kl", "importance_weight")
 MAXIMUM_NAMES = ("ratio", "negative_ratio", "gap")
 
 
 def grpo_loss(
-    spec: GrpoSpec, log_probs: torch.Tensor, entropies: torch.Tensor, inputs: TokenInputs
+    spec: PolicyGradientSpec, log_probs: torch.Tensor, entropies: torch.Tensor, inputs: TokenInputs
 ) -> tuple[torch.Tensor, LossSums]:
     """Contribution to the loss: sum over tokens of weight * (importance * clipped loss + kl - bonus * entropy).
 
@@ -60,8 +62,13 @@ def grpo_loss(
     """
     old = log_probs.detach() if inputs.old is None else inputs.old
     ratio = (log_probs - old).exp()
-    policy, clipped = clipped_policy_loss(ratio, inputs.advantages, spec.clip_low, spec.clip_high)
     sums: dict[str, torch.Tensor] = {}
+    advantages = inputs.advantages
+    if spec.distillation is not None and inputs.teacher is not None:
+        divergence = k1(old, inputs.teacher)
+        advantages = taught_advantages(advantages, divergence, spec.distillation.coefficient)
+        sums["distillation_kl"] = divergence.sum(dtype=torch.float64)
+    policy, clipped = clipped_policy_loss(ratio, advantages, spec.clip_low, spec.clip_high)
     if spec.importance_cap is not None:
         importance = importance_weight(old, inputs.sampler, spec.importance_cap)
         policy = policy * importance

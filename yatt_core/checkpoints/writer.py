@@ -43,7 +43,7 @@ class SnapshotWriter:
 
     def _publish(self, folder: str, identity: SnapshotIdentity, frozen: FrozenState) -> SnapshotReceipt:
         identity = replace(identity, weights_digest=weights_digest(frozen.weights))
-        needed_bytes = COPIES * sum(tensor.nbytes for tensor in frozen.weights.values())
+        needed_bytes = COPIES * sum(tensor.nbytes for tensor in frozen.weights.values()) + frozen.besides
         return publish_snapshot(self._run_folder, folder, identity, frozen, needed_bytes)
 
     @property

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from yatt_core.data.demonstrations import take_demonstrations
 from yatt_core.data.fitting import LONGEST, check_longest, check_prompts
+from yatt_core.data.given_models import GIVEN, check_given, describe_given, given_identity
 from yatt_core.data.media import MEDIA, MediaFolder, describe_media
 from yatt_core.data.model_folder import ModelFacts, check_model_unchanged, count_parameters, describe_model, make_model
 from yatt_core.data.prompt_files import PromptFile, PromptWriter
@@ -64,6 +65,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     check_media_list(folder, manifest)
     _check_given_model(spec, manifest)
     check_judges(manifest)
+    check_given(spec, manifest)
     model_path = _model_path(folder, manifest)
     check_longest(spec, model_path, manifest)
     if spec.warmup is not None:
@@ -92,7 +94,7 @@ def read_manifest(folder: Path, spec: RunSpec) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read: {error}; put it back, or start a new run") from None
     if manifest.get("identity") != identity(spec):
         raise ConfigurationError(
-            f"{folder}: the run's inputs were made for another seed, model, judge or set of sources; "
+            f"{folder}: the run's inputs were made for another seed, model, judge, teacher, critic or set of sources; "
             "these stay as they are within a run, start a new one"
         )
     return manifest
@@ -142,7 +144,8 @@ def identity(spec: RunSpec) -> str:
     # A tokenizer of the run's own knows what calls and results are written with.
     tools = {} if spec.rollout.tools is None or model is None else {"tools": True}
     judges = {JUDGES: made} if (made := judges_identity(spec)) else {}
-    return json_digest({"seed": spec.seed, "data": data, "model": model, **tools, **judges})
+    given = {GIVEN: others} if (others := given_identity(spec)) else {}
+    return json_digest({"seed": spec.seed, "data": data, "model": model, **tools, **judges, **given})
 
 
 class Inputs:
@@ -211,6 +214,8 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
         judge_prompts = JudgePrompts(PromptFile(temporary / TRAIN), facts["train_sizes"], PromptFile(temporary / PROBE))
         if judges := make_judges(spec, temporary, judge_prompts):
             facts[JUDGES] = judges
+        if given := describe_given(spec, temporary / model.model_path):
+            facts[GIVEN] = given
         files = _files(temporary)
         for path in files:
             sync_file(path)

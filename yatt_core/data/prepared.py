@@ -1,4 +1,4 @@
-"""What `prepare` adds to an iteration's experience: advantages, and log-probabilities of the old and reference weights.
+"""What `prepare` adds to an iteration's experience: advantages, values, log-probabilities of old weights, reference and teacher.
 
 Each trainer rank writes the samples that it computed to `rank-NN.parquet`; then one rank publishes the folder, manifest last.
 Readers get all samples in canonical order (prompt ordinal, sample). These columns follow the trainer's layout, so that they
@@ -33,15 +33,16 @@ Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-_TOKEN_COLUMNS = ("token_advantages", "log_probs_old", "log_probs_ref")
+_TOKEN_COLUMNS = ("token_advantages", "values", "returns", "log_probs_old", "log_probs_ref", "log_probs_teacher")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedColumns:
     """Columns for N samples with T response tokens in all; None for what the algorithm does not need.
 
-    ordinals, samples, advantages (one per sample): [N]. response_offsets: [N + 1]. token_advantages, log_probs_old,
-    log_probs_ref: [T], sample i's at [offsets[i] : offsets[i + 1]].
+    ordinals, samples, advantages (one per sample): [N]. response_offsets: [N + 1]. token_advantages, values (a critic's, before
+    the update), returns (what they should have been), log_probs_old, log_probs_ref, log_probs_teacher: [T], sample i's at
+    [offsets[i] : offsets[i + 1]].
     """
 
     ordinals: Int64
@@ -49,8 +50,11 @@ class PreparedColumns:
     advantages: Float64
     response_offsets: Int64
     token_advantages: Float32 | None = None
+    values: Float32 | None = None
+    returns: Float32 | None = None
     log_probs_old: Float32 | None = None
     log_probs_ref: Float32 | None = None
+    log_probs_teacher: Float32 | None = None
 
 
 def prepared_folder(branch: int, iteration: int, epoch: int) -> str:

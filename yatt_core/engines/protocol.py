@@ -37,10 +37,13 @@ FINISHED_STOP, FINISHED_LENGTH = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class FrozenState:
-    """Copies of what a snapshot holds; called with a folder, it writes its files there. weights: the full state dict."""
+    """Copies of what a snapshot holds; called with a folder, it writes its files there. weights: the full state dict. besides:
+    bytes of a critic's state.
+    """
 
     weights: Tensors
     write: StateWriter
+    besides: int = 0
 
     def __call__(self, folder: Path) -> None:
         """Writes the files into an existing folder."""

@@ -38,6 +38,9 @@ class Bytes:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
+NOTHING = Bytes()
+
+
 @dataclass(frozen=True, slots=True)
 class RoleMemory:
     """What a role holds on a device. stages: stage -> tensors. runtime: stage -> bytes of its process that are no tensors.

@@ -15,6 +15,7 @@ from yatt_core.planning.account import (
     COLLECT,
     JUDGE,
     LEARN,
+    NOTHING,
     PREPARE,
     STAGES,
     SYNC,
@@ -26,10 +27,18 @@ from yatt_core.planning.account import (
 from yatt_core.planning.activations import MicroBatchShape, micro_batch_of
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
-from yatt_core.planning.generation import NOTHING, asked_of_judge, asked_of_policy, engine_memory, instances_on
+from yatt_core.planning.generation import asked_of_judge, asked_of_policy, engine_memory, instances_on
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
 from yatt_core.planning.rollout_memory import EngineMemory, reward_model
-from yatt_core.planning.training_memory import TrainerMemory, fsdp2_trainer, megatron_trainer, on_cores, torch_trainer
+from yatt_core.planning.training_memory import (
+    TrainerMemory,
+    fsdp2_trainer,
+    megatron_trainer,
+    on_cores,
+    torch_trainer,
+    with_critic,
+    with_teacher,
+)
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
 
@@ -126,7 +135,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     batch = largest_micro_batch(roles, copies)
     trainer = _trainer(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
-        trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes)
+        trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes, roles.critic)
     engines = tuple(_engines(roles, cluster, assumed))
     stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
     rows = [_engine_row(each, cluster, assumed, resident) for each in engines]
@@ -176,6 +185,16 @@ def _sleepers(roles: Roles, assumed: Assumptions) -> int:
 
 
 def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
+    """Of the policy, and of what learns with it or teaches it."""
+    engine, memory = roles.trainer, _policy_trainer(roles, batch, ranks, copies)
+    if roles.teacher is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
+        memory = with_teacher(memory, engine, roles.teacher, batch, ranks)
+    if roles.critic is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
+        memory = with_critic(memory, engine, roles.critic, batch, ranks)
+    return memory
+
+
+def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
     engine = roles.trainer
     match engine:
         case TorchTrainer():
@@ -225,11 +244,11 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, r
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
-    if trainer.reference != NOTHING:
-        awake = tuple(busy) if trainer.sleeps else STAGES
-        frozen = dict.fromkeys(awake, trainer.reference * together)
-        resting = {stage: trainer.reference for stage in STAGES if stage not in awake}
-        rows.append(RoleMemory("reference", frozen, {}, resting))
+    for role, besides in (("critic", trainer.critic), ("reference", trainer.reference), ("teacher", trainer.teacher)):
+        if besides != NOTHING:
+            awake = tuple(busy) if trainer.sleeps else STAGES
+            resting = {stage: besides for stage in STAGES if stage not in awake}
+            rows.append(RoleMemory(role, dict.fromkeys(awake, besides * together), {}, resting))
     return rows
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.planning.account import Bytes
+from yatt_core.planning.account import NOTHING
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.judges import GenerationEngine, JudgeRole
@@ -18,8 +18,6 @@ from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.run import RunSpec
-
-NOTHING = Bytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ Consumes the spec and the assumptions. Produces `Roles`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRole, judges_of, reward_models_of
-from yatt_core.planning.shape import ModelShape, shape_of
+from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
@@ -52,7 +52,9 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """All of them. reference: whether a frozen policy is kept. judges: times are those of the first one."""
+    """All of them. reference: whether a frozen policy is kept. teacher: none without distillation. critic: none without one; no
+    matrix leads from it to the vocabulary. judges: times are those of the first one.
+    """
 
     spec: RunSpec
     policy: ModelShape
@@ -61,12 +63,19 @@ class Roles:
     judges: tuple[JudgeRole, ...]
     reward_models: tuple[RewardModelRole, ...]
     reference: bool
+    teacher: ModelShape | None
+    critic: ModelShape | None
     lengths: Lengths
 
     @property
     def judge(self) -> JudgeRole | None:
         """The one whose times count."""
         return self.judges[0] if self.judges else None
+
+    @property
+    def trained_parameters(self) -> int:
+        """Of policy and critic."""
+        return self.policy.parameters + (0 if self.critic is None else self.critic.parameters)
 
     @property
     def samples(self) -> int:
@@ -86,6 +95,8 @@ def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
         judges=judges,
         reward_models=reward_models_of(spec, assumed.own_vocabulary),
         reference=spec.algorithm.kl is not None,
+        teacher=_teacher(spec, assumed.own_vocabulary),
+        critic=_critic(spec, shape, assumed.own_vocabulary),
         lengths=_lengths(spec, assumed, judges),
     )
 
@@ -94,6 +105,18 @@ def check_sizes(roles: Roles) -> None:
     """Raises `ConfigurationError`, a line a mistake that begins with its key, where sizes do not go together."""
     if mistakes := list(_mistakes(roles)):
         raise ConfigurationError("\n".join(mistakes))
+
+
+def _teacher(spec: RunSpec, own_vocabulary: int) -> ModelShape | None:
+    distillation = spec.algorithm.distillation
+    return None if distillation is None else shape_of_model(distillation.teacher, own_vocabulary)
+
+
+def _critic(spec: RunSpec, policy: ModelShape, own_vocabulary: int) -> ModelShape | None:
+    if spec.critic is None:
+        return None
+    model = spec.critic.model
+    return replace(policy if model is None else shape_of_model(model, own_vocabulary), tied=True)
 
 
 def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -> Lengths:

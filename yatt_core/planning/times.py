@@ -111,10 +111,14 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
     several = roles.spec.optimizer_steps_per_iteration > 1
     in_reward = algorithm.kl is not None and algorithm.kl.where == "reward"
     passes = (several or in_reward) + roles.reference
+    taught = 0.0 if roles.teacher is None else roles.teacher.forward_flops(roles.lengths.mean_sample / 2)
+    valued = 0.0 if roles.critic is None else roles.critic.forward_flops(roles.lengths.mean_sample / 2)
+    speed = cluster.card.flops * assumed.training_mfu
+    prepare, learnt = forward * passes + (taught + valued) / speed, forward + valued / speed
     sync_bytes = shape.parameters * _width(roles)
     return TrainingTimes(
-        prepare_s=forward * passes * idle,
-        learn_s=forward * (1 + BACKWARD + _recomputes(roles)) * algorithm.epochs * idle * _bubble(roles, demand),
+        prepare_s=prepare * idle,
+        learn_s=learnt * (1 + BACKWARD + _recomputes(roles)) * algorithm.epochs * idle * _bubble(roles, demand),
         fixed_s=roles.spec.optimizer_steps_per_iteration * _step_s(roles, demand, cluster, assumed),
         sync_s=_sync_s(demand, cluster, sync_bytes),
         sync_bytes=sync_bytes,
@@ -174,7 +178,7 @@ def _width(roles: Roles) -> int:
 
 def _step_s(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> float:
     """An optimizer step besides the passes: gradients' all-reduce over the network, and the update itself."""
-    card, trainer, parameters = cluster.card, roles.trainer, roles.policy.parameters
+    card, trainer, parameters = cluster.card, roles.trainer, roles.trained_parameters
     bandwidth = card.bandwidth_gb_s * GB
     if isinstance(trainer, TorchTrainer):
         # Every rank has all gradients, and updates all weights.
@@ -197,7 +201,7 @@ def _sync_s(demand: Demand, cluster: DescribedCluster, sync_bytes: int) -> float
 
 def _snapshot_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
     """Copying weights and moments aside, to the host where there is one; files are written while training goes on."""
-    state = float(SNAPSHOT_BYTES * roles.policy.parameters)
+    state = float(SNAPSHOT_BYTES * roles.trained_parameters)
     if roles.trainer.kind in ("megatron", "fsdp2"):
         return state / demand.ranks / (cluster.card.host_gb_s * GB)
     return state / (cluster.card.bandwidth_gb_s * GB)

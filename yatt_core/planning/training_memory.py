@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from yatt_core.planning.account import Bytes
+from yatt_core.planning.account import NOTHING, Bytes
 from yatt_core.planning.activations import (
     FLOAT,
     MicroBatchShape,
@@ -33,8 +33,8 @@ GATHERED = 2
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
     """On the fullest device. lasting: from step to step. host: of that in the host's memory while it trains. prepare, learn,
-    sync: besides. reference: the frozen policy, where there is one. sleeps: whether the lasting part is on the host in
-    `collect`.
+    sync: besides. reference: the frozen policy, where there is one; teacher likewise. critic: what lasts of it on the device.
+    sleeps: whether the lasting part is on the host in `collect`.
     """
 
     lasting: Bytes
@@ -44,6 +44,8 @@ class TrainerMemory:
     sync: Bytes
     reference: Bytes
     sleeps: bool
+    teacher: Bytes = NOTHING
+    critic: Bytes = NOTHING
 
 
 def torch_trainer(
@@ -141,15 +143,52 @@ def fsdp2_trainer(
     )
 
 
-def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int) -> TrainerMemory:
+def with_teacher(
+    memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, teacher: ModelShape, batch: MicroBatchShape, ranks: int
+) -> TrainerMemory:
+    """Beside a frozen teacher, which scores in `prepare` behind the policy: whole on every rank, or shared out."""
+    size = element_bytes(engine.dtype)
+    if isinstance(engine, TorchTrainer):
+        held, besides = teacher.parameters * size, Bytes(activations=torch_forward(teacher, batch, engine.dtype))
+    else:
+        held = round(teacher.parameters * size / ranks)
+        besides = fsdp2_trainer(engine, teacher, batch, ranks, reference=False).prepare
+    prepare = max(memory.prepare, besides, key=lambda needed: needed.total)
+    return replace(memory, prepare=prepare, teacher=Bytes(weights=held))
+
+
+def with_critic(
+    memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, critic: ModelShape, batch: MicroBatchShape, ranks: int
+) -> TrainerMemory:
+    """Beside a critic, which learns in turn with the policy: it has a state of its own, and of the passes the larger counts."""
+    values = replace(batch, counted=0)
+    if isinstance(engine, TorchTrainer):
+        own = torch_trainer(engine, critic, values, 0, reference=False, entropy_gradient=False)
+    else:
+        own = fsdp2_trainer(engine, critic, values, ranks, reference=False)
+    return replace(
+        memory,
+        host=memory.host + own.host,
+        prepare=max(memory.prepare, own.prepare, key=lambda needed: needed.total),
+        learn=max(memory.learn, own.learn, key=lambda needed: needed.total),
+        critic=own.lasting,
+    )
+
+
+def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int, critic: ModelShape | None = None) -> TrainerMemory:
     """Of a trainer whose ranks share a model, where devices are cores: nothing is moved to the host, since it is there already.
 
     Rank 0 keeps the buffers of a snapshot too, whole weights and moments, and fills the buckets of weights on their way.
     """
-    flat = round(shape.parameters * FLOAT)
-    lasting = memory.lasting + memory.host + Bytes(copies=(1 + MOMENTS) * flat)
-    sync = memory.sync + Bytes(copies=min(flat, bucket))
-    return replace(memory, lasting=lasting, host=Bytes(), sync=sync, sleeps=False)
+    lasting, values = memory.lasting + memory.host + _snapshot(shape), memory.critic
+    if critic is not None:
+        values = values + _snapshot(critic)
+    sync = memory.sync + Bytes(copies=min(round(shape.parameters * FLOAT), bucket))
+    return replace(memory, lasting=lasting, host=NOTHING, critic=values, sync=sync, sleeps=False)
+
+
+def _snapshot(shape: ModelShape) -> Bytes:
+    return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
 
 
 def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.digests import json_digest
-from yatt_core.spec.algorithm import AlgorithmSpec, GrpoSpec
+from yatt_core.spec.algorithm import AlgorithmSpec, CriticSpec, GrpoSpec, PpoSpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.data import DataSpec
 from yatt_core.spec.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
@@ -113,6 +113,11 @@ class RunSpec(SpecModel):
         return self.rewards.accuracy_name
 
     @property
+    def critic(self) -> CriticSpec | None:
+        """The critic; None for an algorithm without one."""
+        return self.algorithm.critic if isinstance(self.algorithm, PpoSpec) else None
+
+    @property
     def optimizer_steps_per_iteration(self) -> int:
         """Optimizer steps against the same experience."""
         return self.algorithm.epochs * self.algorithm.mini_batches
@@ -149,6 +154,7 @@ class RunSpec(SpecModel):
             yield "trainer.lora: a virtual trainer has no matrices for adapters; write null"
         if self.trainer.lora is not None and self.trainer.engine.kind == "megatron":
             yield "trainer.lora: Megatron-Core trains all weights here; write null, or train on fsdp2 or torch"
+        yield from self._second_model_mistakes()
         if self.exact and (obstacles := self.exact_obstacles()):
             yield f"exact: set it to false, because {'; '.join(obstacles)}"
         if self.warmup is not None and not self.data.probe:
@@ -158,7 +164,7 @@ class RunSpec(SpecModel):
                 f"algorithm.mini_batches: {self.algorithm.mini_batches} is more than "
                 f"data.prompts_per_iteration {self.data.prompts_per_iteration}"
             )
-        if self.rollout.samples_per_prompt < 2:
+        if self.rollout.samples_per_prompt < 2 and self.critic is None:
             yield "rollout.samples_per_prompt: grpo compares the answers to a prompt, so at least 2 are needed"
         if self.rollout.tools is not None:
             yield from self._tool_mistakes(self.rollout.tools)
@@ -207,6 +213,24 @@ class RunSpec(SpecModel):
                 virtual = isinstance(judge, GenerativePart) and isinstance(judge.engine, VirtualJudge)
                 if not virtual and not isinstance(judge, EndpointPart):
                     yield f"rewards.parts {judge.name!r}: beside virtual engines that batch continuously a judge is virtual too"
+
+    def _second_model_mistakes(self) -> Iterator[str]:
+        """Of a teacher or a critic beside the policy."""
+        seconds = []
+        if self.algorithm.distillation is not None:
+            seconds.append(("algorithm.distillation", "a teacher", "null"))
+        if self.critic is not None:
+            seconds.append(("algorithm.kind", "a critic", "grpo"))
+        for key, who, without in seconds:
+            if self.virtual:
+                yield f"{key}: a virtual trainer has no model, and {who} nothing to work beside; write {without}"
+            if self.trainer.engine.kind == "megatron":
+                yield (
+                    f"{key}: Megatron-Core holds no second model here, and {who} is one; write {without}, or train on fsdp2 or "
+                    "torch"
+                )
+            if self.data.has_images:
+                yield f"{key}: {who} reads prompts of text alone; write {without}, or leave image_field out"
 
     def _unfit_sampling(self) -> Iterator[str]:
         sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt

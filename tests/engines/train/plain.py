@@ -19,15 +19,23 @@ def plain_log_probs(model: Any, batch: ExperienceBatch, index: int, temperature:
 
 
 def plain_grpo_step(
-    model: Any, optimizer: torch.optim.Optimizer, batch: ExperienceBatch, temperature: float, max_norm: float = 1.0
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    batch: ExperienceBatch,
+    temperature: float,
+    max_norm: float = 1.0,
+    teacher: tuple[Any, float] | None = None,
 ) -> float:
-    """Token-mean GRPO of one step; returns the gradients' norm before clipping."""
+    """Token-mean GRPO of one step; returns the gradients' norm before clipping. teacher: a model, and its coefficient."""
     rewards = batch.rewards.reshape(-1, 4)
     advantage = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-4)
     total = torch.zeros(())
-    for index, value in enumerate(advantage.reshape(-1).tolist()):
+    for index, value in enumerate(torch.tensor(advantage, dtype=torch.float32).reshape(-1)):
         mask = torch.tensor(batch.loss_mask[batch.response_offsets[index] : batch.response_offsets[index + 1]])
         log_probs = plain_log_probs(model, batch, index, temperature)
+        if teacher is not None:
+            with torch.no_grad():
+                value = value - teacher[1] * (log_probs - plain_log_probs(teacher[0], batch, index, temperature))
         ratio = (log_probs - log_probs.detach()).exp()
         total = total - (torch.minimum(ratio * value, ratio.clamp(0.8, 1.2) * value) * mask).sum()
     optimizer.zero_grad()

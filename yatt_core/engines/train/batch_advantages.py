@@ -9,6 +9,7 @@ from yatt_core.algorithms.advantages import advantages
 from yatt_core.algorithms.moments import RewardMoments, group_moments, merged
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.engines.train.plan import seeded_permutation
+from yatt_core.spec.algorithm import GrpoSpec
 from yatt_core.spec.run import RunSpec
 
 Float64 = npt.NDArray[np.float64]
@@ -18,6 +19,7 @@ Int64 = npt.NDArray[np.int64]
 def batch_advantages(spec: RunSpec, batch: ExperienceBatch, rewards: Float64, branch: int, iteration: int) -> Float64:
     """One number per sample, [N], 0 for padding. rewards: [N], those of the batch or what a pull on them left."""
     algorithm, learnt, values = spec.algorithm, batch.learnt, np.zeros(len(batch))
+    assert isinstance(algorithm, GrpoSpec), "a critic has advantages of its own"
     if not learnt.any():
         return values
     found = advantages(rewards[learnt], _learnt_sizes(batch), algorithm.normalise, algorithm.epsilon)

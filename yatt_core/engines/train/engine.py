@@ -31,14 +31,16 @@ from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.adapters import add_adapters, is_adapter, plain_weights, share_of
 from yatt_core.engines.train.batch_advantages import moments_behind
 from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.critic import Critic, value_metrics
 from yatt_core.engines.train.learner import GrpoLearner, update_metrics
 from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import PlanShape, plan_digest, plan_steps
-from yatt_core.engines.train.preparation import Preparer, has_token_columns
+from yatt_core.engines.train.preparation import Preparer, has_token_columns, require_columns
 from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
-from yatt_core.engines.train.state_files import Arrays, StateFacts, TrainerState, read_facts
+from yatt_core.engines.train.state_files import Arrays, CriticState, StateFacts, TrainerState, read_facts
 from yatt_core.engines.train.supervised import SupervisedStep
+from yatt_core.engines.train.teacher import Teacher
 from yatt_core.engines.train.warmup import WarmUp
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.keys import WorkKey
@@ -66,8 +68,8 @@ class Layout:
 class PolicyTrainEngine(ABC):
     """Keeps the protocol `TrainEngine`. One thread of torch; all calls come from one thread.
 
-    What `_build` has to make: `_forward`, `_optimizer`. `_world`: all ranks. `_collective`: the ranks over which samples are
-    shared out; its rank is the number of this one's share.
+    What `_build` has to make: `_forward`, `_optimizer`, and `_teacher` and `_critic` where the spec has them. `_world`: all
+    ranks. `_collective`: the ranks over which samples are shared out; its rank is the number of this one's share.
     """
 
     _forward: TokenPasses
@@ -82,6 +84,8 @@ class PolicyTrainEngine(ABC):
         self._warmed: WarmupReceipt | None = None
         self._batch: tuple[BatchTask, ExperienceBatch] | None = None
         self._reference: Any = None
+        self._teacher: Teacher | None = None
+        self._critic: Critic | None = None
         self._reader: ImageReader | None = None
         self._buffers: dict[str, Arrays] = {}
         self._model: nn.Module | None = None
@@ -114,8 +118,8 @@ class PolicyTrainEngine(ABC):
         """A model of transformers with the present weights, which this rank can decode with by itself."""
 
     @abstractmethod
-    def _digest(self) -> str:
-        """Digest of the weights; every rank asks for it."""
+    def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+        """Digest of tensors that every rank goes through; every rank asks for it."""
 
     @abstractmethod
     def export_weights(self) -> Tensors:
@@ -129,6 +133,10 @@ class PolicyTrainEngine(ABC):
         """All weights in Hugging Face names, as `_tensors` has them, adapters added up."""
         lora = self._spec.trainer.lora
         return self._tensors() if lora is None else plain_weights(self._tensors(), share_of(lora))
+
+    def _digest(self) -> str:
+        """Digest of the weights."""
+        return self._digest_of(self._weights())
 
     def _adapters(self) -> Iterable[tuple[str, torch.Tensor]]:
         """The adapters, as `_tensors` has them."""
@@ -201,7 +209,8 @@ class PolicyTrainEngine(ABC):
         started = time.perf_counter()
         batch = self._load(task)
         loaded = time.perf_counter()
-        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective)
+        critic = None if self._critic is None else self._critic.passes
+        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teacher, critic)
         layout = self._layout
         preparation = preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
         files = self._collective.ranks if has_token_columns(self._spec) else 1
@@ -273,10 +282,15 @@ class PolicyTrainEngine(ABC):
         named, steps = self._moments()
         moments = self._copied("moments", named)
         reference = None if self._reference is None else self._reference_arrays()
+        critic, critic_steps = None, 0
+        if self._critic is not None:
+            values, (named, critic_steps) = self._copied("critic", self._critic.tensors()), self._critic.moments()
+            critic = CriticState(values, self._copied("critic_moments", named))
         if self._world.rank > 0:
             return None
-        facts = StateFacts(self._version, steps, self._learning_rate(self._version))
-        return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters).write)
+        facts = StateFacts(self._version, steps, self._learning_rate(self._version), critic_steps)
+        besides = 0 if critic is None else critic.bytes
+        return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters, critic).write, besides)
 
     def restore(self, folder: Path, version: int) -> None:
         """Takes over what a writer of `freeze_state` wrote; goes on bit for bit under the same layout."""
@@ -288,15 +302,19 @@ class PolicyTrainEngine(ABC):
         if self._model is None:
             self._build()
         self._load_state(folder, facts)
+        if self._critic is not None:
+            self._critic.load(folder, facts.critic_steps)
         self._version, self._receipt, self._batch, self._warmed = version, None, None, None
 
     # -- the course of an update --------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Version 0: these weights, a fresh optimizer, and the reference where there is a KL term."""
+        """Version 0: these weights, a fresh optimizer, the reference of a KL term, and the critic where there is one."""
         self._optimizer.reset()
         if self._spec.algorithm.kl is not None:
             self._reference = self._optimizer.copy()
+        if self._critic is not None:
+            self._critic.begin(self._weights())
         self._version, self._receipt, self._batch = 0, None, None
 
     def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
@@ -307,22 +325,37 @@ class PolicyTrainEngine(ABC):
         steps = plan_steps(batch.lengths, batch.group_offsets, shape, self._spec.seed, task.key.branch, iteration)
         learning_rate = self._learning_rate(iteration)
         learner = GrpoLearner(self._spec, self._forward, self._optimizer, self._collective)
-        sums, norms = [], []
+        critic, alone = self._critic, self._critic is not None and self._critic.learns_alone(iteration)
+        sums, norms, values, value_norms = [], [], [], []
         for step in steps:
-            sums.append(learner.gradients(batch, columns, step))
-            norms.append(self._optimizer.apply(learning_rate, sums[-1].sums["loss"]))
-            self._version = -1
-        metrics = update_metrics(self._spec, sums, norms) | {"learning_rate": learning_rate}
-        fingerprint: dict[str, float | str] = {
-            "loss": metrics["loss"],
-            "grad_norm": metrics["grad_norm"],
-            "plan": plan_digest(steps),
-        }
+            # All gradients come before any step, so that what is not finite leaves the version as it is.
+            if not alone:
+                sums.append(learner.gradients(batch, columns, step))
+            if critic is not None:
+                values.append(critic.gradients(self._collective, batch, columns, step))
+            if not alone:
+                norms.append(self._optimizer.apply(learning_rate, sums[-1].sums["loss"]))
+                self._version = -1
+            if critic is not None:
+                value_norms.append(critic.apply(values[-1]))
+                self._version = -1
+        metrics = {"tokens": float(sum(step.tokens for step in values))} if alone else {}
+        if not alone:
+            metrics = update_metrics(self._spec, sums, norms) | {"learning_rate": learning_rate}
+        if critic is not None:
+            metrics |= value_metrics(values, value_norms)
+        told = ("loss", "grad_norm", "value_loss", "value_grad_norm")
+        fingerprint: dict[str, float | str] = {name: metrics[name] for name in told if name in metrics}
+        fingerprint["plan"] = plan_digest(steps)
         return UpdateReceipt(task.key, iteration, metrics, fingerprint | self._cheap_digest(), {})
 
     def _cheap_digest(self) -> dict[str, float | str]:
-        small = self._optimizer.parameters <= CHEAP_DIGEST_PARAMETERS
-        return {"weights_digest": self._digest()} if small else {}
+        found: dict[str, float | str] = {}
+        if self._optimizer.parameters <= CHEAP_DIGEST_PARAMETERS:
+            found["weights_digest"] = self._digest()
+        if self._critic is not None and self._critic.optimizer.parameters <= CHEAP_DIGEST_PARAMETERS:
+            found["critic_digest"] = self._digest_of(self._critic.tensors())
+        return found
 
     def _learning_rate(self, iteration: int) -> float:
         trainer = self._spec.trainer
@@ -342,10 +375,7 @@ class PolicyTrainEngine(ABC):
         same = np.array_equal(columns.ordinals, batch.ordinals) and np.array_equal(columns.samples, batch.samples)
         if not same or not np.array_equal(columns.response_offsets, batch.response_offsets):
             raise DataError(f"{prepared.folder}: its samples are not those of the experience")
-        if columns.log_probs_old is None and self._spec.optimizer_steps_per_iteration > 1:
-            raise DataError(f"{prepared.folder}: has no log_probs_old, which several steps need")
-        if columns.log_probs_ref is None and self._spec.algorithm.kl is not None:
-            raise DataError(f"{prepared.folder}: has no log_probs_ref, which the KL term needs")
+        require_columns(self._spec, columns, prepared.folder)
         return columns
 
     def _copied(self, part: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:

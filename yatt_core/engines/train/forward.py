@@ -164,7 +164,7 @@ class PolicyForward:
 
     dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32. reader: of a
     vision-language model's images, which are decoded anew for every micro-batch. device: where the model computes; none: where
-    its weights are.
+    its weights are. values: the model's head has one output, which stands for each counted token in the log-probability's place.
     """
 
     def __init__(
@@ -174,6 +174,7 @@ class PolicyForward:
         dtype: str,
         reader: ImageReader | None = None,
         device: torch.device | None = None,
+        values: bool = False,
     ) -> None:
         self._model = model
         self._reader = reader
@@ -184,11 +185,12 @@ class PolicyForward:
         if not isinstance(head, nn.Module):
             raise ConfigurationError(f"{type(model).__name__} has no output embeddings: it is no causal language model")
         self._head = head
+        self._of_tokens = self.values if values else self.log_probs
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         """Log-probability of each counted token of each micro-batch, without gradients."""
         with torch.no_grad():
-            return [self.log_probs(micro_batch.on(self._device)).cpu().numpy() for micro_batch in micro_batches]
+            return [self._of_tokens(micro_batch.on(self._device)).cpu().numpy() for micro_batch in micro_batches]
 
     def backward(
         self,
@@ -201,7 +203,7 @@ class PolicyForward:
         for micro_batch in micro_batches:
             placed = micro_batch.on(self._device)
             if entropy == "none":
-                log_probs = self.log_probs(placed, temperature)
+                log_probs = self._of_tokens(placed, temperature)
                 entropies = log_probs.new_zeros(0)
             else:
                 log_probs, entropies = self.log_probs_and_entropies(placed, entropy == "loss", temperature)
@@ -211,6 +213,10 @@ class PolicyForward:
         """Log-probability of each counted token, [T]."""
         distribution = self._log_distribution(micro_batch, temperature)
         return distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
+
+    def values(self, micro_batch: MicroBatch, _temperature: float | None = None) -> torch.Tensor:
+        """The head's one output where each counted token is predicted, [T] in float32."""
+        return self._logits(micro_batch)[:, 0]
 
     def log_probs_and_entropies(
         self, micro_batch: MicroBatch, differentiable_entropy: bool, temperature: float | None = None
@@ -222,6 +228,12 @@ class PolicyForward:
 
     def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
         """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
+        logits = self._logits(micro_batch)
+        scale = self._temperature if temperature is None else temperature
+        return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
+
+    def _logits(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """What the head says where a counted token is predicted, [T, outputs] in float32."""
         with (
             torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16),
             self._only(micro_batch.predicting),
@@ -231,9 +243,7 @@ class PolicyForward:
             raise ConfigurationError(
                 f"{type(self._model).__name__} does not compute its logits by its output embeddings"
             )
-        scale = self._temperature if temperature is None else temperature
-        logits = logits[0].float()
-        return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
+        return logits[0].float()
 
     def _run(self, micro_batch: MicroBatch) -> Any:
         """The model's answer to padded rows, or to one packed row; with images it gets the embeddings of tokens and patches."""

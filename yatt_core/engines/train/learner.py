@@ -74,12 +74,17 @@ class GrpoLearner:
         device: torch.device,
     ) -> TokenInputs:
         old, reference = columns.log_probs_old, columns.log_probs_ref if self._kl_in_loss else None
+        teacher, by_token = columns.log_probs_teacher, columns.token_advantages
+        advantages: npt.NDArray[np.floating] = columns.advantages[micro_batch.rows]
+        if by_token is not None:
+            advantages = by_token[micro_batch.positions]
         return TokenInputs(
-            advantages=_tensor(columns.advantages[micro_batch.rows], device),
+            advantages=_tensor(advantages, device),
             weights=_tensor(weights[micro_batch.rows], device),
             sampler=_tensor(batch.log_probs_sampler[micro_batch.positions], device),
             old=None if old is None else _tensor(old[micro_batch.positions], device),
             reference=None if reference is None else _tensor(reference[micro_batch.positions], device),
+            teacher=None if teacher is None else _tensor(teacher[micro_batch.positions], device),
         )
 
 
@@ -112,6 +117,8 @@ def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[flo
         metrics |= _extremes(total.maxima)
     if spec.algorithm.kl is not None and spec.algorithm.kl.where == "loss":
         metrics["kl"] = total.sums["kl"] / tokens
+    if spec.algorithm.distillation is not None:
+        metrics["distillation_kl"] = total.sums["distillation_kl"] / tokens
     if spec.algorithm.importance_cap is not None:
         metrics["importance_weight"] = total.sums["importance_weight"] / tokens
     return metrics

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -18,6 +19,12 @@ class Held:
 
     lasting: tuple[torch.Tensor, ...]
     passing: tuple[torch.Tensor, ...] = ()
+
+
+def together(*parts: Held) -> Held:
+    """What several hold."""
+    lasting, passing = (chain.from_iterable(getattr(part, kind) for part in parts) for kind in ("lasting", "passing"))
+    return Held(tuple(lasting), tuple(passing))
 
 
 class Offloaded:

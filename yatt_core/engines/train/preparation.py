@@ -1,11 +1,12 @@
 """`prepare`: what learning needs besides the experience, computed with the weights before the first step.
 
 Consumes an iteration's batch; produces `PreparedColumns`: advantages over the whole batch, which every rank computes for
-itself, and log-probabilities under the old and the reference weights, each rank for its share of the samples.
+itself, and log-probabilities under the old and the reference weights and the teacher's, each rank for its share of the samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,11 @@ from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import assemble
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import StepPlan, plan_step
-from yatt_core.errors import NumericError
+from yatt_core.engines.train.teacher import Teacher
+from yatt_core.engines.train.token_advantages import token_advantages
+from yatt_core.errors import DataError, NumericError
 from yatt_core.receipts import BatchTask
+from yatt_core.spec.algorithm import PpoSpec
 from yatt_core.spec.run import RunSpec
 
 Float32 = npt.NDArray[np.float32]
@@ -33,7 +37,23 @@ Int64 = npt.NDArray[np.int64]
 
 def has_token_columns(spec: RunSpec) -> bool:
     """True when `prepare` computes log-probabilities to be kept, so that each rank has tokens of its own to write."""
-    return spec.optimizer_steps_per_iteration > 1 or spec.algorithm.kl is not None
+    algorithm = spec.algorithm
+    others = (algorithm.kl, algorithm.distillation, spec.critic)
+    return spec.optimizer_steps_per_iteration > 1 or any(other is not None for other in others)
+
+
+def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
+    """Raises `DataError` unless the columns hold what an update under the spec reads."""
+    algorithm = spec.algorithm
+    needed = {
+        "log_probs_old": (spec.optimizer_steps_per_iteration > 1, "several steps need"),
+        "log_probs_ref": (algorithm.kl is not None, "the KL term needs"),
+        "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
+        **dict.fromkeys(("token_advantages", "values", "returns"), (spec.critic is not None, "a critic needs")),
+    }
+    for name, (is_needed, what_for) in needed.items():
+        if is_needed and getattr(columns, name) is None:
+            raise DataError(f"{folder}: has no {name}, which {what_for}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +67,18 @@ class Preparation:
 class Preparer:
     """Computes the prepared columns; every rank runs one."""
 
-    def __init__(self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        forward: TokenPasses,
+        optimizer: PolicyOptimizer,
+        collective: Collective,
+        teacher: Teacher | None = None,
+        critic: TokenPasses | None = None,
+    ) -> None:
+        """critic: passes that give values."""
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
+        self._teacher, self._critic = teacher, critic
 
     def prepare(
         self,
@@ -67,56 +97,96 @@ class Preparer:
         in_reward = kl is not None and kl.where == "reward"
         everything = np.arange(len(batch), dtype=np.int64)
         share = plan_step(batch.lengths, everything, self._collective.ranks, budget, packed, even)
-        old = self._log_probs(batch, share) if several_steps or in_reward else None
+        old = self._scored(self._forward, batch, share) if several_steps or in_reward else None
         ref = None
         if reference is not None:
             with self._optimizer.exchanged(reference):
-                ref = self._log_probs(batch, share)
-        algorithm = self._spec.algorithm
-        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        if kl is not None and in_reward and old is not None and ref is not None:
-            divergence = self._divergence(batch, share, old, ref)
-            rewards = rewards - kl.coefficient * divergence
-            metrics["kl"] = float(divergence.sum() / max(np.count_nonzero(batch.loss_mask), 1))
-        values = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
+                ref = self._scored(self._forward, batch, share)
+        tokens: dict[str, Float32 | None] = {"log_probs_old": old if several_steps else None, "log_probs_ref": ref}
+        if self._teacher is not None:
+            self._teacher.require_known(batch)
+            tokens["log_probs_teacher"] = self._scored(self._teacher.passes, batch, share)
+        pull = None
+        if in_reward and old is not None and ref is not None:
+            pull = old.astype(np.float64) - ref.astype(np.float64)
+        if self._critic is None:
+            values, metrics = self._by_sample(batch, share, pull, task)
+        else:
+            values, by_token, metrics = self._by_token(self._critic, batch, share, pull, task)
+            tokens |= by_token
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise NumericError(f"advantage {values[row]} of prompt ordinal {batch.ordinals[row]} is not finite")
-        mine = np.arange(len(batch), dtype=np.int64)
+        mine = everything
         if has_token_columns(self._spec):
             parts = share.parts[self._collective.rank]
             mine = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
-        return Preparation(_columns(batch, mine, values, old if several_steps else None, ref), metrics)
+        return Preparation(_columns(batch, mine, values, tokens), metrics)
 
-    def _log_probs(self, batch: ExperienceBatch, share: StepPlan) -> Float32:
-        """Log-probabilities of this rank's counted response tokens, [T]; 0 elsewhere."""
+    def _by_sample(
+        self, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
+    ) -> tuple[Float64, dict[str, float]]:
+        """Advantages of samples, [N]. pull: log(old / reference) of this rank's tokens, [T], with a KL term in the reward."""
+        algorithm = self._spec.algorithm
+        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
+        if algorithm.kl is not None and pull is not None:
+            divergence = self._divergence(batch, share, pull)
+            rewards = rewards - algorithm.kl.coefficient * divergence
+            metrics["kl"] = float(divergence.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+        return batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration), metrics
+
+    def _by_token(
+        self, critic: TokenPasses, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
+    ) -> tuple[Float64, dict[str, Float32 | None], dict[str, float]]:
+        """The same by a critic, and the columns of tokens that belong to it: every rank gets all of them."""
+        algorithm = self._spec.algorithm
+        assert isinstance(algorithm, PpoSpec), "no other algorithm has a critic"
+        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
+        if pull is not None:
+            pull = self._everywhere(pull)
+            metrics["kl"] = float(pull.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+        values = self._everywhere(self._scored(critic, batch, share).astype(np.float64)).astype(np.float32)
+        found = token_advantages(algorithm, batch, rewards, values, pull)
+        metrics["explained_variance"] = found.explained_variance
+        columns: dict[str, Float32 | None] = {
+            "token_advantages": found.advantages,
+            "values": values,
+            "returns": found.returns,
+        }
+        return found.samples, columns, metrics
+
+    def _everywhere(self, tokens: Float64) -> Float64:
+        """Values of all ranks' tokens, [T], on every rank: an entry is non-zero on one rank, so that adding up is exact."""
+        total: Float64 = self._collective.sum(torch.from_numpy(tokens)).numpy()
+        return total
+
+    def _scored(self, passes: TokenPasses, batch: ExperienceBatch, share: StepPlan) -> Float32:
+        """What passes give of this rank's counted response tokens, [T]; 0 elsewhere."""
         values = np.zeros(len(batch.response_tokens), dtype=np.float32)
         micro_batches = [assemble(batch, indices, share.packed) for indices in share.parts[self._collective.rank]]
-        for micro_batch, log_probs in zip(micro_batches, self._forward.score(micro_batches), strict=True):
-            values[micro_batch.positions] = log_probs
+        for micro_batch, found in zip(micro_batches, passes.score(micro_batches), strict=True):
+            values[micro_batch.positions] = found
         return values
 
-    def _divergence(self, batch: ExperienceBatch, share: StepPlan, old: Float32, reference: Float32) -> Float64:
-        """sum_t (old - reference) of each sample, [N]; an entry is non-zero on one rank, so that adding up is exact."""
+    def _divergence(self, batch: ExperienceBatch, share: StepPlan, pull: Float64) -> Float64:
+        """Sum over each sample's tokens, [N], on every rank."""
         sums = np.zeros(len(batch))
-        differences = old.astype(np.float64) - reference.astype(np.float64)
         for indices in share.parts[self._collective.rank]:
             for sample in indices.tolist():
                 start, stop = batch.response_offsets[sample : sample + 2]
-                sums[sample] = differences[start:stop].sum()
-        total: Float64 = self._collective.sum(torch.from_numpy(sums)).numpy()
-        return total
+                sums[sample] = pull[start:stop].sum()
+        return self._everywhere(sums)
 
 
 def _columns(
-    batch: ExperienceBatch, samples: Int64, values: Float64, old: Float32 | None, reference: Float32 | None
+    batch: ExperienceBatch, samples: Int64, values: Float64, tokens: Mapping[str, Float32 | None]
 ) -> PreparedColumns:
+    """Columns of some samples. tokens: name -> [T] of the whole batch, or none."""
     positions = ragged_positions(batch.response_offsets, samples)
     return PreparedColumns(
         ordinals=batch.ordinals[samples],
         samples=batch.samples[samples],
         advantages=values[samples],
         response_offsets=offsets_of(batch.response_lengths[samples]),
-        log_probs_old=None if old is None else old[positions],
-        log_probs_ref=None if reference is None else reference[positions],
+        **{name: None if column is None else column[positions] for name, column in tokens.items()},
     )

@@ -79,8 +79,8 @@ class SharedModelEngine(PolicyTrainEngine):
             own[name].copy_(tensor)
         return self._probe
 
-    def _digest(self) -> str:
-        return self._world.tell(weights_digest(self._gathered(self._weights())))
+    def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+        return self._world.tell(weights_digest(self._gathered(tensors)))
 
     def _tensors(self) -> Named:
         self._loaded()

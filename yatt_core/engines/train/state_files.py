@@ -2,8 +2,9 @@
 
 `weights.safetensors`: the state dict in Hugging Face names, tied tensors once. `optimizer.safetensors`: the moments by
 parameter. `adapters.safetensors`: low-rank adapters, where they alone are trained; the state dict holds what comes of them.
+`critic.safetensors`, `critic_optimizer.safetensors`: the same two of a critic.
 `reference.safetensors`: the policy of iteration 0, where the spec pulls towards it. `state.json`: version,
-optimizer steps, and the learning rate's place in its schedule.
+optimizer steps, those of the critic, and the learning rate's place in its schedule.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from safetensors import SafetensorError, safe_open
 from yatt_core.durable import write_json
 from yatt_core.errors import ConfigurationError, DataError
 
-WEIGHTS, OPTIMIZER, ADAPTERS, REFERENCE, STATE = (
+WEIGHTS, OPTIMIZER, ADAPTERS, CRITIC, CRITIC_OPTIMIZER, REFERENCE, STATE = (
     "weights.safetensors",
     "optimizer.safetensors",
     "adapters.safetensors",
+    "critic.safetensors",
+    "critic_optimizer.safetensors",
     "reference.safetensors",
     "state.json",
 )
@@ -40,6 +43,20 @@ class StateFacts:
     version: int
     optimizer_steps: int
     learning_rate: float
+    critic_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CriticState:
+    """Its weights, and its optimizer's moments."""
+
+    weights: Arrays
+    moments: Arrays
+
+    @property
+    def bytes(self) -> int:
+        """Of both."""
+        return sum(array.nbytes for part in (self.weights, self.moments) for array in part.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +70,7 @@ class TrainerState:
     moments: Arrays
     reference: Arrays | None
     adapters: Arrays | None = None
+    critic: CriticState | None = None
 
     def write(self, folder: Path) -> None:
         """Writes the files into an existing folder."""
@@ -60,6 +78,9 @@ class TrainerState:
         safetensors.numpy.save_file(self.moments, folder / OPTIMIZER)
         if self.adapters is not None:
             safetensors.numpy.save_file(self.adapters, folder / ADAPTERS, metadata={"format": "pt"})
+        if self.critic is not None:
+            safetensors.numpy.save_file(self.critic.weights, folder / CRITIC)
+            safetensors.numpy.save_file(self.critic.moments, folder / CRITIC_OPTIMIZER)
         if self.reference is not None:
             safetensors.numpy.save_file(self.reference, folder / REFERENCE, metadata={"format": "pt"})
         write_json(folder / STATE, asdict(self.facts))

@@ -15,12 +15,14 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import RankContext, Tensors
+from yatt_core.engines.train.critic import FlatCritic
 from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
-from yatt_core.engines.train.offload import Held
+from yatt_core.engines.train.offload import Held, together
 from yatt_core.engines.train.optimizer import FlatAdamW
 from yatt_core.engines.train.state_files import Arrays, StateFacts, read_state, require_same
+from yatt_core.engines.train.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.trainer import TorchTrainer
@@ -56,12 +58,17 @@ class TorchTrainEngine(PolicyTrainEngine):
             self._forward = DensePasses(self._model, self._optimizer, temperature, self._dtype)
         else:
             self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader)
+        if (distillation := self._spec.algorithm.distillation) is not None:
+            teacher = load_teacher(distillation, self._dtype)
+            self._teacher = Teacher(teacher, PolicyForward(teacher, temperature, self._dtype), rows_of(teacher))
+        if (critic := self._spec.critic) is not None:
+            self._critic = FlatCritic(critic, self._context.model_path, self._dtype)
 
     def _probe_model(self) -> nn.Module:
         return self._loaded()
 
-    def _digest(self) -> str:
-        return weights_digest({name: tensor.numpy() for name, tensor in self._weights()})
+    def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+        return weights_digest({name: tensor.numpy() for name, tensor in tensors})
 
     def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
         seen: set[tuple[int, torch.Size]] = set()
@@ -73,8 +80,10 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def _memory(self) -> Held:
         reference = () if self._reference is None else (self._reference,)
-        lasting = (*self._loaded().state_dict().values(), *self._optimizer.flat(), *reference)
-        return Held(lasting, (self._optimizer.gradients,))
+        teacher = () if self._teacher is None else self._teacher.module.state_dict().values()
+        lasting = (*self._loaded().state_dict().values(), *self._optimizer.flat(), *reference, *teacher)
+        own = Held(lasting, (self._optimizer.gradients,))
+        return own if self._critic is None else together(own, self._critic.memory())
 
     def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
         tensors, steps = self._optimizer.moments()

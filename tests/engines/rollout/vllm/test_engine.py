@@ -195,6 +195,10 @@ def test_logits_that_are_not_finite_are_said(vllm_case):
     with pytest.raises(NumericError, match="not finite"):
         vllm_case.engine.generate(request_of(prompts_of([5]), weight_version=1))
     assert not vllm_case.engine._engine.has_unfinished_requests()
+    vllm_case.engine.update_weights(vllm_case.weights(0), 0)
+    prompts = prompts_of([1 + number % 9 for number in range(40)])
+    answers = vllm_case.engine.generate(request_of(prompts, stop_tokens=(), max_new_tokens=MAX_NEW))
+    assert np.isfinite(answers.log_probs).all(), "nothing of them is left in the cache"
 
 
 def test_what_it_was_not_made_for_is_refused(vllm_case):

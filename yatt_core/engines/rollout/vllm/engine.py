@@ -23,7 +23,7 @@ from yatt_core.engines.rollout.vllm.layout import read_layout
 from yatt_core.engines.rollout.vllm.responses import Response, result_of
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
 from yatt_core.engines.rollout.vllm.turns import Turns
-from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
 from yatt_core.spec.accelerated import VllmRollout
 
@@ -70,7 +70,7 @@ class VllmRolloutEngine(WeightTaker):
         self._turns = Turns()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
-        self._sleep, self._transferring = Sleep(), False
+        self._sleep, self._transferring, self._spoilt = Sleep(), False, False
         self._assembly = Assembly()
         self._work, self._most_sequences = Work(), spec.max_num_seqs
         self._version = folder_version
@@ -162,14 +162,18 @@ class VllmRolloutEngine(WeightTaker):
             self._transferring = True
 
     def _complete(self, version: int) -> None:
-        from yatt_core.engines.rollout.vllm.weights import end_transfer
+        from yatt_core.engines.rollout.vllm.weights import clear_cache, end_transfer
 
         end_transfer(self._engine)
         self._transferring = False
         self._engine.set_weight_version(str(version))
         # The cache of an engine that slept is woken by the next request, when the trainer has made room.
-        if self._open and self._recomputes:
+        if self._open and (self._recomputes or self._spoilt):
             self._engine.reset_prefix_cache(reset_running_requests=True)
+        if self._spoilt:
+            self._wake("kv_cache")
+            clear_cache(self._engine)
+            self._spoilt = False
         self._updates += 1
 
     def take_work(self) -> Work:
@@ -209,6 +213,9 @@ class VllmRolloutEngine(WeightTaker):
                 ended = [arrived.popleft() for _ in range(len(arrived))]
                 missing -= len(ended)
                 yield sorted(((row, Response.of(completion)) for row, completion in ended), key=_row)
+        except NumericError:
+            self._spoilt = True
+            raise
         finally:
             self._withdraw([name for name in names if name in self._open])
 

@@ -97,3 +97,17 @@ def transfer(engine: Any, tensors: NamedTensors) -> None:
 def end_transfer(engine: Any) -> None:
     """Puts to work what has come."""
     engine.collective_rpc("finish_weight_update")
+
+
+def clear_cache(engine: Any) -> None:
+    """Overwrites what the cache holds of weights that were not finite.
+
+    vLLM multiplies what lies behind a sequence's end in its last block by zero, which leaves a number that is not finite as it
+    is; new responses in old blocks would get it.
+    """
+    engine.collective_rpc(_clear)
+
+
+def _clear(worker: Any) -> None:
+    for cache in worker.model_runner.kv_caches:
+        cache.zero_()

@@ -6,20 +6,15 @@ micro-batches. A snapshot holds whole tensors, and so can be loaded by any numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from yatt_core.engines.protocol import RankContext
-from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.engine import Layout
-from yatt_core.engines.train.forward import EntropyUse, Float32, MicroBatch, PolicyForward, TokenLoss
-from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW, Shards
-from yatt_core.engines.train.fsdp2.sharding import own_rows, shard_model, sharded_modules, whole
-from yatt_core.engines.train.offload import Held
-from yatt_core.engines.train.optimizer import MOMENTS
+from yatt_core.engines.train.fsdp2.critic import ShardedCritic
+from yatt_core.engines.train.fsdp2.forward import ShardedForward
+from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
+from yatt_core.engines.train.fsdp2.sharding import shard_model, sharded_memory, whole
+from yatt_core.engines.train.offload import Held, together
 from yatt_core.engines.train.process_group import lost_group, rank_device, require_process_group
 from yatt_core.engines.train.shared import Named, SharedModelEngine
 from yatt_core.engines.train.state_files import (
@@ -31,37 +26,10 @@ from yatt_core.engines.train.state_files import (
     TensorFile,
     require_same,
 )
+from yatt_core.engines.train.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.accelerated import Fsdp2Trainer
 from yatt_core.spec.run import RunSpec
-
-
-class ShardedForward(PolicyForward):
-    """Passes over a sharded model: every rank makes as many. A pass without a backward pass leaves nothing gathered behind."""
-
-    def __init__(self, model: nn.Module, temperature: float, device: torch.device, world: Collective) -> None:
-        super().__init__(model, temperature, "float32", device=device)
-        self._world = world
-
-    def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
-        """As of `PolicyForward`."""
-        with lost_group(self._world):
-            found = super().score(micro_batches)
-        # What stays gathered would be computed with after the weights have changed.
-        for module in sharded_modules(self._model):
-            module.reshard()
-        return found
-
-    def backward(
-        self,
-        micro_batches: Sequence[MicroBatch],
-        loss: TokenLoss,
-        entropy: EntropyUse = "none",
-        temperature: float | None = None,
-    ) -> None:
-        """As of `PolicyForward`; each pass adds its gradients up over the ranks."""
-        with lost_group(self._world):
-            super().backward(micro_batches, loss, entropy, temperature)
 
 
 class Fsdp2TrainEngine(SharedModelEngine):
@@ -87,23 +55,33 @@ class Fsdp2TrainEngine(SharedModelEngine):
         self._model = model
         self._optimizer = ShardedAdamW(model, self._spec.trainer.optimizer, self._world)
         self._forward = ShardedForward(model, self._spec.rollout.temperature, device, self._world)
+        if (distillation := self._spec.algorithm.distillation) is not None:
+            teacher = load_teacher(distillation, self._engine.dtype)
+            rows = rows_of(teacher)
+            shard_model(teacher, self._engine, self._world.ranks, device)
+            passes = ShardedForward(teacher, self._spec.rollout.temperature, device, self._world)
+            self._teacher = Teacher(teacher, passes, rows)
+        if (critic := self._spec.critic) is not None:
+            self._critic = ShardedCritic(critic, self._context.model_path, self._engine, device, self._world)
 
-    def _held(self) -> tuple[Shards, dict[str, Shards], int]:
-        return self._optimizer.copy(), self._optimizer.moments, self._optimizer.steps
+    def _held(self) -> list[OptimizerState]:
+        return [optimizer.held() for optimizer in self._optimizers()]
 
-    def _hold(self, held: tuple[Shards, dict[str, Shards], int]) -> None:
-        shards, self._optimizer.moments, self._optimizer.steps = held
-        self._optimizer.put(shards)
+    def _hold(self, held: list[OptimizerState]) -> None:
+        for optimizer, one in zip(self._optimizers(), held, strict=True):
+            optimizer.hold(one)
+
+    def _optimizers(self) -> list[ShardedAdamW]:
+        """The policy's, and the critic's behind it."""
+        critic = self._critic
+        return [self._optimizer, critic.optimizer] if isinstance(critic, ShardedCritic) else [self._optimizer]
 
     def _memory(self) -> Held:
-        # What stays gathered between two calls would be memory that nobody gives back.
-        for module in sharded_modules(self._loaded()):
-            module.reshard()
-        self._optimizer.zero()
-        optimizer, reference = self._optimizer, self._reference or {}
-        moments = (shard for kind in optimizer.moments.values() for shard in kind.values())
-        buffers = self._loaded().buffers()
-        return Held((*optimizer.everything().values(), *moments, *reference.values(), *buffers))
+        models = [self._loaded()] + ([] if self._teacher is None else [self._teacher.module])
+        reference = Held(tuple((self._reference or {}).values()))
+        parts = [Held(tuple(sharded_memory(model))) for model in models]
+        parts += [] if self._critic is None else [self._critic.memory()]
+        return together(self._optimizer.memory(), reference, *parts)
 
     def _steps(self) -> int:
         return self._optimizer.steps
@@ -120,18 +98,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
         optimizer = self._optimizer
         weights = TensorFile(folder / WEIGHTS)
         require_same(folder, weights.shapes, optimizer.plain_shapes())
-        optimizer.put(self._rows(weights if self._spec.trainer.lora is None else TensorFile(folder / ADAPTERS)))
-        optimizer.reset()
-        if facts.optimizer_steps:
-            moments = TensorFile(folder / OPTIMIZER)
-            optimizer.moments = {kind: self._rows(moments, f"{kind}.") for kind in MOMENTS}
-            optimizer.steps = facts.optimizer_steps
+        optimizer.put(optimizer.rows(weights if self._spec.trainer.lora is None else TensorFile(folder / ADAPTERS)))
+        optimizer.load_moments(folder / OPTIMIZER, facts.optimizer_steps)
         if self._spec.algorithm.kl is not None:
-            self._reference = self._rows(TensorFile(folder / REFERENCE))
-
-    def _rows(self, file: TensorFile, prefix: str = "") -> Shards:
-        """This rank's rows of each tensor in a file."""
-        return {
-            name: file.rows(f"{prefix}{name}", own_rows(parameter)).to(parameter.to_local().device)
-            for name, parameter in self._optimizer.named.items()
-        }
+            self._reference = optimizer.rows(TensorFile(folder / REFERENCE))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -17,12 +18,16 @@ from torch.optim.adamw import adamw
 
 from yatt_core.engines.train.adapters import BASE, OWN, is_adapter
 from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.fsdp2.sharding import sharded_parameters
+from yatt_core.engines.train.fsdp2.sharding import own_rows, sharded_parameters
+from yatt_core.engines.train.offload import Held
 from yatt_core.engines.train.optimizer import CLIP_EPSILON, MOMENTS
+from yatt_core.engines.train.state_files import TensorFile
 from yatt_core.errors import NumericError
 from yatt_core.spec.trainer import AdamWSpec
 
 Shards = dict[str, torch.Tensor]
+OptimizerState = tuple[Shards, dict[str, Shards], int]
+"""Weights, moments, steps."""
 
 
 class ShardedAdamW:
@@ -95,6 +100,11 @@ class ShardedAdamW:
         )
         self.steps += 1
 
+    def memory(self) -> Held:
+        """The moments. Gradients are forgotten."""
+        self.zero()
+        return Held(tuple(shard for kind in self.moments.values() for shard in kind.values()))
+
     def locals(self) -> Shards:
         """This rank's rows of each parameter; torch may lay them anew when the model first computes."""
         with torch.no_grad():
@@ -128,6 +138,30 @@ class ShardedAdamW:
         """Overwrites this rank's rows."""
         for name, own in self.locals().items():
             own.copy_(shards[name])
+
+    def held(self) -> OptimizerState:
+        """Copies of what this rank holds."""
+        return self.copy(), self.moments, self.steps
+
+    def hold(self, held: OptimizerState) -> None:
+        """Takes back what `held` gave."""
+        shards, self.moments, self.steps = held
+        self.put(shards)
+
+    def rows(self, file: TensorFile, prefix: str = "") -> Shards:
+        """This rank's rows of each tensor in a file."""
+        return {
+            name: file.rows(f"{prefix}{name}", own_rows(parameter)).to(parameter.to_local().device)
+            for name, parameter in self._named.items()
+        }
+
+    def load_moments(self, path: Path, steps: int) -> None:
+        """Takes over the moments of so many steps; of none there are none."""
+        self.reset()
+        if steps:
+            file = TensorFile(path)
+            self.moments = {kind: self.rows(file, f"{kind}.") for kind in MOMENTS}
+            self.steps = steps
 
     def _gradients(self) -> list[torch.Tensor]:
         found = []

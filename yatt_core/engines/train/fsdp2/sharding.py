@@ -59,6 +59,14 @@ def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
     return (module for module in model.modules() if isinstance(module, FSDPModule))
 
 
+def sharded_memory(model: nn.Module) -> list[torch.Tensor]:
+    """This rank's rows of the parameters, and the buffers. What stayed gathered behind the last call is given up."""
+    for module in sharded_modules(model):
+        module.reshard()
+    with torch.no_grad():
+        return [*(parameter.to_local() for parameter in sharded_parameters(model).values()), *model.buffers()]
+
+
 def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
     """The parameters in Hugging Face names, tied ones once."""
     found: dict[str, DTensor] = {}

@@ -1,0 +1,98 @@
+"""The torch trainer learns from what its own policy says: rewards with a critic, and a teacher without any."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines.train.letters import letters_engine, letters_spec
+from tests.engines.train.support import update, write_shards
+from yatt_core.data.inputs import Inputs
+from yatt_core.data.text import open_codec
+from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.engines.rollout.decoding import decode
+from yatt_core.engines.rollout.runners import open_runner
+from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.train.warmup import encode_question
+from yatt_core.spec.run import RunSpec
+
+pytestmark = pytest.mark.verify
+PROMPTS, SAMPLES, ITERATIONS = 24, 4, 28
+CRITIC = {"optimizer": {"learning_rate": 3e-3}, "warmup_iterations": 2}
+PPO = {"kind": "ppo", "epochs": 2, "mini_batches": 4, "critic": CRITIC}
+
+
+def spec_with(folder: Path, algorithm: dict[str, Any], warmup_steps: int) -> RunSpec:
+    plain = letters_spec(folder, max_steps=warmup_steps, stop_accuracy=0.4, probe_every=5).model_dump(mode="json")
+    optimizer = {**plain["trainer"]["optimizer"], "learning_rate": 3e-3}
+    return RunSpec.model_validate(
+        {**plain, "algorithm": algorithm, "trainer": {**plain["trainer"], "optimizer": optimizer}}
+    )
+
+
+def trained(
+    spec: RunSpec, folder: Path, rewarded: bool = True
+) -> tuple[TorchTrainEngine, list[float], list[dict[str, float]]]:
+    """The engine behind all iterations, with each one's share of right answers and its metrics."""
+    engine = letters_engine(spec, folder)
+    engine.connect(0, 1, "")
+    engine.initialise()
+    engine.warm_up()
+    inputs, codec = Inputs.open(folder / "inputs", spec), open_codec(spec, engine._context.model_path)
+    prompts = inputs.demonstrations(160)
+    right, metrics = [], []
+    for iteration in range(1, ITERATIONS + 1):
+        drawn = [prompts[(iteration * PROMPTS + place) % len(prompts)] for place in range(PROMPTS)]
+        seeds = np.random.default_rng(iteration).integers(0, 2**63, (PROMPTS, SAMPLES), dtype=np.uint64)
+        questions = [encode_question(prompt, codec) for prompt in drawn]
+        runner = open_runner(engine._probe_model(), None)
+        found = decode(runner, GenerateRequest(questions, seeds, 3, codec.stop_tokens, iteration - 1))
+        ends, rows = np.cumsum(found.lengths), []
+        for row, (length, end) in enumerate(zip(found.lengths.tolist(), ends.tolist(), strict=True)):
+            prompt, own = drawn[row // SAMPLES], slice(end - length, end)
+            tokens = found.tokens[own]
+            correct = codec.decode(tokens).strip() == prompt.answer
+            rows.append(
+                {
+                    "prompt_ordinal": PROMPTS * iteration + row // SAMPLES,
+                    "sample": row % SAMPLES,
+                    "prompt_id": prompt.prompt_id,
+                    "source": 0,
+                    "prompt": "",
+                    "prompt_tokens": questions[row // SAMPLES].tolist(),
+                    "response": "",
+                    "response_tokens": tokens.tolist(),
+                    "log_probs_sampler": found.log_probs[own].tolist(),
+                    "loss_mask": [True] * length,
+                    "finish": "stop",
+                    "truncated": False,
+                    "weight_version": iteration - 1,
+                    "reward": float(correct and rewarded),
+                    "correct": correct,
+                    "reward_error": None,
+                    "reward/exact": float(correct),
+                }
+            )
+        right.append(float(np.mean([row["correct"] for row in rows])))
+        metrics.append(update(engine, write_shards(folder, iteration, rows)).metrics)
+    return engine, right, metrics
+
+
+def test_it_learns_with_a_critic_and_a_student_from_what_came_of_it(tmp_path: Path) -> None:
+    engine, right, metrics = trained(spec_with(tmp_path / "a", PPO, 100), tmp_path / "a")
+    assert np.mean(right[-3:]) > right[0] + 0.3, right
+    assert ["policy_loss" in found for found in metrics[:3]] == [False, False, True]
+
+    teacher = shutil.copytree(engine._context.model_path, tmp_path / "teacher")
+    (tmp_path / "snapshot").mkdir()
+    engine.freeze_state()(tmp_path / "snapshot")
+    shutil.copyfile(tmp_path / "snapshot" / "weights.safetensors", teacher / "model.safetensors")
+    distillation = {"teacher": {"kind": "folder", "path": str(teacher)}}
+    algorithm = {"kind": "grpo", "epochs": 2, "mini_batches": 4, "distillation": distillation}
+    _, taught, metrics = trained(spec_with(tmp_path / "a", algorithm, 30), tmp_path / "b", rewarded=False)
+    assert metrics[-1]["distillation_kl"] < 0.5 * metrics[0]["distillation_kl"]
+    assert np.mean(taught[-3:]) > taught[0] + 0.5 * (np.mean(right[-3:]) - taught[0]), (right, taught)

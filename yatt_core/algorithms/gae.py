@@ -1,0 +1,45 @@
+"""Generalised advantage estimation (arXiv 1506.02438) over the tokens of responses; everything is float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def generalised_advantages(
+    rewards: Float64, values: Float64, lengths: Int64, discount: float, trace_decay: float
+) -> Float64:
+    """A_t = delta_t + discount trace_decay A_{t+1}, with delta_t = r_t + discount V_{t+1} - V_t; both are 0 behind the end.
+
+    rewards, values: [T], of the tokens of N responses, one behind the other; V_t is the value before token t is chosen.
+    lengths: [N], sums to T; a response may have no token. Returns [T]; the tokens' returns are advantages + values.
+    """
+    longest = int(lengths.max(initial=0))
+    inside = np.arange(longest) < lengths[:, None]
+    reward, value = np.zeros(inside.shape), np.zeros((len(lengths), longest + 1))
+    reward[inside], value[:, :longest][inside] = rewards, values
+    delta = reward + discount * value[:, 1:] - value[:, :longest]
+    found, following = np.zeros(inside.shape), np.zeros(len(lengths))
+    for place in reversed(range(longest)):
+        # A response that has ended already hands nothing on: its rewards and values there are 0, and so is delta.
+        following = delta[:, place] + discount * trace_decay * following
+        found[:, place] = following
+    advantages: Float64 = found[inside]
+    return advantages
+
+
+def whitened(advantages: Float64, epsilon: float) -> Float64:
+    """(A - mean) / (std + epsilon) over all tokens, std over n - 1; of a single one 0."""
+    if len(advantages) < 2:
+        return np.zeros_like(advantages)
+    normal: Float64 = (advantages - advantages.mean()) / (advantages.std(ddof=1) + epsilon)
+    return normal
+
+
+def explained_variance(returns: Float64, values: Float64) -> float:
+    """1 - Var(returns - values) / Var(returns); 0 where returns do not differ. Both [T]."""
+    spread = float(returns.var()) if len(returns) else 0.0
+    return 1.0 - float((returns - values).var()) / spread if spread > 0.0 else 0.0

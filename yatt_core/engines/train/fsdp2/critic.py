@@ -1,0 +1,67 @@
+"""The critic of the FSDP2 trainer: shared out over the ranks as the policy is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.critic import Critic, Named, load_critic
+from yatt_core.engines.train.fsdp2.forward import ShardedForward
+from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW, Shards
+from yatt_core.engines.train.fsdp2.sharding import own_rows, shard_model, sharded_memory, whole
+from yatt_core.engines.train.offload import Held, together
+from yatt_core.engines.train.process_group import lost_group
+from yatt_core.engines.train.state_files import CRITIC, CRITIC_OPTIMIZER, TensorFile, require_same
+from yatt_core.spec.accelerated import Fsdp2Trainer
+from yatt_core.spec.algorithm import CriticSpec
+
+
+class ShardedCritic(Critic):
+    """Each rank holds some rows of every parameter."""
+
+    def __init__(
+        self, spec: CriticSpec, policy_path: str, engine: Fsdp2Trainer, device: torch.device, world: Collective
+    ) -> None:
+        model, head = load_critic(spec, policy_path)
+        super().__init__(spec, head)
+        shard_model(model, engine, world.ranks, device)
+        self._model, self._world = model, world
+        self.optimizer: ShardedAdamW = ShardedAdamW(model, spec.optimizer, world)
+        self.passes = ShardedForward(model, 1.0, device, world, values=True)
+
+    def take(self, policy: Named) -> None:
+        """As of `Critic`."""
+        own, model = self.optimizer.locals(), self.optimizer.named
+        for name, tensor in policy:
+            if name in own and name != self.head:
+                own[name].copy_(tensor[own_rows(model[name])])
+
+    def tensors(self) -> Named:
+        """As of `Critic`: gathered one after another."""
+        return self._whole(self.optimizer.locals())
+
+    def moments(self) -> tuple[Named, int]:
+        """As of `Critic`: gathered likewise."""
+        held = self.optimizer.moments
+        named = ((f"{kind}.{name}", tensor) for kind in held for name, tensor in self._whole(held[kind]))
+        return named, self.optimizer.steps
+
+    def load(self, folder: Path, steps: int) -> None:
+        """As of `Critic`."""
+        weights = TensorFile(folder / CRITIC)
+        shapes = {name: parameter.shape for name, parameter in self.optimizer.named.items()}
+        require_same(folder, weights.shapes, shapes)
+        self.optimizer.put(self.optimizer.rows(weights))
+        self.optimizer.load_moments(folder / CRITIC_OPTIMIZER, steps)
+
+    def memory(self) -> Held:
+        """As of `Critic`."""
+        return together(Held(tuple(sharded_memory(self._model))), self.optimizer.memory())
+
+    def _whole(self, shards: Shards) -> Named:
+        for name, parameter in self.optimizer.named.items():
+            with lost_group(self._world):
+                tensor = whole(parameter, shards[name])
+            yield name, tensor

@@ -1,0 +1,46 @@
+"""Passes over a model that FSDP2 has shared out over the ranks.
+
+Consumes micro-batches, as many on every rank; produces what `PolicyForward` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.forward import EntropyUse, Float32, MicroBatch, PolicyForward, TokenLoss
+from yatt_core.engines.train.fsdp2.sharding import sharded_modules
+from yatt_core.engines.train.process_group import lost_group
+
+
+class ShardedForward(PolicyForward):
+    """Passes over a sharded model: every rank makes as many. A pass without a backward pass leaves nothing gathered behind."""
+
+    def __init__(
+        self, model: nn.Module, temperature: float, device: torch.device, world: Collective, values: bool = False
+    ) -> None:
+        super().__init__(model, temperature, "float32", device=device, values=values)
+        self._world = world
+
+    def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
+        """As of `PolicyForward`."""
+        with lost_group(self._world):
+            found = super().score(micro_batches)
+        # What stays gathered would be computed with after the weights have changed.
+        for module in sharded_modules(self._model):
+            module.reshard()
+        return found
+
+    def backward(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        loss: TokenLoss,
+        entropy: EntropyUse = "none",
+        temperature: float | None = None,
+    ) -> None:
+        """As of `PolicyForward`; each pass adds its gradients up over the ranks."""
+        with lost_group(self._world):
+            super().backward(micro_batches, loss, entropy, temperature)
