@@ -1,7 +1,7 @@
 """Brings the weights of a version from the trainer's ranks into rollout engines, bucket by bucket.
 
 Consumes handles of actors; produces receipts. Buckets go from rank 0 to the engines as references that this process does not
-open. While the engines take one, the ranks make the next, and no other is begun before the engines are done: two are kept at most.
+open. While the engines take one, the ranks make the next, and no other is begun before they are done: two are kept at most.
 Where this breaks off, at whatever bucket, the engines that were given some stay dirty, and are synced again from the first
 bucket on.
 """
