@@ -73,6 +73,20 @@ def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: 
     check_nothing_generated_twice(driver, run)
 
 
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_weights_in_many_buckets_are_the_same_and_survive_a_kill_in_sync(
+    undisturbed: RunResults, driver: Driver
+) -> None:
+    run = driver.create("torch.yaml", "trainer.sync_bucket_bytes=2048")
+    driver.drive_until_killed(run, "sync:2")
+    driver.drive(run)
+    assert same_result(driver.results(run), undisturbed)
+    with driver.ledger() as ledger:
+        sizes, counts = (dict(ledger.metrics.history(run, f"sync/{what}")) for what in ("bytes", "buckets"))
+    assert counts[4] > 4 and sizes[4] == sizes[3] > 2048 * (counts[4] / 2)
+
+
 def check_each_point_once(driver: Driver, run: str) -> None:
     with driver.ledger() as ledger:
         tracked = ledger.runs.find(run).mlflow_run_id
