@@ -31,7 +31,6 @@ FIXED = {
     "model": "the snapshots hold its weights",
     "trainer.lora": "the snapshots hold its adapters, or all weights without it",
     "warmup": "it is done",
-    "algorithm.kind": "the snapshots hold a critic, or none",
     "algorithm.critic.model": "the critic has begun with it",
     "algorithm.distillation.teacher": "the run's inputs vouch for its files",
     "data.sources": "the run's prompts were made from them, and its cursor counts what each has given",
@@ -60,6 +59,11 @@ def changed_keys(before: RunSpec, after: RunSpec) -> list[str]:
 
 def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
     """Raises `ConfigurationError` for a change that would make the past of a line meaningless."""
+    if before.algorithm.kind != after.algorithm.kind:
+        raise ConfigurationError(
+            f"--set algorithm.kind: it stays {before.algorithm.kind} along a run's line, since the snapshots of one kind hold a "
+            "critic and those of the other none; start a new run with `yatt train`"
+        )
     for key in changed_keys(before, after):
         for fixed, why in FIXED.items():
             if _is_below(key, fixed):

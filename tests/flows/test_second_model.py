@@ -43,6 +43,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
         "iterations=28",
         "evaluation.every=0",
         "snapshots.every=28",
+        "recovery.phase_deadline_seconds=300",
     )
 
 
@@ -78,17 +79,16 @@ def test_a_student_learns_from_its_teacher_alone(
     teacher = shutil.copytree(folder / "inputs" / "model", tmp_path / "teacher")
     with other.ledger() as ledger:
         snapshot = folder / ledger.records.snapshots(run)[0].folder
-        best = history(ledger, run, "evaluation/accuracy")[-1]
     shutil.copyfile(snapshot / "weights.safetensors", teacher / "model.safetensors")
     distillation = f"{{teacher: {{kind: folder, path: {teacher}}}, coefficient: 1.0}}"
-    unrewarded = ("rewards.parts=[{name: score, function: exact_match, weight: 0}]", "warmup.max_steps=30")
+    unrewarded = "rewards.parts=[{name: score, function: exact_match, weight: 0}]"
     algorithm = f"algorithm={{kind: grpo, epochs: 2, mini_batches: 4, distillation: {distillation}}}"
-    student = driver.create("torch.yaml", *letters, *unrewarded, algorithm)
+    student = driver.create("torch.yaml", *letters, unrewarded, algorithm)
     driver.drive(student)
     with driver.ledger() as ledger:
         accuracy, divergence = (history(ledger, student, m) for m in ("evaluation/accuracy", "distillation_kl"))
     assert divergence[-1] < 0.5 * divergence[0]
-    assert accuracy[-1] > accuracy[0] + 0.5 * (best - accuracy[0])
+    assert accuracy[-1] > accuracy[0] + 0.3
 
 
 @pytest.mark.parametrize("engine", ["{kind: torch, ranks: 2}", "{kind: fsdp2, ranks: 2, dtype: float32}"])

@@ -93,6 +93,6 @@ def test_it_learns_with_a_critic_and_a_student_from_what_came_of_it(tmp_path: Pa
     shutil.copyfile(tmp_path / "snapshot" / "weights.safetensors", teacher / "model.safetensors")
     distillation = {"teacher": {"kind": "folder", "path": str(teacher)}}
     algorithm = {"kind": "grpo", "epochs": 2, "mini_batches": 4, "distillation": distillation}
-    _, taught, metrics = trained(spec_with(tmp_path / "a", algorithm, 30), tmp_path / "b", rewarded=False)
+    _, taught, metrics = trained(spec_with(tmp_path / "a", algorithm, 100), tmp_path / "b", rewarded=False)
     assert metrics[-1]["distillation_kl"] < 0.5 * metrics[0]["distillation_kl"]
-    assert np.mean(taught[-3:]) > taught[0] + 0.5 * (np.mean(right[-3:]) - taught[0]), (right, taught)
+    assert np.mean(taught[-3:]) > taught[0] + 0.4, taught

@@ -1,0 +1,40 @@
+"""What of a spec stays as it is along a line, of the models beside the policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flows.reach import refuse_fixed
+from tests.spec.trees import spec
+from yatt_core.errors import ConfigurationError
+
+GRPO: dict[str, Any] = {"kind": "grpo"}
+PPO: dict[str, Any] = {"kind": "ppo"}
+
+
+def taught(path: str, **more: Any) -> dict[str, Any]:
+    return {**GRPO, "distillation": {"teacher": {"kind": "folder", "path": path}, **more}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fixed"),
+    [
+        (GRPO, PPO, "algorithm.kind: it stays grpo"),
+        (PPO, GRPO, "algorithm.kind: it stays ppo"),
+        (PPO, {**PPO, "critic": {"model": {"kind": "folder", "path": "/a"}}}, "algorithm.critic.model stays as it is"),
+        (taught("/a"), taught("/b"), "algorithm.distillation.teacher stays as it is"),
+        (taught("/a"), GRPO, "algorithm.distillation.teacher stays as it is"),
+        (GRPO, taught("/a"), "algorithm.distillation.teacher stays as it is"),
+    ],
+)
+def test_a_critic_and_a_teacher_stay(before: dict[str, Any], after: dict[str, Any], fixed: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"--set .*{fixed} along a run's line"):
+        refuse_fixed(spec(algorithm=before), spec(algorithm=after))
+
+
+def test_their_numbers_may_change() -> None:
+    refuse_fixed(spec(algorithm=taught("/a")), spec(algorithm=taught("/a", coefficient=0.1)))
+    critic = {"optimizer": {"learning_rate": 1e-3}, "clip": None}
+    refuse_fixed(spec(algorithm=PPO), spec(algorithm={**PPO, "critic": critic, "trace_decay": 1.0}))
