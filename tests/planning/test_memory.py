@@ -161,20 +161,21 @@ def test_key_value_heads_and_devices_have_to_divide_each_other():
         demand("rollout.engine.tensor_parallel_size=14")
 
 
-def test_a_teacher_lies_on_the_trainer_s_ranks_and_works_in_prepare(tmp_path: Path):
+def test_a_teacher_lies_on_the_trainer_s_ranks(tmp_path: Path):
     folder = model_config(tmp_path, QWEN_14B)
     taught = f"algorithm.distillation={{teacher: {{kind: folder, path: {folder}}}}}"
     fsdp2 = "trainer.engine={kind: fsdp2, ranks: %d}"
     two, eight = (demand(taught, fsdp2 % ranks, devices=f"{ranks}xH200") for ranks in (2, 8))
     assert held(two, "teacher", PREPARE).weights == pytest.approx(14.77e9, rel=0.01), "two bytes over two ranks"
     assert held(two, "teacher", PREPARE).weights == pytest.approx(4 * held(eight, "teacher", PREPARE).weights)
-    assert held(eight, "teacher", LEARN).total == 0
+    assert held(eight, "teacher", LEARN) == held(eight, "teacher", PREPARE), "it is there with the trainer"
+    assert held(eight, "teacher", COLLECT).total == 0
     alone = demand(fsdp2 % 8)
     assert held(eight, "trainer", PREPARE).copies > held(alone, "trainer", PREPARE).copies, "its layers are larger"
     assert held(eight, "trainer", LEARN) == held(alone, "trainer", LEARN)
 
 
-def test_a_critic_has_a_state_of_its_own_and_is_awake_in_prepare_and_learn():
+def test_a_critic_has_a_state_of_its_own_and_is_there_with_the_trainer():
     valued = "algorithm={kind: ppo}"
     for engine in ("{kind: fsdp2}", "{kind: torch, ranks: 8}"):
         trainer = f"trainer.engine={engine}"
@@ -188,10 +189,10 @@ def test_a_critic_has_a_state_of_its_own_and_is_awake_in_prepare_and_learn():
         assert held(found, "trainer", LEARN).activations == held(alone, "trainer", LEARN).activations, "they take turns"
     sleeping = demand(valued, "trainer.engine={kind: fsdp2}")
     values = held(sleeping, "critic", LEARN)
-    assert held(sleeping, "critic", PREPARE) == Bytes(weights=values.weights)
+    assert held(sleeping, "critic", PREPARE) == values
     assert held(sleeping, "critic", COLLECT).total == 0
     rest = next(row for row in sleeping.roles if row.role == "critic").host
-    assert rest[COLLECT].total == values.total and rest[PREPARE].total == values.total - values.weights
+    assert rest[COLLECT].total == values.total and PREPARE not in rest
 
 
 def policy_shards(engine: str) -> int:

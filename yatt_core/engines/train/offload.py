@@ -23,8 +23,8 @@ class Held:
 
 def together(*parts: Held) -> Held:
     """What several hold."""
-    lasting, passing = (chain.from_iterable(getattr(part, kind) for part in parts) for kind in ("lasting", "passing"))
-    return Held(tuple(lasting), tuple(passing))
+    lasting = chain.from_iterable(part.lasting for part in parts)
+    return Held(tuple(lasting), tuple(chain.from_iterable(part.passing for part in parts)))
 
 
 class Offloaded:
