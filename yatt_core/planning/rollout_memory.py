@@ -1,8 +1,8 @@
 """What a rollout engine holds on a device: awake in `collect`, and in the stages in which others work.
 
 Consumes the engine's part of the spec and the model's shape; produces `EngineMemory`. The torch engine is counted as its code
-allocates: a cache that grows until the engine sleeps, and sampling in float64. vLLM's cache is what its share of the device
-leaves over (arXiv 2309.06180).
+allocates: a cache that grows until the engine sleeps. vLLM's cache is what its share of the device leaves over
+(arXiv 2309.06180).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.rollout import TorchRollout
 
-DOUBLE = 8
 NUCLEUS_COPIES = 11
 """Whole distributions in float32 that cutting to the nucleus holds at once: sorted values, their order, masses and sums."""
 
@@ -53,12 +52,11 @@ def torch_rollout(
     prefilled = min(prompts, max(1, PREFILL_TOKENS // padded_length(prompt))) * padded_length(prompt)
     prefill = prefilled * (shape.hidden + 4 * shape.intermediate) * size
     distribution = rows * shape.vocabulary
-    # A decoding step attends under a mask, for which heads that share keys and values get copies of them, a layer at a time; the
-    # logits of the step before are still there.
+    # A decoding step attends under a mask, for which heads that share keys and values get copies of them, a layer at a time.
     shared = 2 * rows * slots * shape.query_width if shape.heads > shape.key_value_heads else 0
-    step = (shared + rows * (3 * shape.hidden + 2 * shape.query_width) + distribution) * size
-    # The logits; in float32 what follows them; their exponentials in float64.
-    sampling = distribution * (size + FLOAT + DOUBLE + (NUCLEUS_COPIES * FLOAT if top_p < 1.0 else 0))
+    step = (shared + rows * (3 * shape.hidden + 2 * shape.query_width)) * size
+    # The logits; in float32 the masses, and a copy of what they are made from or are added up from.
+    sampling = distribution * (size + 2 * FLOAT + (NUCLEUS_COPIES * FLOAT if top_p < 1.0 else 0))
     held = Bytes(weights=weights, kv_cache=cache)
     awake = held + Bytes(activations=max(prefill, step, sampling))
     return EngineMemory(
