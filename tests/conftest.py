@@ -15,6 +15,8 @@ SHARING = ("recovery", "flows", "cluster")
 """Folders whose tests share a Ray head or a Prefect server, the longest first."""
 OF_THEIR_OWN = ("test_exact",)
 """Long enough to be worth services of its own, so that two workers have equal shares."""
+AS_A_WHOLE = ("train/test_contract", "train/test_ranks")
+"""Files whose fixtures start processes that train: one worker has them, not each."""
 POSTGRESQL = "[postgresql"
 """Begins the parameters of tests that share a database server."""
 VLLM = "vllm"
@@ -49,6 +51,8 @@ def group_of(nodeid: str) -> str:
     folder, stem = Path(path).parent.name, Path(path).stem
     if folder in SHARING:
         return stem if stem in OF_THEIR_OWN else folder
+    if (file := f"{folder}/{stem}") in AS_A_WHOLE:
+        return file
     if VLLM in (folder, *re.split(r"[\[\]-]", name)[1:]):
         return VLLM
     return POSTGRESQL if POSTGRESQL in name else nodeid
@@ -68,7 +72,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long groups first, so that no worker is left with one at the end."""
-    order = {
-        group: place for place, group in enumerate(("recovery", "flows", *OF_THEIR_OWN, "cluster", VLLM, POSTGRESQL))
-    }
+    long = ("recovery", "flows", *OF_THEIR_OWN, "cluster", VLLM, *AS_A_WHOLE, POSTGRESQL)
+    order = {group: place for place, group in enumerate(long)}
     items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
