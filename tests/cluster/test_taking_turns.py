@@ -36,7 +36,7 @@ def watched(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return waits
 
 
-@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize("resident", [False, pytest.param(True, marks=pytest.mark.verify)])
 def test_the_trainer_is_away_while_others_work(
     attached: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
 ) -> None:

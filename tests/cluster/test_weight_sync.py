@@ -71,7 +71,7 @@ def undisturbed(attached: Head, tmp_path_factory: pytest.TempPathFactory) -> lis
             fleet.stop()
 
 
-@pytest.mark.parametrize("lost", ["rollout-1", "trainer-0"])
+@pytest.mark.parametrize("lost", ["trainer-0", pytest.param("rollout-1", marks=pytest.mark.verify)])
 def test_an_actor_killed_between_two_buckets_leaves_the_engines_dirty(
     fleets: list[Fleet], tmp_path: Path, undisturbed: list[str], lost: str
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(
     assert same_result(quiet, driver.results(run))
 
 
+@pytest.mark.verify
 def test_a_damaged_snapshot_is_passed_over_for_an_older_one(driver: Driver, quiet: RunResults) -> None:
     struck = driver.create("virtual.yaml")
     driver.drive_until_killed(struck, "collect:8")

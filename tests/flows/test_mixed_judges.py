@@ -117,6 +117,8 @@ def experience_of(driver: Driver, run: str, kind: str) -> pd.DataFrame:
     return pd.concat([pd.read_parquet(file) for file in sorted(files)], ignore_index=True)
 
 
+@pytest.mark.verify
+@pytest.mark.timeout(400)
 def test_a_rule_a_reward_model_and_an_endpoint_reward_a_run_that_is_killed(driver: Driver, mixture: Mixture) -> None:
     run = mixture.create(driver)
     driver.drive_until_killed(run, "collect:2")
