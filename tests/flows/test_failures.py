@@ -92,6 +92,7 @@ def wait_for_commit(driver: Driver, run: str, iteration: int) -> None:
     raise AssertionError(f"{run} did not commit iteration {iteration}")
 
 
+@pytest.mark.verify
 def test_a_lost_engine_is_replaced_and_the_result_is_the_same(driver: Driver, quiet: RunResults) -> None:
     struck = driver.create("virtual.yaml", SLOW)
     process = driver.start(struck)
@@ -122,6 +123,7 @@ def test_a_second_driver_leaves_with_exit_code_3(driver: Driver) -> None:
     assert first.wait(SECONDS) == 0, first.output
 
 
+@pytest.mark.verify
 def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver, quiet: RunResults) -> None:
     stopped = driver.create("virtual.yaml", SLOW)
     process = driver.start(stopped)
@@ -136,6 +138,7 @@ def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver, quiet: 
     assert same_result(quiet, driver.results(stopped))
 
 
+@pytest.mark.verify
 def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(
     driver: Driver, quiet: RunResults, tmp_path: Path
 ) -> None:

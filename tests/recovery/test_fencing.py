@@ -91,6 +91,7 @@ def is_stopped(pid: int) -> bool:
     return all(state in "Tt" for state in states)
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(400)
 def test_stopped_and_continued_drivers_never_work_side_by_side(driver: Driver, bed: Bed) -> None:
     quiet, struck = driver.create("virtual.yaml", *SLOW), driver.create("virtual.yaml", *SLOW)
