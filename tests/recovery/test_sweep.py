@@ -35,6 +35,7 @@ TORCH = (
     "snapshots.every=2", "trainer.sync_bucket_bytes=4096", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
     "recovery.quarantine_after=1000",
 )  # fmt: skip
+REPLAY = "driver dies: before flows.recovery.replay"
 NEVER_MISSING = (
     "driver dies: before COMMIT of db.commit.Commits.commit",
     "driver dies: after COMMIT of db.commit.Commits.commit",
@@ -49,7 +50,7 @@ NEVER_MISSING = (
     "driver dies: after Fleet.learn",
     "driver dies: after MlflowTracker.deliver",
     "driver dies: after MlflowTracker._create_run",
-    "driver dies: before flows.recovery.replay",
+    REPLAY,
     "driver dies: after Segment.close",
     "actor dies: after RolloutActor.begin_update",
     "actor dies: after RolloutActor.take",
@@ -63,8 +64,8 @@ NEVER_MISSING = (
 
 @pytest.mark.timeout(1500)
 def test_killed_once_at_every_commit_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
-    """And at one failpoint of each other kind."""
-    kept = "|".join(re.escape(place) for place in NEVER_MISSING)
+    """And at one failpoint of each other kind, but replay: no driver dies here with a commit that no snapshot holds."""
+    kept = "|".join(re.escape(place) for place in NEVER_MISSING if place != REPLAY)
     sweep(driver, bed, "virtual.yaml", VIRTUAL, spared=f"^(?!.* COMMIT |{kept})")
 
 
@@ -86,7 +87,7 @@ def test_on_torch_engines_and_postgresql_too(
 
 
 def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...], spared: str = "(?!)") -> None:
-    """spared: regular expression of the failpoints that are left out."""
+    """spared: regular expression of the failpoints that are left out, of which none has to be met."""
     quiet, struck = driver.create(spec, *overrides), driver.create(spec, *overrides)
     assert bed.nursery.start(driver.folder, quiet, None, driver.environment).wait(SECONDS) == 0
     (bed.failpoints / "published").unlink(missing_ok=True)
@@ -99,7 +100,7 @@ def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...], spare
         (bed.failpoints / "armed").unlink()
     places = (bed.failpoints / "used").read_text().splitlines()
     sys.stderr.write(f"{len(places)} failpoints, {incarnations} drivers\n")
-    assert not set(NEVER_MISSING) - set(places)
+    assert not {place for place in NEVER_MISSING if not re.search(spared, place)} - set(places)
     assert len(places) == len(set(places))
     assert same_result(driver.results(struck), driver.results(quiet))
     check_each_point_once(driver, struck)
