@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from db.records import SnapshotRow
 from flows.branches import fork
 from flows.lineage import lineage_of
 from tests.flows.tools import Driver, same_result
+from tests.needs import NEEDS_MEGATRON
 from tests.recovery.nursery import Nursery
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900)]
@@ -57,7 +57,7 @@ class Finished:
         pytest.param(
             MEGATRON,
             id="megatron",
-            marks=pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed"),
+            marks=NEEDS_MEGATRON,
         ),
     ],
 )
