@@ -17,6 +17,7 @@ from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.process import ProcessIdentity, session_members
 from yatt_core.cluster.services import ServiceSpec
 from yatt_core.cluster.state import SupervisorFiles, SupervisorState
+from yatt_core.controllers.fleet import Fleet
 
 NAMESPACE = "test"
 
@@ -121,3 +122,20 @@ def connected(head: Head) -> Iterator[Head]:
     connect_ray(head.address, NAMESPACE, head.run_folder)
     yield head
     disconnect_ray()
+
+
+@pytest.fixture(scope="module")
+def attached(request: pytest.FixtureRequest, head: Head) -> Iterator[Head]:
+    """The head, with a connection in the namespace that the module names."""
+    connect_ray(head.address, request.module.NAMESPACE, head.run_folder)
+    yield head
+    disconnect_ray()
+
+
+@pytest.fixture
+def fleets(attached: Head) -> Iterator[list[Fleet]]:
+    """Those that a test makes; ended behind it."""
+    made: list[Fleet] = []
+    yield made
+    for fleet in made:
+        fleet.stop()

@@ -7,8 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import ray
 
 from tests.cluster.conftest import Head
 from yatt_core.cluster.client import Heartbeat
@@ -138,3 +141,17 @@ __all__ = [
     "fleet_spec",
     "shard_tasks",
 ]
+
+
+def pids() -> dict[str, int]:
+    """Process of each living actor of the namespace, by its registered name."""
+    handles = {}
+    for name in ray.util.list_named_actors():
+        with suppress(ValueError):  # it ended since it was listed
+            handles[name] = ray.get_actor(name)
+    return {name: ray._private.state.actors(handle._actor_id.hex())["Pid"] for name, handle in handles.items()}
+
+
+def pid_of(name: str) -> int:
+    """That of the actor whose registered name begins so."""
+    return next(pid for registered, pid in pids().items() if registered.startswith(name))

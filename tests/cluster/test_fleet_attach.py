@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +22,10 @@ from tests.cluster.fleets import (
     driver_killed_at,
     fleet_of,
     fleet_spec,
+    pid_of,
+    pids,
     shard_tasks,
 )
-from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.controllers.fleet import Fleet
 from yatt_core.data.chunks import read_chunk, write_chunk
 from yatt_core.data.shard_log import find_sealed
@@ -37,35 +36,6 @@ from yatt_core.receipts import ShardReceipt, ShardTask
 NAMESPACE = "fleets"
 VERIFY = pytest.mark.verify
 SLOW = "rollout.engine.base_seconds=0.02"
-
-
-@pytest.fixture(scope="module")
-def attached(head: Head) -> Iterator[Head]:
-    connect_ray(head.address, NAMESPACE, head.run_folder)
-    yield head
-    disconnect_ray()
-
-
-@pytest.fixture
-def fleets(attached: Head) -> Iterator[list[Fleet]]:
-    """Those that a test makes; ended behind it."""
-    made: list[Fleet] = []
-    yield made
-    for fleet in made:
-        fleet.stop()
-
-
-def pids() -> dict[str, int]:
-    """Process of each living actor of the namespace, by its registered name."""
-    handles = {}
-    for name in ray.util.list_named_actors():
-        with suppress(ValueError):  # it ended since it was listed
-            handles[name] = ray.get_actor(name)
-    return {name: ray._private.state.actors(handle._actor_id.hex())["Pid"] for name, handle in handles.items()}
-
-
-def pid_of(name: str) -> int:
-    return next(pid for registered, pid in pids().items() if registered.startswith(name))
 
 
 @pytest.mark.parametrize(

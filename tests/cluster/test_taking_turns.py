@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,9 @@ import pytest
 
 from tests.cluster.conftest import Head
 from tests.cluster.fleets import RUN, Heartbeat, batch_of, begin, fleet_of, fleet_spec, shard_tasks
-from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.controllers.fleet import Fleet
 
 NAMESPACE = "turns"
-
-
-@pytest.fixture
-def attached(head: Head) -> Iterator[Head]:
-    connect_ray(head.address, NAMESPACE, head.run_folder)
-    yield head
-    disconnect_ray()
 
 
 def watched(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[str]:

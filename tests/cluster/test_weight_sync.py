@@ -16,8 +16,16 @@ import ray
 from ray._private.internal_api import get_memory_info_reply
 
 from tests.cluster.conftest import Head, wait_until
-from tests.cluster.fleets import Heartbeat, begin, behind_buckets, driver_killed_at, fleet_of, fleet_spec, shard_tasks
-from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from tests.cluster.fleets import (
+    Heartbeat,
+    begin,
+    behind_buckets,
+    driver_killed_at,
+    fleet_of,
+    fleet_spec,
+    pid_of,
+    shard_tasks,
+)
 from yatt_core.cluster.gcs import living_nodes
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, metered_get
 from yatt_core.controllers.fleet import Fleet
@@ -31,26 +39,6 @@ FOUR_BUCKETS = "trainer.sync_bucket_bytes=8"
 """A virtual trainer has 32 bytes of weights."""
 MIB = 1 << 20
 COUNT = 12
-
-
-@pytest.fixture(scope="module")
-def attached(head: Head) -> Iterator[Head]:
-    connect_ray(head.address, NAMESPACE, head.run_folder)
-    yield head
-    disconnect_ray()
-
-
-@pytest.fixture
-def fleets(attached: Head) -> Iterator[list[Fleet]]:
-    made: list[Fleet] = []
-    yield made
-    for fleet in made:
-        fleet.stop()
-
-
-def pid_of(name: str) -> int:
-    registered = next(full for full in ray.util.list_named_actors() if full.startswith(name))
-    return int(ray._private.state.actors(ray.get_actor(registered)._actor_id.hex())["Pid"])
 
 
 def experience_of(fleet: Fleet, epoch: int) -> list[str]:
