@@ -50,8 +50,8 @@ def attend_jointly(
 def _scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     # In this order the keys are read as they lie, which for a part of the slots is several times as fast.
     products = torch.bmm(keys.flatten(0, 1), queries.flatten(0, 1).transpose(1, 2))
-    return products.transpose(1, 2).unflatten(0, queries.shape[:2])
+    return products.transpose(1, 2).view(*queries.shape[:3], keys.shape[2])
 
 
 def _products(shares: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return torch.bmm(shares.flatten(0, 1), values.flatten(0, 1)).unflatten(0, shares.shape[:2])
+    return torch.bmm(shares.flatten(0, 1), values.flatten(0, 1)).view(*shares.shape[:3], values.shape[3])
