@@ -19,7 +19,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from yatt_core.algorithms.schedule import learning_rate_share
 from yatt_core.data.admission import load_admitted_batch
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.inputs import Inputs
@@ -32,16 +31,16 @@ from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.adapters import add_adapters, is_adapter, plain_weights, share_of
 from yatt_core.engines.train.batch_advantages import moments_behind
 from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.critic import Critic, value_metrics
-from yatt_core.engines.train.learner import GrpoLearner, update_metrics
+from yatt_core.engines.train.critic import Critic
 from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
-from yatt_core.engines.train.plan import PlanShape, plan_digest, plan_steps
+from yatt_core.engines.train.plan import PlanShape
 from yatt_core.engines.train.preparation import Preparer, has_token_columns, require_columns
 from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
 from yatt_core.engines.train.state_files import Arrays, CriticState, StateFacts, TrainerState, read_facts
 from yatt_core.engines.train.supervised import SupervisedStep
 from yatt_core.engines.train.teacher import Teacher
+from yatt_core.engines.train.updating import Update, learning_rate
 from yatt_core.engines.train.warmup import WarmUp
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.keys import WorkKey
@@ -290,7 +289,7 @@ class PolicyTrainEngine(ABC):
             critic = CriticState(values, self._copied("critic_moments", named))
         if self._world.rank > 0:
             return None
-        facts = StateFacts(self._version, steps, self._learning_rate(self._version), critic_steps)
+        facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
         besides = 0 if critic is None else critic.bytes
         return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters, critic).write, besides)
 
@@ -308,7 +307,7 @@ class PolicyTrainEngine(ABC):
             self._critic.load(folder, facts.critic_steps)
         self._version, self._receipt, self._batch, self._warmed = version, None, None, None
 
-    # -- the course of an update --------------------------------------------------------------------------------------
+    # -- what an update needs ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Version 0: these weights, a fresh optimizer, the reference of a KL term, and the critic where there is one."""
@@ -320,36 +319,17 @@ class PolicyTrainEngine(ABC):
         self._version, self._receipt, self._batch = 0, None, None
 
     def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
-        algorithm, iteration, layout = self._spec.algorithm, task.key.iteration, self._layout
+        algorithm, layout = self._spec.algorithm, self._layout
         shape = PlanShape(
             layout.copies, layout.budget, algorithm.epochs, algorithm.mini_batches, layout.packed, layout.even
         )
-        steps = plan_steps(batch.lengths, batch.group_offsets, shape, self._spec.seed, task.key.branch, iteration)
-        learning_rate = self._learning_rate(iteration)
-        learner = GrpoLearner(self._spec, self._forward, self._optimizer, self._collective)
-        critic, alone = self._critic, self._critic is not None and self._critic.learns_alone(iteration)
-        sums, norms, values, value_norms = [], [], [], []
-        for step in steps:
-            # All gradients come before any step, so that what is not finite leaves the version as it is.
-            if not alone:
-                sums.append(learner.gradients(batch, columns, step))
-            if critic is not None:
-                values.append(critic.gradients(self._collective, batch, columns, step))
-            if not alone:
-                norms.append(self._optimizer.apply(learning_rate, sums[-1].sums["loss"]))
-                self._version = -1
-            if critic is not None:
-                value_norms.append(critic.apply(values[-1]))
-                self._version = -1
-        metrics = {"tokens": float(sum(step.tokens for step in values))} if alone else {}
-        if not alone:
-            metrics = update_metrics(self._spec, sums, norms) | {"learning_rate": learning_rate}
-        if critic is not None:
-            metrics |= value_metrics(values, value_norms)
-        told = ("loss", "grad_norm", "value_loss", "value_grad_norm")
-        fingerprint: dict[str, float | str] = {name: metrics[name] for name in told if name in metrics}
-        fingerprint["plan"] = plan_digest(steps)
-        return UpdateReceipt(task.key, iteration, metrics, fingerprint | self._cheap_digest(), {})
+        update = Update(self._spec, shape, self._forward, self._optimizer, self._collective, self._critic)
+        done = update.take(task.key, batch, columns, self._changed)
+        return UpdateReceipt(task.key, task.key.iteration, done.metrics, done.fingerprint | self._cheap_digest(), {})
+
+    def _changed(self) -> None:
+        """The weights are of no version until the update is whole."""
+        self._version = -1
 
     def _cheap_digest(self) -> dict[str, float | str]:
         found: dict[str, float | str] = {}
@@ -358,11 +338,6 @@ class PolicyTrainEngine(ABC):
         if self._critic is not None and self._critic.optimizer.parameters <= CHEAP_DIGEST_PARAMETERS:
             found["critic_digest"] = self._digest_of(self._critic.tensors())
         return found
-
-    def _learning_rate(self, iteration: int) -> float:
-        trainer = self._spec.trainer
-        share = learning_rate_share(trainer.schedule, max(iteration, 1), self._spec.iterations)
-        return trainer.optimizer.learning_rate * share
 
     def _load(self, task: BatchTask) -> ExperienceBatch:
         """The task's batch; sealed shards never change, so that `learn` takes the one that `prepare` read."""
