@@ -5,6 +5,7 @@ Reads the driver's tool and the versions of what is installed; imports no torch.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from ops.cli.checks import Check, Verdict
 QUERY_SECONDS = 10.0
 BUSY_SHARE = 0.1
 """A GPU of whose memory more than this is in use is not free."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?$")
 
 
@@ -40,6 +42,8 @@ def look_at_gpus() -> Iterator[Check]:
         yield Check("gpu", Verdict.WARN, "nvidia-smi does not answer", "look at the driver: nvidia-smi")
         return
     yield Check("gpu", Verdict.OK, f"{'; '.join(gpus.names)}; the driver is for CUDA {gpus.cuda or '(not said)'}")
+    if os.environ.get(VISIBLE, "all").strip() in ("", "-1"):
+        yield Check("gpu", Verdict.WARN, f"{VISIBLE} hides all of them: engines run on the cores", f"unset {VISIBLE}")
     installed = {(each.name or "").lower(): each.version for each in distributions()}
     for found, remedy in missing(gpus, installed):
         yield Check("gpu", Verdict.WARN, found, remedy)

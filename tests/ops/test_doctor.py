@@ -103,6 +103,19 @@ def test_gpus_are_what_the_drivers_tool_names(tmp_path: Path, monkeypatch: pytes
     assert [check.found for check in doctor_gpu.look_at_gpus()] == ["nvidia-smi does not answer"]
 
 
+@pytest.mark.parametrize(("visible", "hidden"), [("", True), ("-1", True), ("0", False), (None, False)])
+def test_hidden_gpus_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, hidden: bool
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    driver_tool(tmp_path, "NVIDIA H200, 143771, 4")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = [check for check in doctor_gpu.look_at_gpus() if check.found.startswith("CUDA_VISIBLE_DEVICES hides all")]
+    assert [check.remedy for check in found] == ["unset CUDA_VISIBLE_DEVICES"] * hidden
+
+
 @pytest.mark.parametrize(
     ("installed", "found"),
     [
