@@ -48,6 +48,8 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "threads": str(torch.get_num_threads()),
         }
+        if torch.cuda.is_available():
+            facts["gpu"] = torch.cuda.get_device_name()
         if isinstance(spec.trainer.engine, TorchTrainer) and model_path:
             from yatt_core.engines.dense.path import path_of_folder
 

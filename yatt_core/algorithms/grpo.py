@@ -91,9 +91,12 @@ def grpo_loss(
 
 
 def _collect(sums: dict[str, torch.Tensor], ratio: torch.Tensor, gap: torch.Tensor) -> LossSums:
-    """Moves the sums out of torch and adds the extremes."""
-    collected = LossSums({name: float(value) for name, value in sums.items()})
+    """Moves the sums out of torch, all at once, and adds the extremes."""
+    found = list(sums.values()) + ([ratio.max(), ratio.min(), gap.max()] if ratio.numel() else [])
+    numbers: list[float] = torch.stack([value.double() for value in found]).tolist()
+    collected = LossSums(dict(zip(sums, numbers, strict=False)))
     collected.sums["tokens"] = float(ratio.numel())
     if ratio.numel():
-        collected.maxima = {"ratio": float(ratio.max()), "negative_ratio": -float(ratio.min()), "gap": float(gap.max())}
+        highest, lowest, widest = numbers[len(sums) :]
+        collected.maxima = {"ratio": highest, "negative_ratio": -lowest, "gap": widest}
     return collected

@@ -90,7 +90,7 @@ def embed_prompts(
     features = torch.cat([_features(model, pixels) for pixels in _passes(reader, addresses)]) if addresses else None
     patches = 0 if features is None else features.shape[1]
     config: Any = model.config
-    inside = torch.arange(tokens.shape[1], device=tokens.device) < prompts.lengths[:, None]
+    inside = torch.arange(tokens.shape[1], device=tokens.device) < prompts.lengths.to(tokens.device)[:, None]
     places = inside & (tokens == config.image_token_id)
     for name, found, images in zip(prompts.names, places.sum(dim=1).tolist(), media, strict=True):
         if found != len(images) * patches:

@@ -17,8 +17,10 @@ import torch
 from jinja2 import TemplateError
 
 from yatt_core.data.text import TEMPLATE_DATE
+from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.rollout.loading import load_classifier
 from yatt_core.engines.rollout.sizes import MINIMUM_ROWS
+from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.errors import NumericError
 from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.judges.reward_folder import open_reward_tokenizer
@@ -27,23 +29,31 @@ from yatt_core.spec.judges import RewardModelPart
 
 
 class RewardModelJudge:
-    """One model on one thread. Raises `ConfigurationError` for a folder that is no reward model of one output."""
+    """One model on one thread, and on its process's GPU where there is one.
+
+    Raises `ConfigurationError` for a folder that is no reward model of one output.
+    """
 
     def __init__(self, part: RewardModelPart, model_path: str) -> None:
         # The order of additions, and so every bit, depends on the number of threads.
         torch.set_num_threads(1)
         self._part = part
-        self._model = load_classifier(model_path, part.dtype)
+        self._device = own_device()
+        self._model = placed(load_classifier(model_path, part.dtype), self._device, f"the reward model {part.name!r}")
+        self._away: Offloaded | None = None
         self._tokenizer, self._longest = open_reward_tokenizer(part, model_path)
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
         """What it can do, by name."""
-        exact = self._part.dtype == "float32"
+        exact = self._part.dtype == "float32" and self._device.type == "cpu"
         return {"deterministic": exact, "batch_invariant": exact}
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Verdicts batch by batch, shortest sequences first. Raises `NumericError` for an output that is not finite."""
+        if self._away is not None:
+            self._away.bring_back()
+            self._away = None
         by_length: dict[int, list[tuple[JudgeItem, list[int]]]] = defaultdict(list)
         refused = []
         for item in request.items:
@@ -60,7 +70,9 @@ class RewardModelJudge:
                 yield self._judged(by_length[length][start : start + rows])
 
     def sleep(self) -> None:
-        """Has weights alone, which lie in the host's memory already."""
+        """Has weights alone, which go from a GPU to the host's memory."""
+        if self._away is None:
+            self._away = Offloaded(Held(tuple(self._model.state_dict().values())))
 
     def _judged(self, batch: Sequence[tuple[JudgeItem, list[int]]]) -> tuple[Verdict, ...]:
         """Verdicts on items whose sequences are of one length."""
@@ -75,7 +87,7 @@ class RewardModelJudge:
         """The head's output for each sequence."""
         exact = self.capabilities["batch_invariant"]
         fillers = max(1, MINIMUM_ROWS - len(sequences)) if exact else 0
-        ids = torch.tensor([*sequences, *[sequences[0]] * fillers])
+        ids = torch.tensor([*sequences, *[sequences[0]] * fillers], device=self._device)
         logits: torch.Tensor = self._model(input_ids=ids).logits
         outputs: list[float] = logits[: len(sequences), 0].float().tolist()
         if not all(map(math.isfinite, outputs)):

@@ -47,14 +47,12 @@ def why_general(model: nn.Module) -> str:
     if reason := why_general_config(config):
         return reason
     kind, expected = type(model), ARCHITECTURES[config.model_type]
-    if kind.__name__ != expected or not kind.__module__.startswith("transformers.models."):
-        return f"{kind.__name__} is not {expected}"
-    device = next(model.parameters()).device.type
-    return "" if device == "cpu" else f"it is on {device}, the fast path on the CPU"
+    ours = kind.__name__ == expected and kind.__module__.startswith("transformers.models.")
+    return "" if ours else f"{kind.__name__} is not {expected}"
 
 
 def why_general_config(config: Any) -> str:
-    """The same for a model with this config of transformers that lies on the CPU."""
+    """The same for a model of transformers with this config."""
     if config.model_type not in ARCHITECTURES:
         return f"{config.model_type} is none of {', '.join(ARCHITECTURES)}"
     if any(layer != "full_attention" for layer in getattr(config, "layer_types", None) or ()):

@@ -73,6 +73,8 @@ class DenseRunner:
             parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
         )
         self.device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
+        # By pieces for the sake of the bits, which on a GPU follow the number of rows anyway.
+        self._jointly = self._dtype != torch.float32 or self.device.type != "cpu"
         self._rotary = RotaryTable(model, self._dtype)
         self._prompts, self._own = Store(self._dtype, self.device), Store(self._dtype, self.device)
         self._lengths = np.zeros(0, np.int64)
@@ -124,9 +126,8 @@ class DenseRunner:
             return attended.transpose(1, 2).reshape(count * padded, -1)
 
         # Padding may reach beyond the positions that the model knows.
-        positions = torch.arange(padded, device=self.device).clamp_(max=int(lengths.max())).repeat(count)
-        tokens = self._tensor(padded_prompts(request, members, padded).reshape(-1))
-        hidden = self._run(tokens, positions, attend)
+        positions = np.tile(np.minimum(np.arange(padded), lengths.max()), count)
+        hidden = self._run(padded_prompts(request, members, padded).reshape(-1), positions, attend)
         # The head, too, must have its four rows, and a filler at the end.
         ends = np.resize(np.arange(count) * padded + lengths - 1, max(count + 1, MINIMUM_ROWS))
         return self._logits(hidden[self._tensor(ends)])[:count]
@@ -149,7 +150,7 @@ class DenseRunner:
             own[:, numbers, :, written] = others.view(count, 2, shape.key_value_heads, shape.head_size)
             own = own[:, :count, :, :slots]
             queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
-            if self._dtype != torch.float32:
+            if self._jointly:
                 return attend_jointly(queries, shared, own, whole_mask, groups).reshape(count, -1)
             parts = [
                 (groups.gather(taken), groups.gather(sums))
@@ -158,7 +159,7 @@ class DenseRunner:
             parts += attend_by_pieces(queries, own[0], own[1], own_mask)
             return join(parts).reshape(count, -1)
 
-        return self._logits(self._run(self._tensor(rows.tokens), self._tensor(rows.positions), attend))
+        return self._logits(self._run(rows.tokens, rows.positions, attend))
 
     def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
         """Copies the slots that the moved rows have filled."""
@@ -184,9 +185,10 @@ class DenseRunner:
         """Bytes of keys and values."""
         return self._prompts.nbytes + self._own.nbytes
 
-    def _run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Any) -> torch.Tensor:
-        rotary = self._rotary.at(positions, int(positions.max()) + 1)
-        return run_layers(self._weights, self._shape, self._weights.embedding[tokens].float(), rotary, attend)
+    def _run(self, tokens: Indices, positions: Indices, attend: Any) -> torch.Tensor:
+        rotary = self._rotary.at(self._tensor(positions), int(positions.max()) + 1)
+        embedded = self._weights.embedding[self._tensor(tokens)].float()
+        return run_layers(self._weights, self._shape, embedded, rotary, attend)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)

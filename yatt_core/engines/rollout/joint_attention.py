@@ -1,8 +1,8 @@
 """Decoding rows by the group whose prompt they share, and their attention over that and their own slots under one softmax.
 
-Consumes queries, keys, values and masks; produces what the queries take. One softmax is for dtypes below float32: torch's own
-kernel spends most of its time on repacking when few queries are of bfloat16; plain matrix products don't. A row's bits may depend
-on its neighbours, as those of its other products do in such a dtype.
+Consumes queries, keys, values and masks; produces what the queries take. One softmax is for GPUs, and on cores for dtypes below
+float32: torch's own kernel spends most of its time there on repacking when few queries are of bfloat16; plain matrix products
+don't. A row's bits may depend on its neighbours, as those of its other products do in such a dtype and on a GPU.
 """
 
 from __future__ import annotations

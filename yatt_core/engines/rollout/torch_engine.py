@@ -17,6 +17,7 @@ from torch import nn
 
 from yatt_core.data.buckets import Piece
 from yatt_core.engines.dense.path import PathChoice
+from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
@@ -24,12 +25,14 @@ from yatt_core.engines.rollout.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.rollout.runners import open_runner
+from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 
 
 class TorchRolloutEngine(WeightTaker):
-    """One engine on one thread. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
+    """One engine on one thread, and on its process's GPU where there is one.
 
+    max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
     inputs_folder: where the images lie that requests name by address. folder_version: the version that the weights in the
     folder are; -1 where they only give the shapes, and the first update brings the weights. path: `general` for transformers' own
     module, whatever the model. max_sequences: responses under way at once; those of a decode batch that wait enter as others end.
@@ -49,7 +52,9 @@ class TorchRolloutEngine(WeightTaker):
         # The order of additions, and so every bit, depends on the number of threads.
         torch.set_num_threads(1)
         keep_freed_memory()
-        self._model = load_causal_lm(model_path, dtype).requires_grad_(False)
+        device = own_device()
+        model = load_causal_lm(model_path, dtype).requires_grad_(False)
+        self._model = placed(model, device, "the rollout engine")
         reader = open_reader(self._model, model_path, inputs_folder)
         self._runner = open_runner(self._model, reader, path, fused=True)
         self._max_prompt_tokens = max_prompt_tokens
@@ -57,8 +62,11 @@ class TorchRolloutEngine(WeightTaker):
         self._max_sequences = max_sequences
         self._tensors, self._aliases = _state(self._model)
         self._version = folder_version
+        self._away: Offloaded | None = None
+        # A GPU's matrix products take another order of additions for another number of rows.
+        exact = dtype == "float32" and device.type == "cpu"
         self._capabilities = {
-            "batch_invariant": dtype == "float32" and self._runner.batch_invariant,
+            "batch_invariant": exact and self._runner.batch_invariant,
             "sleep": True,
             "in_flight_update": False,
         }
@@ -74,16 +82,16 @@ class TorchRolloutEngine(WeightTaker):
         Raises `InfrastructureError` for another version than it holds, `DataError` for a prompt that is too long,
         `ConfigurationError` for more new tokens than the engine was made for, `NumericError` when logits are not finite.
         """
-        self._check(request)
+        self._make_ready(request)
         return decode(self._runner, request, self._max_sequences)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
         """The same, each response as soon as it has ended. Raises like `generate`."""
-        self._check(request)
+        self._make_ready(request)
         return decode_pieces(self._runner, request, self._max_sequences)
 
-    def _check(self, request: GenerateRequest) -> None:
-        """Raises as `generate` says for a request that cannot be answered."""
+    def _make_ready(self, request: GenerateRequest) -> None:
+        """Wakes up for a request. Raises as `generate` says for one that cannot be answered."""
         if request.weight_version != self._version or self._version < 0:
             raise InfrastructureError(
                 f"the torch rollout engine holds weights of version {self._version}, the request wants version"
@@ -99,8 +107,10 @@ class TorchRolloutEngine(WeightTaker):
                     f"prompt {row} of the decode batch has {len(prompt)} tokens; data.max_prompt_tokens is"
                     f" {self._max_prompt_tokens}"
                 )
+        self._wake()
 
     def _begin(self, version: int) -> Wanted:
+        self._wake()
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         return Wanted(shapes, lambda name: self._aliases.get(name, name))
 
@@ -113,9 +123,16 @@ class TorchRolloutEngine(WeightTaker):
         self._runner.clear()
 
     def sleep(self) -> None:
-        """Gives the key/value cache back. The weights stay: they lie in the host's memory already."""
+        """Gives the key/value cache back. Weights go from a GPU to the host's memory, until they are needed again."""
         self._runner.release()
+        if self._away is None:
+            self._away = Offloaded(Held(tuple(self._tensors.values())))
         give_back_freed_memory()
+
+    def _wake(self) -> None:
+        if self._away is not None:
+            self._away.bring_back()
+            self._away = None
 
 
 def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

@@ -20,11 +20,12 @@ from torch import nn
 from yatt_core.algorithms.value_loss import clipped_value_loss
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.prepared import PreparedColumns
+from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import MicroBatch, PolicyForward, assemble
 from yatt_core.engines.train.offload import Held
-from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.optimizer import FlatAdamW, state_bytes
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import StepPlan
 from yatt_core.engines.train.state_files import CRITIC, CRITIC_OPTIMIZER, TensorFile, require_same
@@ -130,10 +131,10 @@ def value_metrics(steps: list[ValueSums], norms: list[float]) -> dict[str, float
 class FlatCritic(Critic):
     """Whole on every rank, in the flat buffers of `FlatAdamW`."""
 
-    def __init__(self, spec: CriticSpec, policy_path: str, dtype: str) -> None:
+    def __init__(self, spec: CriticSpec, policy_path: str, dtype: str, device: torch.device) -> None:
         model, head = load_critic(spec, policy_path)
         super().__init__(spec, head)
-        self._model = model
+        self._model = placed(model, device, "the critic", state_bytes(model))
         self.optimizer: FlatAdamW = FlatAdamW(model, spec.optimizer)
         self.passes = PolicyForward(model, 1.0, dtype, values=True)
 
@@ -145,13 +146,13 @@ class FlatCritic(Critic):
                 own[name].copy_(tensor)
 
     def tensors(self) -> Named:
-        """As of `Critic`: views."""
-        return self._own().items()
+        """As of `Critic`: views, where it lies there."""
+        return on_cores(self._own())
 
     def moments(self) -> tuple[Named, int]:
-        """As of `Critic`: views."""
+        """As of `Critic`: views, where they lie there."""
         tensors, steps = self.optimizer.moments()
-        return tensors.items(), steps
+        return on_cores(tensors), steps
 
     def load(self, folder: Path, steps: int) -> None:
         """As of `Critic`."""

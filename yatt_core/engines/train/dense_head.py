@@ -14,6 +14,8 @@ import torch
 CHUNK_LOGITS = 2**22
 """Logits of a chunk, at the most where it has more tokens than these: large products run faster, up to what caches hold."""
 FEWEST, MOST = 64, 1024
+GPU_LOGITS = 2**28
+"""The same on a GPU, which is slow over many small products: 1 GiB in float32."""
 LEAST_BY_MASS = -60.0
 """Log-probabilities below are not the logarithm of a mass, which nears what float32 can hold."""
 
@@ -70,6 +72,8 @@ def backward_tokens(
 
 def _chunks(head: Head, count: int) -> Iterator[slice]:
     size = min(max(CHUNK_LOGITS // len(head.weight), FEWEST), MOST)
+    if head.weight.device.type != "cpu":
+        size = max(GPU_LOGITS // len(head.weight), FEWEST)
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
 

@@ -36,6 +36,7 @@ class DensePasses:
         self._shape, self._names = shape_of(model), frozenset(dict(model.named_parameters()))
         self._optimizer, self._temperature = optimizer, temperature
         self._dtype: torch.dtype = getattr(torch, dtype)
+        self._device = optimizer.gradients.device
         self._rotary = RotaryTable(model, self._dtype)
         gradients = optimizer.named(optimizer.gradients)
         self._of_embedding = gradients[EMBEDDING]
@@ -66,13 +67,13 @@ class DensePasses:
     def _scored(self, micro_batch: MicroBatch) -> Float32:
         if not len(micro_batch.targets):
             return torch.zeros(0).numpy()
-        rows = share_rows(micro_batch, self._dtype)
+        rows, targets = self._placed(micro_batch)
         weights, _ = self._leaves()
         states = self._states(weights, rows, weights.embedding[rows.tokens])
-        return score_tokens(Head(self._cast(weights.head), self._temperature), states, micro_batch.targets).numpy()
+        return score_tokens(Head(self._cast(weights.head), self._temperature), states, targets).cpu().numpy()
 
     def _backward(self, micro_batch: MicroBatch, loss: TokenLoss, entropy: EntropyUse, temperature: float) -> None:
-        rows = share_rows(micro_batch, self._dtype)
+        rows, targets = self._placed(micro_batch)
         weights, collect = self._leaves()
         embedded = weights.embedding.detach()[rows.tokens].requires_grad_()
         states = self._states(weights, rows, embedded)
@@ -82,7 +83,7 @@ class DensePasses:
             return loss(micro_batch.part(part), log_probs, entropies)
 
         with torch.no_grad():
-            of_states = backward_tokens(head, states.detach(), micro_batch.targets, part_loss, self._of_head)
+            of_states = backward_tokens(head, states.detach(), targets, part_loss, self._of_head)
         torch.autograd.backward(states, of_states)
         assert embedded.grad is not None
         if self._padding is not None:
@@ -90,6 +91,10 @@ class DensePasses:
             embedded.grad.masked_fill_((rows.tokens == self._padding)[:, None], 0.0)
         self._of_embedding.index_add_(0, rows.tokens, embedded.grad)
         collect()
+
+    def _placed(self, micro_batch: MicroBatch) -> tuple[SharedRows, torch.Tensor]:
+        """The micro-batch's rows and counted tokens where the weights lie."""
+        return share_rows(micro_batch, self._dtype).on(self._device), micro_batch.targets.to(self._device)
 
     def _states(self, weights: DenseWeights, rows: SharedRows, embedded: torch.Tensor) -> torch.Tensor:
         """What the head sees of the rows that predict a counted token, [T, width]."""

@@ -1,7 +1,7 @@
 """A model's parameters, gradients and AdamW moments as flat buffers, and the step that clips and applies.
 
-Consumes a model whose parameters are float32; its parameters become views of one buffer, their gradients of another.
-One buffer makes one all-reduce and one fused update, and the same bits on every rank.
+Consumes a model whose parameters are float32; its parameters become views of one buffer, their gradients of another,
+on their device. One buffer makes one all-reduce and one fused update, and the same bits on every rank.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class FlatAdamW:
                 self._offsets[name] = end
                 end += self._shapes[name].numel()
             end = -(-end // ALIGNMENT) * ALIGNMENT
-        self.values = nn.Parameter(torch.zeros(end), requires_grad=True)
-        self.gradients = torch.zeros(end)
+        device = next(iter(parameters.values())).device
+        self.values = nn.Parameter(torch.zeros(end, device=device), requires_grad=True)
+        self.gradients = torch.zeros(end, device=device)
         self._spec = spec
         gradients = self.named(self.gradients)
         with torch.no_grad():
@@ -125,7 +126,7 @@ class FlatAdamW:
         self.reset()
         if not steps:
             return
-        state = {"step": torch.tensor(float(steps))}
+        state = {"step": torch.tensor(float(steps), device=self.gradients.device)}
         for kind in MOMENTS:
             state[kind] = torch.zeros_like(self.gradients)
             for name, view in self.named(state[kind]).items():
@@ -143,6 +144,12 @@ class FlatAdamW:
         finally:
             with torch.no_grad():
                 self.values.copy_(own)
+
+
+def state_bytes(model: nn.Module) -> int:
+    """What `FlatAdamW` takes for a model besides its own weights: gradients and moments of those that are trained."""
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    return (1 + len(MOMENTS)) * trained
 
 
 def _in_order(names: Iterable[str], neighbours: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:

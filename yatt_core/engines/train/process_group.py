@@ -25,11 +25,6 @@ PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
 GLOO_DEVICE = "GLOO_SOCKET_IFNAME"
 
 
-def rank_device() -> torch.device:
-    """Where a rank computes: the GPU that it was given, else the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
 def open_process_group(world: Collective, address: str) -> None:
     """Makes the process-wide group of the ranks of `world`, anew where there is one. Raises `InfrastructureError`."""
     close_process_group()

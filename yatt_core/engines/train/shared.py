@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from yatt_core.digests import weights_digest
+from yatt_core.engines.device import placed
 from yatt_core.engines.protocol import RankContext, Tensors
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
@@ -73,7 +74,9 @@ class SharedModelEngine(PolicyTrainEngine):
     def _probe_model(self) -> nn.Module:
         """A model of this rank's own, whole: what decodes together with others would have to stop with them."""
         if self._probe is None:
-            self._probe = load_causal_lm(self._context.model_path, "float32")
+            self._probe = placed(
+                load_causal_lm(self._context.model_path, "float32"), self._device, "a copy to probe the warm-up"
+            )
         own = self._probe.state_dict()
         for name, tensor in self._weights():
             own[name].copy_(tensor)

@@ -36,24 +36,36 @@ class AttentionCall:
     keys: torch.Tensor
     mask: torch.Tensor | None
 
+    def on(self, device: torch.device) -> AttentionCall:
+        """The same on a device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return AttentionCall(self.queries.to(device), self.keys.to(device), mask)
+
 
 @dataclass(frozen=True, slots=True)
 class SharedRows:
     """R rows. tokens, positions: [R]. predicting: [T], the row whose output predicts each counted token of the micro-batch.
 
-    calls: of attention, the prompts' in front. outputs: [R], each row's place among the queries of all calls.
+    positions_below: one more than the highest position. calls: of attention, the prompts' in front. outputs: [R], each row's
+    place among the queries of all calls.
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
     predicting: torch.Tensor
+    positions_below: int
     calls: tuple[AttentionCall, ...]
     outputs: torch.Tensor
 
-    @property
-    def positions_below(self) -> int:
-        """One more than the highest position."""
-        return int(self.positions.max()) + 1
+    def on(self, device: torch.device) -> SharedRows:
+        """The same on a device."""
+        if self.tokens.device == device:
+            return self
+        tokens, positions, predicting, outputs = (
+            each.to(device) for each in (self.tokens, self.positions, self.predicting, self.outputs)
+        )
+        calls = tuple(call.on(device) for call in self.calls)
+        return SharedRows(tokens, positions, predicting, self.positions_below, calls, outputs)
 
 
 def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
@@ -68,14 +80,16 @@ def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
     row_of[places_of(starts, prompts)] = places_of(prompt_begins[number], prompts)
     row_of[places_of(starts + prompts, responses)] = np.arange(prompt_begins[-1], response_begins[-1])
     within = [places_of(np.zeros_like(prompts[first]), prompts[first]), places_of(prompts, responses)]
+    positions = np.concatenate(within)
     calls = [
         *_prompt_calls(prompt_begins, prompts[first]),
         *_response_calls(response_begins, responses, prompt_begins[number], prompts, dtype),
     ]
     return SharedRows(
         tokens=torch.from_numpy(flat[sources]),
-        positions=torch.from_numpy(np.concatenate(within)),
+        positions=torch.from_numpy(positions),
         predicting=torch.from_numpy(row_of[batch.predicting.numpy()]),
+        positions_below=int(positions.max()) + 1,
         calls=tuple(call for call, _ in calls),
         outputs=torch.from_numpy(_outputs(calls, len(sources))),
     )

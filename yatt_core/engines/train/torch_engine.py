@@ -13,6 +13,7 @@ from torch import nn
 
 from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.shape import why_general
+from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import RankContext, Tensors
 from yatt_core.engines.train.critic import FlatCritic
@@ -20,7 +21,7 @@ from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
 from yatt_core.engines.train.offload import Held, together
-from yatt_core.engines.train.optimizer import FlatAdamW
+from yatt_core.engines.train.optimizer import FlatAdamW, state_bytes
 from yatt_core.engines.train.state_files import Arrays, StateFacts, read_state, require_same
 from yatt_core.engines.train.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
@@ -43,11 +44,12 @@ class TorchTrainEngine(PolicyTrainEngine):
         self._dtype, self._path = engine.dtype, engine.path
 
     def export_weights(self) -> Tensors:
-        """Views of the state dict, tied tensors once; read-only, and of this version until the next update."""
+        """Views of the state dict, or copies of one that lies on a GPU; read-only, and of this version until the next update."""
         return dict(self.stream_weights())
 
     def _build(self) -> None:
-        self._model = self._loaded_model()
+        model = self._loaded_model()
+        self._model = placed(model, self._device, "the trainer", state_bytes(model))
         fast = self._path == "auto" and self._spec.trainer.lora is None and not why_general(self._model)
         self._optimizer = FlatAdamW(
             self._model, self._spec.trainer.optimizer, neighbours_of(self._model) if fast else ()
@@ -59,10 +61,10 @@ class TorchTrainEngine(PolicyTrainEngine):
         else:
             self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader)
         if (distillation := self._spec.algorithm.distillation) is not None:
-            teacher = load_teacher(distillation, self._dtype)
+            teacher = placed(load_teacher(distillation, self._dtype), self._device, "the teacher")
             self._teacher = Teacher(teacher, PolicyForward(teacher, temperature, self._dtype), rows_of(teacher))
         if (critic := self._spec.critic) is not None:
-            self._critic = FlatCritic(critic, self._context.model_path, self._dtype)
+            self._critic = FlatCritic(critic, self._context.model_path, self._dtype, self._device)
 
     def _probe_model(self) -> nn.Module:
         return self._loaded()
@@ -76,7 +78,7 @@ class TorchTrainEngine(PolicyTrainEngine):
             identity = (tensor.data_ptr(), tensor.shape)
             if identity not in seen or not tensor.numel():
                 seen.add(identity)
-                yield name, tensor.detach()
+                yield name, tensor.detach().cpu()
 
     def _memory(self) -> Held:
         reference = () if self._reference is None else (self._reference,)
@@ -87,11 +89,11 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
         tensors, steps = self._optimizer.moments()
-        return tensors.items(), steps
+        return on_cores(tensors), steps
 
     def _reference_arrays(self) -> Arrays:
-        """Views, since the reference never changes."""
-        return {name: tensor.numpy() for name, tensor in self._optimizer.named(self._reference).items()}
+        """Views of it, or of a copy on the cores, since the reference never changes."""
+        return {name: tensor.numpy() for name, tensor in self._optimizer.named(self._reference.cpu()).items()}
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
         state = read_state(

@@ -15,7 +15,7 @@ from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
 from yatt_core.engines.train.fsdp2.sharding import shard_model, sharded_memory, whole
 from yatt_core.engines.train.offload import Held, together
-from yatt_core.engines.train.process_group import lost_group, rank_device, require_process_group
+from yatt_core.engines.train.process_group import lost_group, require_process_group
 from yatt_core.engines.train.shared import Named, SharedModelEngine
 from yatt_core.engines.train.state_files import (
     ADAPTERS,
@@ -49,7 +49,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
 
     def _build(self) -> None:
         require_process_group(self._world)
-        device = rank_device()
+        device = self._device
         model = self._loaded_model()
         shard_model(model, self._engine, self._world.ranks, device)
         self._model = model

@@ -24,7 +24,7 @@ from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_
 from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
 from yatt_core.engines.train.offload import Held
 from yatt_core.engines.train.optimizer import MOMENTS
-from yatt_core.engines.train.process_group import lost_group, rank_device, require_process_group
+from yatt_core.engines.train.process_group import lost_group, require_process_group
 from yatt_core.engines.train.shared import Named, SharedModelEngine
 from yatt_core.engines.train.state_files import (
     OPTIMIZER,
@@ -66,7 +66,7 @@ class MegatronTrainEngine(SharedModelEngine):
 
     def _build(self) -> None:
         require_process_group(self._world)
-        device, spec, grid = rank_device(), self._spec, self._grid
+        device, spec, grid = self._device, self._spec, self._grid
         with on_this_device(), lost_group(self._world):
             self._part = part = build_part(read_config(self._context.model_path), self._engine, grid, device)
             distribute = self._engine.use_distributed_optimizer
@@ -123,7 +123,7 @@ class MegatronTrainEngine(SharedModelEngine):
                         shard = self._optimizer.whole(parameter, kind) if whole else reference[parameter].float()
                         parts = self._together(shard, place)
                     else:
-                        device = rank_device()
+                        device = self._device
                         parts = tuple(torch.empty(shape, device=device) for shape in shapes.values())
                     found = [self._told(part.contiguous(), stage).cpu() for part in parts]
                 yield from zip(shapes, found, strict=True)
