@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,28 @@ def test_a_judge_is_a_role_of_its_own():
     assert held(found, "judge", JUDGE).weights == pytest.approx(14.77e9, rel=0.01)
     assert held(found, "judge", COLLECT).total == 0
     assert [total.stage for total in found.totals] == [COLLECT, JUDGE, PREPARE, LEARN, SYNC]
+
+
+def test_the_torch_engines_take_turns_on_a_gpu_by_way_of_the_host():
+    engines = ("rollout.engine={kind: torch, dtype: bfloat16}", "trainer.engine={kind: torch, ranks: 1}")
+    found = demand(*engines, devices="1xH200")
+    weights = held(found, "trainer", LEARN).weights
+    assert not found.resident and weights == pytest.approx(4 * 7.6156e9, rel=1e-3)
+    assert held(found, "trainer", COLLECT).total == held(found, "rollout", LEARN).total == 0
+    assert held(found, "rollout", COLLECT).kv_cache > 0
+    host = {total.stage: total.host for total in found.totals}
+    # Weights, gradients and moments while others work, and a snapshot of weights and moments at all times.
+    assert host[COLLECT] >= (4 + 3) * weights and 3 * weights <= host[LEARN] < 4 * weights
+    assert held(found, "trainer", LEARN).copies == 0
+
+
+def test_the_torch_engines_stay_on_a_gpu_that_has_room_for_all():
+    small = "model={kind: sizes, hidden_size: 512, layers: 4, heads: 8, key_value_heads: 8, intermediate_size: 1024}"
+    engines = ("rollout.engine={kind: torch, dtype: bfloat16}", "trainer.engine={kind: torch, ranks: 1}")
+    found = demand(*engines, small, devices="1xH200")
+    assert found.resident
+    assert held(found, "trainer", COLLECT) == replace(held(found, "trainer", LEARN), activations=0)
+    assert held(found, "rollout", LEARN).weights == held(found, "rollout", COLLECT).weights > 0
 
 
 def test_the_torch_trainer_keeps_more_where_the_entropy_is_learnt():

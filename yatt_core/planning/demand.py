@@ -29,11 +29,12 @@ from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.generation import asked_of_judge, asked_of_policy, engine_memory, instances_on
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
-from yatt_core.planning.rollout_memory import EngineMemory, reward_model
+from yatt_core.planning.rollout_memory import EngineMemory, on_turn, reward_model
 from yatt_core.planning.training_memory import (
     TrainerMemory,
     fsdp2_trainer,
     megatron_trainer,
+    on_card,
     on_cores,
     torch_trainer,
     with_critic,
@@ -137,6 +138,11 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     if trainer.sleeps and cluster.card_name == CORE:
         trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes, roles.critic)
     engines = tuple(_engines(roles, cluster, assumed))
+    if cluster.card_name != CORE:
+        if isinstance(roles.trainer, TorchTrainer):
+            trainer = on_card(trainer, resident)
+        if not resident:
+            engines = tuple(replace(each, memory=on_turn(each.memory)) for each in engines)
     stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
     rows = [_engine_row(each, cluster, assumed, resident) for each in engines]
     rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident)
@@ -236,7 +242,7 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, r
         # What an offloaded trainer gives back where its tensors are in the host's memory anyway.
         held |= dict.fromkeys((COLLECT, JUDGE), replace(trainer.lasting, gradients=0, copies=0))
     runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * together)
-    host: dict[str, Bytes] = {}
+    host = {} if trainer.host == NOTHING else dict.fromkeys(STAGES, trainer.host)
     if trainer.sleeps:
         # It is reloaded as a whole, before `prepare`.
         held = dict.fromkeys(STAGES, NOTHING) | dict.fromkeys(busy, trainer.lasting)

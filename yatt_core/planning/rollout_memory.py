@@ -7,10 +7,10 @@ allocates: a cache that grows until the engine sleeps. vLLM's cache is what its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from yatt_core.engines.rollout.sizes import PREFILL_TOKENS, padded_length, rounded_slots, rows_for
-from yatt_core.planning.account import Bytes
+from yatt_core.planning.account import NOTHING, Bytes
 from yatt_core.planning.activations import FLOAT, element_bytes
 from yatt_core.planning.judges import RewardModelRole
 from yatt_core.planning.shape import ModelShape
@@ -70,6 +70,11 @@ def reward_model(role: RewardModelRole) -> EngineMemory:
     held = Bytes(weights=role.shape.parameters * size)
     activations = tokens * (3 * role.shape.hidden + 2 * role.shape.query_width + 2 * role.shape.intermediate) * size
     return EngineMemory(1, held + Bytes(activations=activations), held, held, 0, 0, False, 0.0)
+
+
+def on_turn(memory: EngineMemory) -> EngineMemory:
+    """Of an engine on a GPU that it leaves to others in turn: its weights go to the host's memory meanwhile."""
+    return replace(memory, asleep=NOTHING, sleeps=memory.awake != NOTHING)
 
 
 def vllm_rollout(

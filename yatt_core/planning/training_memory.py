@@ -187,6 +187,21 @@ def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int, critic: Mode
     return replace(memory, lasting=lasting, host=NOTHING, critic=values, sync=sync, sleeps=False)
 
 
+def on_card(memory: TrainerMemory, resident: bool) -> TrainerMemory:
+    """Of the torch trainer on a GPU: a snapshot's buffers are in the host's memory, and where roles take turns all of it.
+
+    resident: whether all roles stay on the device.
+    """
+    copies, of_critic = Bytes(copies=memory.lasting.copies), Bytes(copies=memory.critic.copies)
+    return replace(
+        memory,
+        lasting=replace(memory.lasting, copies=0),
+        host=memory.host + copies + of_critic,
+        critic=replace(memory.critic, copies=0),
+        sleeps=not resident,
+    )
+
+
 def _snapshot(shape: ModelShape) -> Bytes:
     return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
 
