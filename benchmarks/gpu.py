@@ -198,7 +198,6 @@ def measure(work: Work, card_flops: float | None) -> Report:
         make_model(spec.model, work.vocabulary, SEED, model)
         rate = matrix_rate(work)
         progress("generating")
-        # Before there is a trainer, for which torch refuses the sums of sampling (`yatt_core.engines.device.repeat_bits`).
         engine = TorchRolloutEngine(str(model), "bfloat16", work.prompt, work.response, model, folder_version=0)
         figures, result = measure_rollout(engine, work)
         engine.sleep()
