@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from yatt_core.engines import offload
 from yatt_core.engines.rollout import torch_engine as rollout_engine
 from yatt_core.engines.train import engine as train_engine
-from yatt_core.engines.train import offload
 from yatt_core.judges import reward_model
 
 GPU = torch.device("cuda", 0)
@@ -88,9 +88,9 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         pretence, given = self._pretence, list(_tensors((args, kwargs)))
         there = [each for each in given if pretence.holds(each)]
-        whole = func in (ATEN._fused_adamw_.default,)
-        # Single numbers may come from the host.
-        wrong = [each for each in given if not pretence.holds(each) and (each.dim() or whole)]
+        # Single numbers may come from the host, but for the optimizer's kernel.
+        strict = func is ATEN._fused_adamw_.default
+        wrong = [each for each in given if not pretence.holds(each) and (each.dim() or strict)]
         if there and wrong and func is not ATEN.copy_.default:
             shapes = [list(each.shape) for each in wrong]
             raise RuntimeError(f"{func}: tensors on {GPU} and on the host, those of shapes {shapes}")

@@ -22,10 +22,11 @@ from tests.judges.test_reward_model import ITEMS, make_folder, part
 from tests.pretend_gpu import GPU, pretended
 from yatt_core.algorithms.grpo import TokenInputs, grpo_loss
 from yatt_core.digests import weights_digest
+from yatt_core.engines.dense.attention import LONGEST_KEPT, attend_masked
 from yatt_core.engines.device import MemoryReading, own_device, repeat_bits, require_room
+from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.protocol import GenerateResult
 from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
-from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.errors import InfrastructureError
 from yatt_core.judges.registry import build_judge
 from yatt_core.spec.run import RunSpec
@@ -126,6 +127,7 @@ def test_updates_are_those_of_the_cores(tmp_path: Path, policy: Path, name: str)
     expected = course(SPECS[name], tmp_path / "cores", policy)
     with pretended() as gpu:
         assert_same(course(SPECS[name], tmp_path / "gpu", policy), expected)
+        assert torch.are_deterministic_algorithms_enabled() == SPECS[name].exact
     assert gpu.transfers, "the weights lay there"
 
 
@@ -161,6 +163,16 @@ def test_a_losss_sums_come_from_the_gpu_at_once() -> None:
         loss, sums = grpo_loss(spec, torch.zeros(5, device=GPU), torch.ones(5, device=GPU), inputs)
         assert gpu.transfers == 1
     assert (loss.item(), sums) == (expected[0].item(), expected[1])
+
+
+def test_a_gpus_long_sequences_attend_as_on_the_cores() -> None:
+    noise = torch.Generator().manual_seed(0)
+    sizes = [(2, 5, 4, 8), (2, LONGEST_KEPT + 1, 2, 8), (2, LONGEST_KEPT + 1, 2, 8)]
+    states, mask = [torch.randn(size, generator=noise) for size in sizes], torch.zeros(2, 1, 5, LONGEST_KEPT + 1)
+    expected = attend_masked(*states, mask)
+    with pretended():
+        found = attend_masked(*(each.to(GPU) for each in states), mask.to(GPU)).cpu()
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 def test_a_gpu_adds_up_in_the_same_order_each_time() -> None:

@@ -94,7 +94,7 @@ def _collect(sums: dict[str, torch.Tensor], ratio: torch.Tensor, gap: torch.Tens
     """Moves the sums out of torch, all at once, and adds the extremes."""
     found = list(sums.values()) + ([ratio.max(), ratio.min(), gap.max()] if ratio.numel() else [])
     numbers: list[float] = torch.stack([value.double() for value in found]).tolist()
-    collected = LossSums(dict(zip(sums, numbers, strict=False)))
+    collected = LossSums(dict(zip(sums, numbers[: len(sums)], strict=True)))
     collected.sums["tokens"] = float(ratio.numel())
     if ratio.numel():
         highest, lowest, widest = numbers[len(sums) :]

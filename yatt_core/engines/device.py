@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ def own_device() -> torch.device:
 
 
 def repeat_bits(device: torch.device) -> None:
-    """Has a GPU add up in the same order each time, as a replayed update has to; cores do so by themselves.
+    """Has a GPU add up in the same order each time, as a replay of an exact run has to; cores do so by themselves.
 
     From then on torch raises `RuntimeError` for what a GPU can only do in an order that changes. To be called before the GPU
     multiplies its first matrices.
@@ -42,7 +43,8 @@ def repeat_bits(device: torch.device) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         # New memory is written before it is read: filling it besides would cost time alone.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        settings: Any = torch.utils.deterministic
+        settings.fill_uninitialized_memory = False
 
 
 def placed(model: nn.Module, device: torch.device, role: str, besides: int = 0) -> nn.Module:

@@ -1,4 +1,4 @@
-"""A trainer's tensors out of the way while others use the device: what it needs again goes to the host, the rest is given up.
+"""A role's tensors out of the way while others use the device: what it needs again goes to the host, the rest is given up.
 
 Consumes tensors; works on the memory below them, so that views, and whoever holds them, stay valid: the tensors are empty while
 they are away and the same ones afterwards. What lies in the host's memory already stays where it is.
@@ -15,7 +15,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a trainer holds on. lasting: is needed again, bit for bit. passing: has to be there, whatever numbers are in it."""
+    """What a role holds on. lasting: is needed again, bit for bit. passing: has to be there, whatever numbers are in it."""
 
     lasting: tuple[torch.Tensor, ...]
     passing: tuple[torch.Tensor, ...] = ()

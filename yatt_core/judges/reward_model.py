@@ -18,9 +18,9 @@ from jinja2 import TemplateError
 
 from yatt_core.data.text import TEMPLATE_DATE
 from yatt_core.engines.device import own_device, placed
+from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.rollout.loading import load_classifier
 from yatt_core.engines.rollout.sizes import MINIMUM_ROWS
-from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.errors import NumericError
 from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.judges.reward_folder import open_reward_tokenizer

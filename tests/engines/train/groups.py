@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from tests.engines.train.support import random_task
+from yatt_core.engines import offload
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
-from yatt_core.engines.train import offload
 from yatt_core.engines.train.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
 from yatt_core.receipts import BatchTask, UpdateReceipt

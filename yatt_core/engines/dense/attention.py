@@ -24,6 +24,10 @@ def attend_masked(
     """
     if mask is not None and keys.shape[1] <= LONGEST_KEPT:
         return _attend_keeping(queries, keys, values, mask)
+    if keys.device.type != "cpu":
+        # A GPU's kernels that take a mask, or float32, know no shared heads; torch would write all scores out in their stead.
+        sharing = queries.shape[2] // keys.shape[2]
+        keys, values = keys.repeat_interleave(sharing, dim=2), values.repeat_interleave(sharing, dim=2)
     return scaled_dot_product_attention(
         queries.transpose(1, 2),
         keys.transpose(1, 2),

@@ -20,12 +20,12 @@ from yatt_core.engines.dense.path import PathChoice
 from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
 from yatt_core.engines.images import open_reader
+from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.rollout.runners import open_runner
-from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 
 

@@ -21,10 +21,10 @@ from yatt_core.algorithms.value_loss import clipped_value_loss
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.prepared import PreparedColumns
 from yatt_core.engines.device import on_cores, placed
+from yatt_core.engines.offload import Held
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import MicroBatch, PolicyForward, assemble
-from yatt_core.engines.train.offload import Held
 from yatt_core.engines.train.optimizer import FlatAdamW, state_bytes
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import StepPlan

@@ -27,13 +27,13 @@ from yatt_core.data.text import open_codec
 from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import ImageReader
+from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.adapters import add_adapters, is_adapter, plain_weights, share_of
 from yatt_core.engines.train.batch_advantages import moments_behind
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.critic import Critic
-from yatt_core.engines.train.offload import Held, Offloaded
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import PlanShape
 from yatt_core.engines.train.preparation import Preparer, has_token_columns, require_columns
@@ -80,7 +80,8 @@ class PolicyTrainEngine(ABC):
         torch.set_num_threads(1)
         keep_freed_memory()
         self._device = own_device()
-        repeat_bits(self._device)
+        if spec.exact:
+            repeat_bits(self._device)
         self._spec, self._context, self._layout = spec, context, layout
         self._world = self._collective = Collective()
         self._version = -1

@@ -15,12 +15,12 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.images import open_reader
+from yatt_core.engines.offload import Held, together
 from yatt_core.engines.protocol import RankContext, Tensors
 from yatt_core.engines.train.critic import FlatCritic
 from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
-from yatt_core.engines.train.offload import Held, together
 from yatt_core.engines.train.optimizer import FlatAdamW, state_bytes
 from yatt_core.engines.train.state_files import Arrays, StateFacts, read_state, require_same
 from yatt_core.engines.train.teacher import Teacher, load_teacher, rows_of

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from yatt_core.engines.offload import Held, together
 from yatt_core.engines.protocol import RankContext
 from yatt_core.engines.train.engine import Layout
 from yatt_core.engines.train.fsdp2.critic import ShardedCritic
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
 from yatt_core.engines.train.fsdp2.sharding import shard_model, sharded_memory, whole
-from yatt_core.engines.train.offload import Held, together
 from yatt_core.engines.train.process_group import lost_group, require_process_group
 from yatt_core.engines.train.shared import Named, SharedModelEngine
 from yatt_core.engines.train.state_files import (

@@ -16,10 +16,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
+from yatt_core.engines.offload import Held
 from yatt_core.engines.train.adapters import BASE, OWN, is_adapter
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.fsdp2.sharding import own_rows, sharded_parameters
-from yatt_core.engines.train.offload import Held
 from yatt_core.engines.train.optimizer import CLIP_EPSILON, MOMENTS
 from yatt_core.engines.train.state_files import TensorFile
 from yatt_core.errors import NumericError

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from yatt_core.engines.offload import Held
 from yatt_core.engines.protocol import RankContext
 from yatt_core.engines.rollout.loading import read_config
 from yatt_core.engines.train.collective import Shares
@@ -22,7 +23,6 @@ from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import MegatronForward
 from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_grid
 from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
-from yatt_core.engines.train.offload import Held
 from yatt_core.engines.train.optimizer import MOMENTS
 from yatt_core.engines.train.process_group import lost_group, require_process_group
 from yatt_core.engines.train.shared import Named, SharedModelEngine
