@@ -171,9 +171,9 @@ def _learn(trainer: TorchTrainEngine, task: BatchTask) -> None:
 
 def measure_moves(trainer: TorchTrainEngine, engine: TorchRolloutEngine) -> Figures:
     """The weights' way to the rollout engine, and the trainer's to the host and back."""
-    sent = sum(array.nbytes for array in trainer.export_weights().values())
+    sent = sum(array.nbytes for array in dict(trainer.stream_weights()).values())
     held = sum({each.data_ptr(): each.nbytes for each in trainer._memory().lasting}.values())
-    syncs = [seconds_of(lambda: engine.update_weights(trainer.export_weights(), 0)) for _ in range(ROUNDS)]
+    syncs = [seconds_of(lambda: engine.update_weights(dict(trainer.stream_weights()), 0)) for _ in range(ROUNDS)]
     away, back = zip(*((seconds_of(trainer.offload), seconds_of(trainer.reload)) for _ in range(ROUNDS)), strict=True)
     moved = {"sync_gb_s": sent / min(syncs), "offload_gb_s": held / min(away), "reload_gb_s": held / min(back)}
     return {name: rate / 1e9 for name, rate in moved.items()}

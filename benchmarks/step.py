@@ -86,7 +86,7 @@ class Stepper:
         self.trainer = TorchTrainEngine(self.spec, RankContext(self.folder, self.folder / "inputs", str(model), 0))
         self.trainer.connect(0, 1, "")
         self.trainer.initialise()
-        self.rollout.update_weights(self.trainer.export_weights(), 0)
+        self.rollout.update_weights(dict(self.trainer.stream_weights()), 0)
 
     def take(self) -> None:
         """One step, by new prompts and seeds."""
@@ -101,7 +101,7 @@ class Stepper:
             self.trainer.learn(task, prepared)
 
         _timed(parts, "learn", learn)
-        _timed(parts, "sync", lambda: self.rollout.update_weights(self.trainer.export_weights(), iteration))
+        _timed(parts, "sync", lambda: self.rollout.update_weights(dict(self.trainer.stream_weights()), iteration))
         self.seconds.append(parts)
 
     def gradients(self) -> torch.Tensor:

@@ -12,6 +12,7 @@ from db.ledger import Ledger
 from db.records import SnapshotRow
 from flows.home import Home
 from ops.cli.evaluate import wilson_interval
+from tests.engines.train.support import weights_of
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
@@ -51,7 +52,7 @@ def answered_by_hand(home: Home, run: str) -> int:
     trainer.connect(0, 1, "")
     trainer.initialise()
     engine, codec, scorer = build_rollout_engine(spec, "", Path()), open_codec(spec, ""), RewardScorer(spec.rewards)
-    engine.update_weights(trainer.export_weights(), 0)
+    engine.update_weights(weights_of(trainer), 0)
     correct = 0
     for prompt in Inputs.open(folder / INPUTS, spec).held_out:
         tokens = [codec.encode_prompt(prompt.text)]

@@ -16,6 +16,7 @@ from db.engine import Fence
 from db.ledger import Ledger
 from db.records import SnapshotRow
 from flows.home import Home
+from tests.engines.train.support import weights_of
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 from yatt_core.checkpoints import export as module
@@ -109,7 +110,7 @@ def test_a_run_that_begins_with_it_has_the_same_weights_bit_for_bit(
     spec = small_spec({"kind": "folder", "path": str(tmp_path / "out" / "model")})
     materialise(spec, tmp_path)
     weights = safetensors.numpy.load_file(snapshot_of(home, run))
-    assert weights_digest(trainer_of(spec, tmp_path).export_weights()) == weights_digest(weights)
+    assert weights_digest(weights_of(trainer_of(spec, tmp_path))) == weights_digest(weights)
 
 
 def test_large_weights_are_several_files(

@@ -296,10 +296,6 @@ class TrainEngine(Protocol):
         """
         ...
 
-    def export_weights(self) -> Tensors:
-        """The same at once. Every rank calls it, rank 0 alone has to get it all."""
-        ...
-
     def offload(self) -> None:
         """Makes room on the device between two calls: parameters, gradients and optimizer go to the host's memory.
 

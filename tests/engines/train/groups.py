@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.engines.train.support import random_task
+from tests.engines.train.support import random_task, weights_of
 from yatt_core.engines import offload
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
@@ -148,9 +148,9 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
         engine.prepare(work.tasks[0])
     except InfrastructureError as error:
         found.refusal = str(error)
-    weights = engine.export_weights()
+    weights = weights_of(engine)
     if rank == 0:
-        found.weights = {name: array.copy() for name, array in weights.items()}
+        found.weights = weights
     return found
 
 

@@ -20,6 +20,7 @@ from tests.engines.train.support import (
     make_spec,
     random_task,
     update,
+    weights_of,
 )
 from tests.needs import NEEDS_MEGATRON
 from yatt_core.receipts import UpdateReceipt
@@ -155,7 +156,7 @@ def expect(folder: Path, family: str) -> Expected:
         if iteration == 2:
             (folder / "snapshot").mkdir()
             engine.freeze_state()(folder / "snapshot")
-    several = {name: array.copy() for name, array in engine.export_weights().items()}
+    several = weights_of(engine)
     return Expected(model, weights, norms, receipts, several, folder / "snapshot")
 
 

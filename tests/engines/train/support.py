@@ -23,6 +23,11 @@ VOCABULARY = 24
 MAX_NEW_TOKENS = 7
 
 
+def weights_of(engine: Any) -> dict[str, np.ndarray]:
+    """Copies of the tensors that go to the rollout engines; every rank calls it, rank 0's count."""
+    return {name: array.copy() for name, array in engine.stream_weights()}
+
+
 def make_model_folder(folder: Path, seed: int = 0, **options: Any) -> Path:
     torch.manual_seed(seed)
     config = Qwen2Config(

@@ -11,7 +11,7 @@ import torch
 
 from tests.engines.train.groups import Job, run_ranks
 from tests.engines.train.plain import plain_grpo_step
-from tests.engines.train.support import batch_of, make_engine, make_spec, random_task, update
+from tests.engines.train.support import batch_of, make_engine, make_spec, random_task, update, weights_of
 from tests.needs import NEEDS_PEFT
 from yatt_core.data.buckets import buckets_of
 from yatt_core.engines.rollout.loading import load_causal_lm
@@ -37,7 +37,7 @@ def lora_spec(engine: dict[str, Any] = TORCH, algorithm: dict[str, Any] | None =
 
 
 def copied(engine: TorchTrainEngine) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: array.copy() for name, array in engine.export_weights().items()}
+    return weights_of(engine)
 
 
 def test_only_what_is_beside_the_targets_learns(tmp_path: Path, model_folder: Path) -> None:

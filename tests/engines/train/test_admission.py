@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engines.train.support import make_engine, make_model_folder, make_spec, prepare, random_rows, write_shards
+from tests.engines.train.support import (
+    make_engine,
+    make_model_folder,
+    make_spec,
+    prepare,
+    random_rows,
+    weights_of,
+    write_shards,
+)
 from yatt_core.data.admission import best_and_worst
 from yatt_core.data.prepared import read_prepared
 from yatt_core.receipts import Admission, BatchTask
@@ -40,7 +48,7 @@ def learnt(folder: Path, model: Path, algorithm: dict[str, Any], task: BatchTask
     engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), folder, model)
     engine.warm_up()
     receipt = engine.learn(task, prepare(engine, task))
-    return {name: array.copy() for name, array in engine.export_weights().items()}, receipt
+    return weights_of(engine), receipt
 
 
 def assert_same(one: tuple[dict[str, Any], Any], other: tuple[dict[str, Any], Any]) -> None:
@@ -84,11 +92,11 @@ def test_an_update_from_padding_alone_leaves_fresh_weights_as_they_are(
     task = replace(write_shards(tmp_path, 1, varied_rows()), admission=Admission((), tuple(range(6))))
     algorithm = {"aggregation": aggregation, "mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01}
     engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), tmp_path, model)
-    before = {name: array.copy() for name, array in engine.export_weights().items()}
+    before = weights_of(engine)
     prepared = prepare(engine, task)
     receipt = engine.learn(task, prepared)
     assert (receipt.version, receipt.metrics["tokens"], receipt.metrics["grad_norm"]) == (1, 0.0, 0.0)
-    assert all((engine.export_weights()[name] == array).all() for name, array in before.items())
+    assert all((weights_of(engine)[name] == array).all() for name, array in before.items())
     columns = read_prepared(tmp_path, prepared.folder, prepared.files)
     assert len(columns.advantages) == 24 and not columns.advantages.any()
 

@@ -26,7 +26,7 @@ from tests.engines.train.layouts import (
     expect,
     spec_of,
 )
-from tests.engines.train.support import make_engine, random_task, update
+from tests.engines.train.support import make_engine, random_task, update, weights_of
 from yatt_core.digests import weights_digest
 from yatt_core.receipts import UpdateReceipt
 
@@ -169,7 +169,7 @@ def test_a_snapshot_of_another_layout_goes_on(model_run: Run, tmp_path: Path) ->
     engine.restore(model_run.saved, 2)
     for iteration in (3, 4):
         update(engine, random_task(tmp_path, iteration))
-    assert_close(dict(engine.export_weights()), model_run.job(SEVERAL).weights)
+    assert_close(weights_of(engine), model_run.job(SEVERAL).weights)
 
 
 @pytest.mark.parametrize("layout", IN_BFLOAT16)

@@ -20,6 +20,7 @@ from tests.engines.train.support import (
     prepare,
     random_task,
     update,
+    weights_of,
 )
 from tests.spec.trees import VIRTUAL, mistakes, spec
 from yatt_core.data.prepared import read_prepared
@@ -97,7 +98,7 @@ def test_five_updates_equal_a_plain_loop_and_a_snapshot_goes_on(
     other.restore(tmp_path / "three", 3)
     for iteration in (4, 5):
         update(other, random_task(tmp_path / "other", iteration))
-    assert_close(dict(other.export_weights()), policy)
+    assert_close(weights_of(other), policy)
 
 
 def _results(found: Found) -> list[tuple[Any, Any]]:
@@ -142,7 +143,7 @@ def test_a_pull_in_the_reward_is_taken_off_token_by_token(tmp_path: Path, model_
 def test_in_its_warm_up_the_critic_learns_alone(tmp_path: Path, model_folder: Path) -> None:
     spec = ppo_spec(critic={"warmup_iterations": 2, "clip": None}, epochs=4)
     engine = make_engine(spec, tmp_path, model_folder)
-    before = weights_digest(engine.export_weights())
+    before = weights_digest(weights_of(engine))
     receipts = [update(engine, random_task(tmp_path, iteration, seed=4)) for iteration in (1, 2, 3)]
     digests = [receipt.fingerprint["weights_digest"] for receipt in receipts]
     assert digests[:2] == [before, before] and digests[2] != before
@@ -188,7 +189,7 @@ def test_a_snapshot_without_its_critic_or_with_another_is_refused(tmp_path: Path
     update(engine, random_task(tmp_path, 1))
     engine.freeze_state()(tmp_path)
     assert json.loads((tmp_path / "state.json").read_text())["critic_steps"] == 2
-    assert "lm_head.weight" not in engine.export_weights()
+    assert "lm_head.weight" not in weights_of(engine)
     assert TensorFile(tmp_path / CRITIC).shapes["lm_head.weight"] == (1, 32)
     engine.restore(tmp_path, 1)
     (tmp_path / CRITIC).write_bytes((tmp_path / "weights.safetensors").read_bytes())

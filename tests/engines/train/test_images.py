@@ -13,7 +13,7 @@ from torch import nn
 from transformers import LlavaConfig, LlavaForConditionalGeneration
 
 from tests.engines.pictures import IMAGE_TOKEN, make_vision_folder, plain_logits, prompt_with, store_pictures
-from tests.engines.train.support import batch_of, make_engine, make_spec, random_rows, update, write_shards
+from tests.engines.train.support import batch_of, make_engine, make_spec, random_rows, update, weights_of, write_shards
 from yatt_core.data.batch import ExperienceBatch
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.rollout.loading import load_causal_lm
@@ -124,7 +124,7 @@ def test_five_updates_equal_a_plain_loop(tmp_path: Path, vision_folder: Path) ->
         task = images_task(tmp_path, iteration)
         norm = plain_step(model, plain, vision_folder, tmp_path, batch_of(tmp_path, task))
         assert update(engine, task).metrics["grad_norm"] == pytest.approx(norm, rel=1e-4)
-    ours = engine.export_weights()
+    ours = weights_of(engine)
     start = load_causal_lm(str(vision_folder), "float32").state_dict()
     for name, parameter in model.named_parameters():
         np.testing.assert_allclose(ours[name], parameter.detach().numpy(), atol=2e-6, rtol=0, err_msg=name)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.engines.train.letters import letters_engine, letters_spec
-from tests.engines.train.support import random_task
+from tests.engines.train.support import random_task, weights_of
 from yatt_core.data.prepared import read_prepared
 from yatt_core.engines.train import collective
 from yatt_core.engines.train.rendezvous import hold_address
@@ -40,7 +40,7 @@ def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection
         assert receipt is not None
         prepared.append(receipt)
         updates.append(engine.learn(task, receipt))
-    weights = {name: array.copy() for name, array in engine.export_weights().items()}
+    weights = weights_of(engine)
     return {"warmup": warmup, "updates": updates, "prepared": prepared, "weights": weights}
 
 

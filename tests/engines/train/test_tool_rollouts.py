@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engines.train.support import prepare
+from tests.engines.train.support import prepare, weights_of
 from yatt_core.controllers.collecting import Collector
 from yatt_core.controllers.stream import Arrival
 from yatt_core.data.batch import load_batch, load_table
@@ -66,7 +66,7 @@ class Bench:
         self.trainer.initialise()
         self.trainer.warm_up()
         self.engine = build_rollout_engine(self.spec, self.receipt.model_path, folder / self.receipt.folder)
-        self.engine.update_weights(self.trainer.export_weights(), 0)
+        self.engine.update_weights(weights_of(self.trainer), 0)
 
     def collect(self, spec: RunSpec, codec: Any, run: str) -> ShardReceipt:
         """All of iteration 1 as one shard."""

@@ -23,6 +23,7 @@ from tests.engines.train.support import (
     random_rows,
     random_task,
     update,
+    weights_of,
     write_shards,
 )
 from yatt_core.data.prepared import read_prepared
@@ -46,7 +47,7 @@ def test_five_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> 
         norm = plain_grpo_step(model, plain, batch_of(tmp_path, task), 0.8)
         assert receipt.metrics["learning_rate"] == pytest.approx(rates[iteration - 1])
         assert receipt.metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
-    ours = engine.export_weights()
+    ours = weights_of(engine)
     assert "lm_head.weight" not in ours
     for name, parameter in model.named_parameters():
         np.testing.assert_allclose(ours[name], parameter.detach().numpy(), atol=1e-6, rtol=0)
@@ -68,9 +69,9 @@ def test_learn_applies_once_and_refuses_other_versions(tmp_path: Path, model_fol
     first, second = random_task(tmp_path, 1), random_task(tmp_path, 2)
     prepared = prepare(engine, first)
     receipt = engine.learn(first, prepared)
-    digest = weights_digest(engine.export_weights())
+    digest = weights_digest(weights_of(engine))
     assert engine.learn(first, prepared) is receipt
-    assert weights_digest(engine.export_weights()) == digest
+    assert weights_digest(weights_of(engine)) == digest
     assert engine.version == 1
     with pytest.raises(InfrastructureError, match="holds version 1, wanted is 0"):
         engine.prepare(first)
@@ -82,10 +83,10 @@ def test_learn_applies_once_and_refuses_other_versions(tmp_path: Path, model_fol
 def test_a_skipped_update_changes_the_version_alone(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(), tmp_path, model_folder)
     first, second = random_task(tmp_path, 1), random_task(tmp_path, 2)
-    before = weights_digest(engine.export_weights())
+    before = weights_digest(weights_of(engine))
     skipped = engine.skip(first)
     assert engine.skip(first) is skipped
-    assert (engine.version, weights_digest(engine.export_weights())) == (1, before)
+    assert (engine.version, weights_digest(weights_of(engine))) == (1, before)
     assert skipped.fingerprint["weights_digest"] == before
     with pytest.raises(InfrastructureError, match="holds version 1, wanted is 0"):
         engine.prepare(first)
@@ -137,7 +138,7 @@ def test_snapshot_files_load_as_hugging_face_weights(tmp_path: Path, model_folde
     assert report.unexpected_keys == []
     assert report.missing_keys == ["lm_head.weight"]
     np.testing.assert_array_equal(
-        model.lm_head.weight.detach().numpy(), engine.export_weights()["model.embed_tokens.weight"]
+        model.lm_head.weight.detach().numpy(), weights_of(engine)["model.embed_tokens.weight"]
     )
 
 
@@ -163,10 +164,10 @@ def test_nothing_is_applied_when_a_gradient_is_not_finite(tmp_path: Path, model_
     task = random_task(tmp_path, 1)
     prepared = prepare(engine, task)
     engine._optimizer.named(engine._optimizer.values.detach())["model.layers.1.mlp.up_proj.weight"].fill_(torch.inf)
-    before = weights_digest(engine.export_weights())
+    before = weights_digest(weights_of(engine))
     with pytest.raises(NumericError, match="not finite; the step was not applied"):
         engine.learn(task, prepared)
-    assert weights_digest(engine.export_weights()) == before
+    assert weights_digest(weights_of(engine)) == before
     assert engine.version == 0
 
 
@@ -224,13 +225,13 @@ def test_kl_in_the_loss_pulls_towards_the_weights_of_iteration_zero(tmp_path: Pa
     for coefficient in (None, 0.001, 10.0):
         kl = None if coefficient is None else {"where": "loss", "coefficient": coefficient}
         engine = make_engine(make_spec(algorithm={"kl": kl}), tmp_path / str(coefficient), model_folder)
-        start = {name: array.copy() for name, array in engine.export_weights().items()}
+        start = weights_of(engine)
         receipts = [update(engine, random_task(tmp_path / str(coefficient), iteration)) for iteration in range(1, 5)]
         if coefficient is not None:
             assert receipts[0].metrics["kl"] == pytest.approx(0.0, abs=1e-9)
             assert receipts[-1].metrics["kl"] > 0.0
             distances[coefficient] = receipts[-1].metrics["kl"]
-        assert any(not np.array_equal(start[name], array) for name, array in engine.export_weights().items())
+        assert any(not np.array_equal(start[name], array) for name, array in weights_of(engine).items())
     assert distances[10.0] < distances[0.001]
 
 
@@ -286,7 +287,7 @@ def test_bfloat16_keeps_weights_in_float32(tmp_path: Path, model_folder: Path) -
         spec = make_spec(exact=False, trainer={"engine": {"kind": "torch", "ranks": 1, "dtype": dtype}})
         engine = make_engine(spec, tmp_path / dtype, model_folder)
         gaps[dtype] = update(engine, random_task(tmp_path / dtype, 1)).metrics["log_prob_gap_mean"]
-        assert {array.dtype for array in engine.export_weights().values()} == {np.dtype(np.float32)}
+        assert {array.dtype for array in weights_of(engine).values()} == {np.dtype(np.float32)}
     assert gaps["bfloat16"] == pytest.approx(gaps["float32"], rel=0.05)
     assert gaps["bfloat16"] != gaps["float32"]
 

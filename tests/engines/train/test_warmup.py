@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.engines.train.letters import letters_engine, letters_spec
+from tests.engines.train.support import weights_of
 from yatt_core.digests import weights_digest
 from yatt_core.engines.train.torch_engine import TorchTrainEngine
 from yatt_core.engines.train.warmup import warmup_learning_rate
@@ -34,7 +35,7 @@ def test_it_stops_at_the_first_probe_that_reaches_the_accuracy(tmp_path: Path) -
     _, shorter = warmed(tmp_path / "shorter", stop_accuracy=0.95, probe_every=5, max_steps=full.steps - 5)
     assert shorter.probe_accuracy < 0.95
     assert engine.version == 0
-    assert full.weights_digest == weights_digest(engine.export_weights())
+    assert full.weights_digest == weights_digest(weights_of(engine))
 
 
 def test_the_optimizer_starts_afresh_behind_it(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_without_a_warm_up_the_weights_stay_as_they_are(tmp_path: Path) -> None:
     engine = letters_engine(spec, tmp_path)
     engine.connect(0, 1, "")
     engine.initialise()
-    before = weights_digest(engine.export_weights())
+    before = weights_digest(weights_of(engine))
     receipt = engine.warm_up()
     assert (receipt.steps, receipt.weights_digest) == (0, before)
     assert engine.version == 0

@@ -53,7 +53,7 @@ def learn(engine: TrainEngine, task: BatchTask):
 
 
 def state_of(engine: TrainEngine) -> bytes:
-    return engine.export_weights()["state"].tobytes()
+    return dict(engine.stream_weights())["state"].tobytes()
 
 
 def test_a_loop_of_iterations_gives_receipts_and_versions(tmp_path):
@@ -74,7 +74,10 @@ def test_a_loop_of_iterations_gives_receipts_and_versions(tmp_path):
         assert set(update.fingerprint) == {"loss", "grad_norm", "weights_digest"}
         states.append(state_of(engine))
     assert len(set(states)) == 3
-    assert engine.export_weights()["state"].shape == (32,) and engine.export_weights()["state"].dtype == np.uint8
+    assert (
+        dict(engine.stream_weights())["state"].shape == (32,)
+        and dict(engine.stream_weights())["state"].dtype == np.uint8
+    )
 
 
 def test_equal_experience_gives_equal_weights_whatever_its_shards_and_epoch(tmp_path):
@@ -183,7 +186,7 @@ def test_before_the_start_there_are_no_weights(tmp_path):
     engine = VirtualTrainEngine(spec_of(), RankContext(tmp_path, tmp_path, "", 0))
     assert engine.version == -1
     with pytest.raises(InfrastructureError, match="no weights"):
-        engine.export_weights()
+        list(engine.stream_weights())
 
 
 def test_the_seed_of_the_run_gives_the_first_weights(tmp_path):

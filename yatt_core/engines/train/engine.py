@@ -28,7 +28,7 @@ from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.offload import Held, Offloaded
-from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
+from yatt_core.engines.protocol import FrozenState, RankContext
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.adapters import add_adapters, is_adapter, plain_weights, share_of
 from yatt_core.engines.train.batch_advantages import moments_behind
@@ -125,10 +125,6 @@ class PolicyTrainEngine(ABC):
     @abstractmethod
     def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
         """Digest of tensors that every rank goes through; every rank asks for it."""
-
-    @abstractmethod
-    def export_weights(self) -> Tensors:
-        """The full state dict in Hugging Face names on rank 0, tied tensors once; every rank calls it."""
 
     @abstractmethod
     def _memory(self) -> Held:

@@ -14,7 +14,7 @@ from torch import nn
 
 from yatt_core.digests import weights_digest
 from yatt_core.engines.device import placed
-from yatt_core.engines.protocol import RankContext, Tensors
+from yatt_core.engines.protocol import RankContext
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.optimizer import MOMENTS
@@ -62,10 +62,6 @@ class SharedModelEngine(PolicyTrainEngine):
         if held is not None:
             self._build()
             self._hold(held)
-
-    def export_weights(self) -> Tensors:
-        """The weights gathered one after another, float32; on rank 0 alone."""
-        return self._gathered(self._synced())
 
     def _begin(self) -> None:
         super()._begin()

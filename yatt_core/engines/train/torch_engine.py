@@ -16,7 +16,7 @@ from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.offload import Held, together
-from yatt_core.engines.protocol import RankContext, Tensors
+from yatt_core.engines.protocol import RankContext
 from yatt_core.engines.train.critic import FlatCritic
 from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
@@ -42,10 +42,6 @@ class TorchTrainEngine(PolicyTrainEngine):
             spec, context, Layout(engine.ranks, engine.ranks, engine.micro_batch_tokens, packed=engine.packed)
         )
         self._dtype, self._path = engine.dtype, engine.path
-
-    def export_weights(self) -> Tensors:
-        """Views of the state dict, or copies of one that lies on a GPU; read-only, and of this version until the next update."""
-        return dict(self.stream_weights())
 
     def _build(self) -> None:
         model = self._loaded_model()

@@ -148,9 +148,9 @@ class VirtualTrainEngine:
 
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """The one tensor that there is."""
-        yield from self.export_weights().items()
+        yield from self._weights().items()
 
-    def export_weights(self) -> Tensors:
+    def _weights(self) -> Tensors:
         """One tensor, `state`: 32 bytes."""
         if self._version < 0:
             raise InfrastructureError("the virtual trainer has no weights before initialise or restore")
@@ -164,7 +164,7 @@ class VirtualTrainEngine:
 
     def freeze_state(self) -> FrozenState | None:
         """A writer of `state.safetensors`: the chain's state and the version."""
-        weights = self.export_weights()
+        weights = self._weights()
         if self._rank != 0:
             return None
         tensors = {**weights, "version": np.array([self._version], np.int64)}
@@ -189,7 +189,7 @@ class VirtualTrainEngine:
             )
 
     def _weights_digest(self) -> str:
-        return weights_digest(self.export_weights())
+        return weights_digest(self._weights())
 
 
 def _columns_digest(columns: PreparedColumns) -> bytes:
