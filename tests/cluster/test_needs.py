@@ -119,6 +119,7 @@ subprocess.Popen([sys.executable, '-S', '-c', child])
 """
 
 
+@pytest.mark.verify
 def test_offspring_is_asked_a_second_time_before_it_is_killed(run_folder):
     said = run_folder / "said"
     service = script_service(run_folder, STUBBORN.format(said=str(said)), name="worker", stop_seconds=2.0)
@@ -138,6 +139,7 @@ def test_secrets_reach_the_services_and_no_file(run_folder):
     assert b"hunter2" not in written
 
 
+@pytest.mark.verify
 def test_a_group_without_grace_waits_for_no_driver(run_folder):
     state = ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=None)
     wait_ready(run_folder, ["echo"], 20)
