@@ -7,7 +7,7 @@ import pytest
 from db.engine import Fence
 from db.errors import Conflict, OutOfOrder
 from db.ledger import Ledger
-from db.outbox import OutboxEntry
+from db.outbox import OutboxEntry, Undelivered
 from tests.db.tools import SimulatedClock, commit_of, commit_through, holder
 
 
@@ -80,3 +80,23 @@ def test_a_row_given_back_comes_first_again(ledger: Ledger, fence: Fence) -> Non
     ledger.outbox.delivered(fence, [claimed[0].id])
     ledger.outbox.give_back(fence, [row.id for row in claimed])
     assert [(row.id, row.claims) for row in ledger.outbox.claim(fence)] == [("toy-1/b", 1), ("toy-1/c", 0)]
+
+
+def test_who_may_be_about_to_deliver_is_told(ledger: Ledger, clock: SimulatedClock, run: str, fence: Fence) -> None:
+    assert ledger.outbox.undelivered() == ()
+    ledger.outbox.enqueue(fence, [entry("a"), entry("b")])
+    idle = ledger.runs.create("idle", {"seed": 0}, "digest", target_iterations=100).id
+    ledger.runs.create("quiet", {"seed": 0}, "digest", target_iterations=100)
+    other = ledger.leases.acquire(idle, holder("second"), ttl_seconds=10)
+    ledger.outbox.enqueue(other, [OutboxEntry(f"{idle}/x", "tags", {}, 7)])
+    ledger.leases.release(other)
+    clock.advance(25)
+    assert ledger.outbox.undelivered() == (
+        Undelivered(idle, 1, None, 25.0),
+        Undelivered(run, 2, holder("first"), 15.0),
+    )
+    ledger.leases.renew(fence, ttl_seconds=10)
+    ledger.outbox.claim(fence)
+    assert ledger.outbox.undelivered()[1] == Undelivered(run, 2, holder("first"), -10.0), "claimed is not delivered"
+    ledger.outbox.delivered(fence, ["toy-1/a", "toy-1/b"])
+    assert [left.run for left in ledger.outbox.undelivered()] == [idle]
