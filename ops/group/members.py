@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from flows import prefect_server
 from flows.home import Home, with_driver
@@ -66,8 +65,13 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
     shared = {**TELEMETRY_OFF, "YATT_HOME": str(home.folder), "MLFLOW_TRACKING_URI": ports.address(MLFLOW)}
     prefect = prefect_server.group_server_service(home.group, ports.prefect, surroundings)
     worker = prefect_server.worker_service(home.group, ports.prefect, ports.worker, shared)
-    dashboard = [_dashboard(home, ports.dashboard, shared)] if find_spec("ops.dashboard") else []
-    return [prefect, worker, _mlflow(home, ports.mlflow), *dashboard, _keeper(home, shared)]
+    return [
+        prefect,
+        worker,
+        _mlflow(home, ports.mlflow),
+        _dashboard(home, ports.dashboard, shared),
+        _keeper(home, shared),
+    ]
 
 
 def _mlflow(home: Home, port: int) -> ServiceSpec:

@@ -24,7 +24,7 @@ from flows.protocols import OutboxItem
 from ops.group.control import changes, start
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import Undelivered, read_undelivered
-from ops.group.members import KEEPER, MLFLOW, PREFECT, WORKER, Ports, databases, members, secrets
+from ops.group.members import KEEPER, MLFLOW, ORDER, PREFECT, WORKER, Ports, databases, members, secrets
 from ops.group.ports import settled
 from ops.group.preflight import check_ports, check_surroundings, listener
 from ops.group.record import GroupRecord, read_record, write_record
@@ -46,6 +46,10 @@ def report(name: str, state: ServiceState, restarts: int = 0, reason: str = "") 
 
 
 # -- members ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_group_is_whole(home: Home) -> None:
+    assert tuple(service.name for service in members(home, PORTS, {})) == ORDER
 
 
 def test_every_member_listens_on_loopback_alone_and_says_nothing_to_anybody(home: Home) -> None:
