@@ -83,7 +83,8 @@ def check_ports(ports: Ports) -> None:
 def listener(port: int) -> str:
     """Who listens on a TCP port, as far as this user may know."""
     for connection in psutil.net_connections("tcp"):
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid is not None:
+        listens = connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:] == (port,)
+        if listens and connection.pid is not None:
             try:
                 words = psutil.Process(connection.pid).cmdline()
             except psutil.Error:
