@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, func, insert, or_, select, update
 
 from db.engine import Database, Fence
 from db.errors import Conflict, OutOfOrder
+from db.holder import Holder
 from db.metrics import points_at
-from db.models import Outbox
+from db.models import Lease, Outbox
 
 METRICS = "metrics"
 
@@ -43,6 +44,18 @@ class ClaimedRow:
     payload: Mapping[str, Any]
     logged_at_ms: int
     claims: int
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """Rows of a run that are still to be delivered, and who may be about to. silent_seconds: since its lease ran out, less
+    than 0 while it is good.
+    """
+
+    run: str
+    rows: int
+    holder: Holder | None
+    silent_seconds: float
 
 
 def metrics_id(run: str, branch: int, iteration: int) -> str:
@@ -140,6 +153,29 @@ class Deliveries:
         with self._database.read() as connection:
             total, delivered = connection.execute(query).one()
         return total - delivered, delivered
+
+    def undelivered(self) -> tuple[Undelivered, ...]:
+        """Runs with rows to deliver, by name."""
+        pending = (
+            select(Outbox.run, func.count().label("rows")).where(Outbox.delivered_at.is_(None)).group_by(Outbox.run)
+        ).subquery()
+        query = (
+            select(pending.c.rows, *Lease.__table__.columns, self._database.now().label("now"))
+            .join(Lease, Lease.run == pending.c.run)
+            .order_by(Lease.run)
+        )
+        with self._database.read() as connection:
+            return tuple(
+                Undelivered(row.run, row.rows, _holder_of(row), (row.now - row.expires_at) / 1000)
+                for row in connection.execute(query)
+            )
+
+
+def _holder_of(lease: Row[Any]) -> Holder | None:
+    """Who holds a lease; none where nobody does."""
+    if lease.holder is None:
+        return None
+    return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
 
 
 def _with_points(connection: Connection, run: str, row: ClaimedRow) -> ClaimedRow:

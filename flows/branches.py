@@ -17,13 +17,13 @@ from typing import Any
 
 from db.engine import Fence
 from db.errors import RunNotFound
-from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from db.runs import Parent
 from flows.home import Home
 from flows.inheritance import inherit, is_whole
 from flows.launch import current_spec, first_entries, flatten, write_spec
+from flows.lease import take_lease
 from flows.outbox import creation_id, row_id, row_ids
 from flows.reach import PastSpecs, Reach, keys_read_by_samples, keys_read_by_updates, refuse_fixed
 from yatt_core import durable
@@ -70,7 +70,7 @@ class RolledBack:
 @contextmanager
 def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
     """Holds a run that nobody drives, for a command. Raises `LeaseHeld`."""
-    fence = ledger.leases.acquire(run, this_process(work), LEASE_SECONDS)
+    fence = take_lease(ledger, run, work, LEASE_SECONDS)
     try:
         yield fence
     finally:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import yaml
 
-from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from flows import prefect_server
 from flows.claims import ended_on_error, offered
 from flows.home import Home
+from flows.lease import take_lease
 from flows.protocols import Observer, Tracker
 from flows.segment import Outcome, Segment
 from yatt_core import durable
@@ -126,8 +126,7 @@ def open_segment(
     """Takes the lease and books the segment; from here on it has to be ended."""
     ledger = Ledger.open(home.ledger)
     try:
-        holder = this_process(f"yatt driver of {run}")
-        fence = ledger.leases.acquire(run, holder, spec.recovery.lease_seconds)
+        fence = take_lease(ledger, run, f"yatt driver of {run}", spec.recovery.lease_seconds)
     except BaseException:
         ledger.close()
         raise

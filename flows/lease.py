@@ -3,6 +3,7 @@
 A driver that was stopped and continued may still believe in its lease: before a side effect the main loop asks `check`, which
 trusts this process's monotonic clock, not the database's answer of long ago. Past its own deadline it does nothing until the
 ledger has confirmed the epoch again, or says that it was replaced. A main loop that hangs past its allowance is not kept alive.
+The service group's keeper holds the lease of a run that nobody drives for moments; whoever wants to drive it waits for that.
 """
 
 from __future__ import annotations
@@ -15,12 +16,31 @@ import traceback
 from collections.abc import Callable
 
 from db.engine import Fence
-from db.errors import Fenced, LedgerError, LedgerUnavailable
+from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
+from db.holder import this_process
 from db.ledger import Ledger
 from yatt_core.errors import FencedError
 
 log = logging.getLogger("yatt_core.flow")
 RENEWALS_PER_LIFE = 5
+KEEPER = "yatt keeper"
+"""Begins the name of a holder that only delivers, and will be gone in a moment."""
+PATIENCE_SECONDS, ASK_SECONDS = 30.0, 0.2
+
+
+def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patience: float = PATIENCE_SECONDS) -> Fence:
+    """Takes the lease for this process; waits for a keeper that has it, so many seconds at most. work: what it is for.
+
+    Raises `LeaseHeld` when somebody else has it, or a keeper for longer.
+    """
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            return ledger.leases.acquire(run, this_process(work), life_seconds)
+        except LeaseHeld as error:
+            if not error.holder.startswith(KEEPER) or time.monotonic() > give_up:
+                raise
+        time.sleep(ASK_SECONDS)
 
 
 class LeaseKeeper:

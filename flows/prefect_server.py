@@ -1,4 +1,5 @@
-"""A loopback Prefect server of the run's own, as a service of the supervisor, and the settings of its client.
+"""Loopback Prefect servers as services of a supervisor: a run's own, or the service group's with its worker; and the
+settings of their clients.
 
 Settings must be in the environment before prefect is first imported, so this module does not import it.
 """
@@ -7,11 +8,27 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from yatt_core.cluster.services import ServiceSpec
 
 NAME = "prefect"
+WORKER = "worker"
+WORK_POOL = "yatt"
+DATABASE_VARIABLE = "PREFECT_API_DATABASE_CONNECTION_URL"
+RETENTION = {
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 24 * 3600),
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P7D",
+}
+"""How long the group's server keeps finished flow runs (seconds) and events (a duration), unless the surroundings say otherwise."""
+BULK_RECORDING = {
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",
+}
+"""Task runs are recorded in bulk: one by one the server would take as much of a core as a small trainer."""
+DRIVER_SECONDS = 60.0
+"""How long drivers that the worker started may take to reach a safe point when the group ends."""
 
 
 def _common(folder: Path) -> dict[str, str]:
@@ -30,8 +47,7 @@ def _common(folder: Path) -> dict[str, str]:
 def server_service(run_folder: Path) -> ServiceSpec:
     """The server: SQLite in the run folder, no telemetry, and none of the services that only deployments need.
 
-    Task runs are recorded in bulk and their events are not kept beside them: one by one, with events, the server would take
-    as much of a core as a small trainer.
+    Events of task runs are not kept beside them: with events, too, the server would take more time than a small trainer.
     """
     folder = run_folder / "prefect"
     unused = (
@@ -46,21 +62,76 @@ def server_service(run_folder: Path) -> ServiceSpec:
         "TRIGGERS",
     )
     environment = _common(folder) | {
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder / 'prefect.db'}",
+        DATABASE_VARIABLE: sqlite_address(folder),
+        **BULK_RECORDING,
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "flow_runs",
         **{f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in unused},
     }
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", "{port}"]
+    return _server(run_folder, "{port}", environment)
+
+
+def _server(folder: Path, port: str, environment: Mapping[str, str]) -> ServiceSpec:
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]
     return ServiceSpec(
         name=NAME,
         argv=tuple(command),
         environment=environment,
-        ready="http://127.0.0.1:{port}/api/health",
-        log_file=str(run_folder / "logs" / "prefect.log"),
+        ready=f"http://127.0.0.1:{port}/api/health",
+        log_file=str(folder / "logs" / "prefect.log"),
+    )
+
+
+def sqlite_address(folder: Path) -> str:
+    """Prefect's database as an SQLite file in its folder."""
+    return f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
+
+
+def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str]) -> ServiceSpec:
+    """The service group's server: everything that deployments need, and a vacuum for what finished long ago.
+
+    Its database is what `DATABASE_VARIABLE` says in the environment of the supervisor: an address may hold a password, and a
+    request lies in a file. surroundings: an environment that may change `RETENTION`.
+    """
+    address = f"http://127.0.0.1:{port}"
+    environment = _common(folder / "prefect") | {
+        **BULK_RECORDING,
+        **{name: surroundings.get(name, default) for name, default in RETENTION.items()},
+        "PREFECT_API_URL": f"{address}/api",
+        "PREFECT_SERVER_UI_API_URL": f"{address}/api",
+        # Pages of other origins may ask a loopback server too; without these they would be answered.
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{address},http://localhost:{port}",
+        "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    }
+    return _server(folder, str(port), environment)
+
+
+def worker_service(folder: Path, prefect_port: int, health_port: int, environment: Mapping[str, str]) -> ServiceSpec:
+    """A process worker of the pool `WORK_POOL`, which it makes if need be. environment: for it and the drivers it starts.
+
+    Drivers survive its death. When the group ends they are asked to stop, and have `DRIVER_SECONDS` to reach a safe point.
+    """
+    command = ["worker", "start", "--pool", WORK_POOL, "--type", "process", "--name", WORK_POOL, "--with-healthcheck"]
+    settings = _common(folder / "prefect") | {
+        "PREFECT_API_URL": f"http://127.0.0.1:{prefect_port}/api",
+        "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
+        "PREFECT_WORKER_WEBSERVER_PORT": str(health_port),
+        "PREFECT_CLIENT_METRICS_ENABLED": "false",
+        "PREFECT_CLI_COLORS": "false",
+    }
+    return ServiceSpec(
+        name=WORKER,
+        argv=(sys.executable, "-m", "prefect", *command),
+        environment=settings | dict(environment),
+        ready=f"http://127.0.0.1:{health_port}/health",
+        log_file=str(folder / "logs" / "worker.log"),
+        stop_seconds=DRIVER_SECONDS,
+        needs=(NAME,),
+        offspring_survives=True,
     )
 
 

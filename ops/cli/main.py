@@ -23,6 +23,7 @@ from ops.cli import (
     evaluate,
     export,
     failures,
+    group,
     logs,
     placement,
     plan,
@@ -46,7 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, schema, doctor):
+for module in (train, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, group, schema, doctor):
     module.register(app)
 
 

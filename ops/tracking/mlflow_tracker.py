@@ -65,6 +65,11 @@ class MlflowTracker:
                         self._send(item)
         return made
 
+    def check_reachable(self) -> None:
+        """Raises `InfrastructureError` unless MLflow answers."""
+        with self.client() as client:
+            client.search_experiments(max_results=1)
+
     @contextmanager
     def client(self) -> Iterator[Any]:
         """MLflow's client; what it raises within is an `InfrastructureError`."""

@@ -15,10 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from yatt_core.cluster.process import end_sessions, is_alive, is_local, send_signal
 from yatt_core.cluster.services import ServiceSpec, ServiceState
@@ -40,16 +40,21 @@ LOCK_SECONDS = 60.0
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
 REMOTE_SILENCE_SECONDS = 30.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 logger = logging.getLogger("yatt.cluster")
 
 
-def ensure_supervisor(folder: Path, services: Sequence[ServiceSpec], grace: float) -> SupervisorState:
+def ensure_supervisor(
+    folder: Path, services: Sequence[ServiceSpec], grace: float | None, secrets: Mapping[str, str] = NOTHING
+) -> SupervisorState:
     """Attaches to the run's supervisor when it serves just this request, else starts one; does not wait for services.
 
-    grace: seconds without a touched driver file after which it ends all. A supervisor that a driver of other code started
-    serves another request: it is stopped first. What a killed supervisor left behind is ended first, and its services are
-    started again at their ports. Raises `InfrastructureError` when it cannot be started, or when one lives on another host.
+    grace: seconds without a touched driver file after which it ends all; none: it serves until it is told to stop. A
+    supervisor that a driver of other code started serves another request: it is stopped first. What a killed supervisor left
+    behind is ended first, and its services are started again at their ports. secrets: more for the environment of all
+    services, which is written nowhere. Raises `InfrastructureError` when it cannot be started, or when one lives on another
+    host.
     """
     files = SupervisorFiles.of(folder)
     make_folder(files.root)
@@ -63,15 +68,15 @@ def ensure_supervisor(folder: Path, services: Sequence[ServiceSpec], grace: floa
             _stop(files, state, STOP_SECONDS)
         elif state is not None:
             _sweep(files, state)
-        return _start(files, request)
+        return _start(files, request, secrets)
 
 
-def ensure_alive(folder: Path) -> bool:
+def ensure_alive(folder: Path, secrets: Mapping[str, str] = NOTHING) -> bool:
     """Starts the run's supervisor again where it was killed; True if it had to. For a driver that lives on.
 
     The new one ends what the old one left, Ray's head and all actors included, and starts the services at the same ports;
     does not wait for them. Nothing durable is lost: the phase under way fails, and recovery goes on from the files.
-    Does nothing where no supervisor was ever started, or where it ended on purpose.
+    Does nothing where no supervisor was ever started, or where it ended on purpose. secrets: as for `ensure_supervisor`.
     """
     files = SupervisorFiles.of(folder)
     state = read_state(files)
@@ -83,7 +88,7 @@ def ensure_alive(folder: Path) -> bool:
             return False
         logger.warning("the supervisor (pid %d) is gone; a new one starts its services again", state.identity.pid)
         _sweep(files, state)
-        _start(files, SupervisorRequest.from_json(json.loads(files.request.read_text())))
+        _start(files, SupervisorRequest.from_json(json.loads(files.request.read_text())), secrets)
     return True
 
 
@@ -156,7 +161,7 @@ def _serves(files: SupervisorFiles, state: SupervisorState) -> bool:
     return False
 
 
-def _start(files: SupervisorFiles, request: SupervisorRequest) -> SupervisorState:
+def _start(files: SupervisorFiles, request: SupervisorRequest, secrets: Mapping[str, str]) -> SupervisorState:
     files.stop.unlink(missing_ok=True)
     write_json(files.request, request.to_json())
     hidden = ("PYTHONDONTWRITEBYTECODE", MARK_VARIABLE)
@@ -164,7 +169,7 @@ def _start(files: SupervisorFiles, request: SupervisorRequest) -> SupervisorStat
     with files.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "yatt_core.cluster.supervisor", "--folder", str(files.root.parent)],
-            env=environment,
+            env=environment | dict(secrets),
             cwd=files.root,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.02
 KILL_SECONDS = 5.0
 NOBODY = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
 """What `pidfd_open` says of a number that no process has; the last two where it is now a thread's."""
-STAT_STATE, STAT_SESSION, STAT_START_TIME = 0, 3, 19
+STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_START_TIME = 0, 1, 3, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,18 @@ def session_members(sessions: Collection[int], mark: str) -> list[ProcessIdentit
             identity = identity_of(int(entry.name))
             if identity is not None:
                 found.append(identity)
+    return found
+
+
+def orphans(mark: str) -> list[ProcessIdentity]:
+    """Running processes that carry a mark and whose parent does not: nobody hands a signal on to them."""
+    members = session_members([], mark)
+    pids = {member.pid for member in members}
+    found = []
+    for member in members:
+        fields = _stat(member.pid)
+        if fields is not None and int(fields[STAT_PARENT]) not in pids:
+            found.append(member)
     return found
 
 

@@ -7,6 +7,7 @@ probe (half a second). Each process gets a session of its own, so that its whole
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from yatt_core.cluster.process import ProcessIdentity, end_sessions, identity_of
+from yatt_core.cluster.process import ProcessIdentity, end_sessions, identity_of, orphans, send_signal
 from yatt_core.cluster.services import SUPERVISOR, RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
 from yatt_core.cluster.state import ServiceReport
 
@@ -112,6 +113,7 @@ class ServiceRunner:
             since=self._since,
             reason=self.life.reason,
             log_file=self.spec.log_file,
+            last_death=self.life.last_death,
         )
 
     @property
@@ -161,17 +163,30 @@ class ServiceRunner:
                 self._died(now, f"not ready after {self.spec.start_seconds:g} s: {self.spec.ready}")
 
     def _died(self, now: float, reason: str) -> None:
-        """Buries the process with its offspring. Ports are kept, so that its users find it again after a restart.
+        """Buries the process, with its offspring unless that is to survive.
 
-        A process that never became ready may have found its ports taken: the next start gets others.
+        Ports are kept, so that its users find it again after a restart. A process that never became ready may have found its
+        ports taken: the next start gets others.
         """
         never_ready = self.life.state is ServiceState.STARTING
-        self._end_process(grace=0.0)
+        if self.spec.offspring_survives:
+            self._kill_process()
+        else:
+            self._end_process(grace=0.0)
         self.life = self.life.died(now, reason, self._policy, self.spec.restart)
         if never_ready:
             self._ports = {}
 
+    def _kill_process(self) -> None:
+        if self._identity is not None:
+            send_signal(self._identity, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
     def _end_process(self, grace: float) -> None:
-        end_sessions([self._identity] if self._identity else [], self._mark, grace)
+        leaders = [self._identity] if self._identity else []
+        if self.spec.offspring_survives:
+            leaders += [orphan for orphan in orphans(self._mark) if orphan not in leaders]
+        end_sessions(leaders, self._mark, grace)
         if self._process is not None:
             self._process.wait()

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -25,7 +25,9 @@ class ServiceSpec:
 
     ready: `http://...` that answers 200, `tcp://host:port` that accepts, or `log:TEXT` that the service prints.
     log_file: absolute, appended to. stop_seconds: how long it may take to end in order before it is killed.
-    start_seconds: not ready after that long, it counts as dead.
+    start_seconds: not ready after that long, it counts as dead. needs: services that have to be ready before it is started,
+    and that are ended only after it. offspring_survives: what it started lives on when it dies unasked; an end on purpose
+    ends that too.
     """
 
     name: str
@@ -36,6 +38,8 @@ class ServiceSpec:
     restart: bool = True
     stop_seconds: float = 5.0
     start_seconds: float = 120.0
+    needs: tuple[str, ...] = ()
+    offspring_survives: bool = False
 
     def __post_init__(self) -> None:
         if not self.argv:
@@ -49,6 +53,23 @@ class ServiceSpec:
         """Names of the ports it wants, sorted."""
         texts = (*self.argv, *self.environment.values(), self.ready)
         return tuple(sorted({name for text in texts for name in PLACEHOLDER.findall(text)} - {SUPERVISOR}))
+
+
+def ending_order(services: Sequence[ServiceSpec]) -> list[tuple[str, ...]]:
+    """Names of services in the order in which they are ended: those of one step side by side, users before what they need.
+
+    Raises `ConfigurationError` for needs that go in a circle or name no service.
+    """
+    left = {service.name: service.needs for service in services}
+    steps = []
+    while left:
+        needed = {name for needs in left.values() for name in needs}
+        step = tuple(name for name in left if name not in needed)
+        if not step or needed - set(left):
+            raise ConfigurationError(f"services {', '.join(left)}: needs {', '.join(sorted(needed))} cannot be met")
+        steps.append(step)
+        left = {name: needs for name, needs in left.items() if name not in step}
+    return steps
 
 
 def fill(text: str, numbers: Mapping[str, int]) -> str:
@@ -82,13 +103,17 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLife:
-    """The state of a service. Times are seconds of one monotonic clock; starts counts all, the first included."""
+    """The state of a service. Times are seconds of one monotonic clock; starts counts all, the first included.
+
+    reason: why it is not ready, as far as there is more to say than the state. last_death: why it died last, kept for good.
+    """
 
     state: ServiceState = ServiceState.WAITING
     start_at: float = 0.0
     starts: int = 0
     deaths: tuple[float, ...] = ()
     reason: str = ""
+    last_death: str = ""
 
     def is_due(self, now: float) -> bool:
         """Whether the service is to be started now."""
@@ -117,9 +142,10 @@ class ServiceLife:
         deaths = (*(at for at in self.deaths if at > now - policy.window), now)
         if not restart or len(deaths) > policy.max_deaths:
             said = f"{reason}; gave up after {len(deaths)} deaths in {policy.window:g} s" if restart else reason
-            return replace(self, state=ServiceState.FAILED, deaths=deaths, reason=said)
+            return replace(self, state=ServiceState.FAILED, deaths=deaths, reason=said, last_death=reason)
         delay = policy.delay(len(deaths))
-        return replace(self, state=ServiceState.WAITING, deaths=deaths, start_at=now + delay, reason=reason)
+        waiting = replace(self, state=ServiceState.WAITING, deaths=deaths, start_at=now + delay)
+        return replace(waiting, reason=reason, last_death=reason)
 
     def ended(self) -> ServiceLife:
         """It was ended on purpose; a failed one stays failed."""

@@ -76,13 +76,13 @@ class SupervisorFiles:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorRequest:
-    """The services to run, and the seconds without a driver after which all of it ends.
+    """The services to run, and the seconds without a driver after which all of it ends; none: it waits for no driver.
 
     revision: of the driver's code; actors of other code are not attached to, so their cluster is none to attach to either.
     """
 
     services: tuple[ServiceSpec, ...]
-    grace: float
+    grace: float | None
     revision: str
 
     @property
@@ -92,19 +92,29 @@ class SupervisorRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        services = [asdict(service) | {"argv": list(service.argv)} for service in self.services]
-        return {"services": services, "grace": float(self.grace), "revision": self.revision}
+        services = [
+            asdict(service) | {"argv": list(service.argv), "needs": list(service.needs)} for service in self.services
+        ]
+        grace = None if self.grace is None else float(self.grace)
+        return {"services": services, "grace": grace, "revision": self.revision}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SupervisorRequest:
         """Reads what `to_json` wrote."""
-        services = tuple(ServiceSpec(**(item | {"argv": tuple(item["argv"])})) for item in value["services"])
-        return cls(services, float(value["grace"]), str(value["revision"]))
+        services = tuple(
+            ServiceSpec(**(item | {"argv": tuple(item["argv"]), "needs": tuple(item["needs"])}))
+            for item in value["services"]
+        )
+        grace = None if value["grace"] is None else float(value["grace"])
+        return cls(services, grace, str(value["revision"]))
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceReport:
-    """One service as last seen. address: `127.0.0.1:port` of its `{port}`, empty without one. since: Unix time."""
+    """One service as last seen. address: `127.0.0.1:port` of its `{port}`, empty without one. since: Unix time.
+
+    last_death: why it died last, empty where it never did.
+    """
 
     name: str
     state: ServiceState
@@ -115,6 +125,7 @@ class ServiceReport:
     since: float
     reason: str
     log_file: str
+    last_death: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The supervisor: a small process of its own session that owns a run's local services and outlives the driver.
 
 `python -m yatt_core.cluster.supervisor --folder RUN` consumes `RUN/supervisor/request.json`, starts the services side by
-side, starts again what dies, and publishes `state.json` at every change. It ends all of it, by pid, when `stop` appears,
-on SIGTERM, or when `driver.json` was not touched for `grace` seconds. It knows nothing of what the services are.
+side (each once what it needs is ready), starts again what dies, and publishes `state.json` at every change. It ends all of
+it, by pid, when `stop` appears, on SIGTERM, or when `driver.json` was not touched for `grace` seconds. It knows nothing of
+what the services are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from types import FrameType
 
 from yatt_core.cluster.process import ProcessIdentity, end_sessions
 from yatt_core.cluster.runner import ServiceRunner
-from yatt_core.cluster.services import RestartPolicy
+from yatt_core.cluster.services import RestartPolicy, ServiceState, ending_order
 from yatt_core.cluster.state import (
     DriverWatch,
     SupervisorFiles,
@@ -52,9 +53,11 @@ class Supervisor:
         self._files = files
         self._request = request
         self._identity = ProcessIdentity.current()
-        self._runners = [
-            ServiceRunner(service, files.mark, policy, ports.get(service.name)) for service in request.services
-        ]
+        self._runners = {
+            service.name: ServiceRunner(service, files.mark, policy, ports.get(service.name))
+            for service in request.services
+        }
+        self._ending_order = ending_order(request.services)
         self._driver = DriverWatch(files.driver)
         self._signalled = ""
         self._unpublished = True
@@ -68,14 +71,19 @@ class Supervisor:
         """Serves until it is told to end or the driver is gone; on return none of its processes is left."""
         self._publish()
         while not (reason := self._reason_to_end()):
-            for runner in self._runners:
-                if runner.step(time.monotonic()):
+            for runner in self._runners.values():
+                if self._may_step(runner) and runner.step(time.monotonic()):
                     logger.info("%s: %s %s", runner.spec.name, runner.life.state, runner.life.reason)
                     self._unpublished = True
             self._publish()
             time.sleep(TICK_SECONDS)
         logger.info("ends: %s", reason)
         self._end(reason)
+
+    def _may_step(self, runner: ServiceRunner) -> bool:
+        """False for a service that would only be started to find that what it needs is not there."""
+        needed = (self._runners[name].life.state for name in runner.spec.needs)
+        return runner.life.is_running() or all(state is ServiceState.READY for state in needed)
 
     def _reason_to_end(self) -> str:
         if self._signalled:
@@ -84,11 +92,11 @@ class Supervisor:
             return "the run folder is gone"
         if self._files.stop.exists():
             return "told to stop"
-        if self._driver.silence() > self._request.grace:
-            return self._abandoned()
+        if self._request.grace is not None and self._driver.silence() > self._request.grace:
+            return self._abandoned(self._request.grace)
         return ""
 
-    def _abandoned(self) -> str:
+    def _abandoned(self, grace: float) -> str:
         """Why it ends without a driver, said in the state file; empty when a driver is just attaching.
 
         Who attaches holds the lock and touches the driver's file: either it sees this end, or this sees the touch.
@@ -98,9 +106,9 @@ class Supervisor:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return ""
-            if self._driver.silence() <= self._request.grace:
+            if self._driver.silence() <= grace:
                 return ""
-            reason = f"no sign of a driver for {self._request.grace:g} s"
+            reason = f"no sign of a driver for {grace:g} s"
             self._write(reason)
             return reason
 
@@ -116,7 +124,7 @@ class Supervisor:
                 self._unpublished = True
 
     def _write(self, ended: str) -> None:
-        reports = {runner.spec.name: runner.report() for runner in self._runners}
+        reports = {name: runner.report() for name, runner in self._runners.items()}
         try:
             write_state(self._files, SupervisorState(self._identity, self._request.digest, reports, ended))
         except InfrastructureError as error:
@@ -126,8 +134,12 @@ class Supervisor:
             self._unpublished = False
 
     def _end(self, reason: str) -> None:
-        with ThreadPoolExecutor(max_workers=max(1, len(self._runners))) as pool:
-            list(pool.map(ServiceRunner.end, self._runners))
+        for step in self._ending_order:
+            with ThreadPoolExecutor(max_workers=len(step)) as pool:
+                list(pool.map(lambda name: self._runners[name].end(), step))
+            self._unpublished = True
+            if self._files.root.exists():
+                self._publish()
         end_sessions([], self._files.mark, grace=0.0)
         if self._files.root.exists():
             self._write(reason)

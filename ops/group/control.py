@@ -1,0 +1,180 @@
+"""Starting, holding and ending the service group. A supervisor process (`yatt_core/cluster/supervisor.py`) owns its members.
+
+Consumes a home and ports; produces `HOME/group/` with the supervisor's state, `group.json` and the members' logs, and tells
+what happens through `say`. Nothing here prints.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.home import Home
+from ops.group.members import Ports, environment, members
+from ops.group.ports import settled
+from ops.group.preflight import check_before_start, check_folder
+from ops.group.record import GroupRecord, read_record, write_record
+from yatt_core.cluster.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor
+from yatt_core.cluster.process import ProcessIdentity
+from yatt_core.cluster.services import RestartPolicy, ServiceState
+from yatt_core.cluster.state import ServiceReport, SupervisorFiles, SupervisorState, log_tail, read_state
+from yatt_core.durable import make_folder
+from yatt_core.errors import ConfigurationError, InfrastructureError
+
+POLL_SECONDS = 0.2
+HOLD_SECONDS = 1.0
+STOP_SECONDS = 150.0
+"""The members one after the other: drivers, which may take a minute to a safe point, before what they need."""
+
+Say = Callable[[str], None]
+Surroundings = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group that runs. adopted: it ran before, in a terminal that went away."""
+
+    home: Home
+    record: GroupRecord
+    adopted: bool
+
+
+def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) -> Group:
+    """Starts the group, whatever a killed one left behind; does not wait for its members.
+
+    asked: 0 stands for any free port. A group whose terminal went away is taken over as it is. Raises `ConfigurationError`
+    where one is up already, where its ports are taken, and whatever else `check_before_start` finds.
+    """
+    check_folder(home)
+    make_folder(home.group)
+    with _alone(home.group):
+        record = read_record(home.group)
+        state = current_state(home.group)
+        if state is not None and record is not None:
+            return _take_over(home, record, state, detach)
+        stop_supervisor(home.group)  # what a killed one left, which would hold the ports
+        ports = settled(asked, None if record is None else record.ports)
+        check_before_start(home, ports)
+        record = GroupRecord(None if detach else ProcessIdentity.current(), ports, time.time())
+        write_record(home.group, record)
+        ensure_supervisor(home.group, members(home, ports, surroundings), None, environment(home))
+        return Group(home, record, adopted=False)
+
+
+def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: bool) -> Group:
+    if not record.is_abandoned:
+        raise ConfigurationError(
+            f"{home.folder}: the group is up already, {record.held_by} (its supervisor is pid {state.identity.pid}, "
+            f"Prefect at {record.ports.address('prefect')}); look with `yatt status`, end it with `yatt down`"
+        )
+    holder = None if detach else ProcessIdentity.current()
+    record = GroupRecord(holder, record.ports, record.started_at)
+    write_record(home.group, record)
+    return Group(home, record, adopted=True)
+
+
+def await_ready(group: Group, ended: threading.Event, say: Say) -> None:
+    """Waits until every member is ready, or `ended` is set, and says how each one comes along.
+
+    Raises `InfrastructureError`, with the end of its log, for one that failed for good, or when the group was ended.
+    """
+    heard: Mapping[str, ServiceReport] = {}
+    while True:
+        state = _serving(group.home)
+        for line in changes(heard, state.services):
+            say(line)
+        heard = state.services
+        failed = [service for service in heard.values() if service.state is ServiceState.FAILED]
+        if failed:
+            first = failed[0]
+            raise InfrastructureError(
+                f"{first.name}: {first.reason}; the end of {first.log_file}:\n{log_tail(first.log_file)}"
+            )
+        if all(service.state is ServiceState.READY for service in heard.values()) or ended.wait(POLL_SECONDS):
+            return
+
+
+def hold(group: Group, ended: threading.Event, say: Say) -> str:
+    """Watches the group until `ended` is set, or until somebody else ended it; returns who, empty for `ended`.
+
+    A supervisor that was killed is replaced; what dies is said, with the reason.
+    """
+    heard: Mapping[str, ServiceReport] | None = None
+    while not ended.wait(HOLD_SECONDS):
+        state = read_state(SupervisorFiles.of(group.home.group))
+        if state is not None and state.ended:
+            return state.ended
+        if ensure_alive(group.home.group, environment(group.home)):
+            say("the supervisor was killed; a new one starts the members again")
+            continue
+        if state is None:
+            continue
+        for line in changes(state.services if heard is None else heard, state.services):
+            say(line)
+        heard = state.services
+    return ""
+
+
+def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
+    """Ends the group, users before what they use, and what a killed one left behind; False where there was nothing to end.
+
+    timeout: seconds, after which everything that is left is killed.
+    """
+    folder = home.group
+    before = read_state(SupervisorFiles.of(folder)) if folder.exists() else None
+    if before is None or (before.ended and current_state(folder) is None):
+        return False
+    ending = threading.Thread(target=stop_supervisor, args=(folder, timeout), name="group-end")
+    ending.start()
+    heard = before.services
+    while ending.is_alive():
+        ending.join(POLL_SECONDS)
+        state = read_state(SupervisorFiles.of(folder)) or before
+        for line in changes(heard, state.services):
+            say(line)
+        heard = state.services
+    return True
+
+
+def changes(before: Mapping[str, ServiceReport], after: Mapping[str, ServiceReport]) -> Iterator[str]:
+    """What happened to the members between two states, in words."""
+    for name, now in after.items():
+        then = before.get(name)
+        if then is not None and (then.state, then.restarts) == (now.state, now.restarts):
+            continue
+        match now.state:
+            case ServiceState.WAITING if now.reason:
+                yield f"{name}: {now.reason}; starting it again ({now.restarts + 1} of {RestartPolicy().max_deaths})"
+            case ServiceState.WAITING:
+                continue  # for what it needs
+            case ServiceState.FAILED:
+                yield f"{name}: failed: {now.reason}; its log is {now.log_file}"
+            case state:
+                yield f"{name}: {state}"
+
+
+def _serving(home: Home) -> SupervisorState:
+    state = current_state(home.group)
+    if state is not None:
+        return state
+    last = read_state(SupervisorFiles.of(home.group))
+    why = last.ended if last is not None and last.ended else "its supervisor was killed"
+    raise InfrastructureError(f"{home.group}: the group has ended: {why}")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keeps two starters of one group apart."""
+    with (folder / "starting").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"{folder.parent}: another `yatt up` is starting this group; look with `yatt status`"
+            ) from None
+        yield

@@ -1,0 +1,108 @@
+"""The keeper: a member of the service group that sends MLflow what dead runs left in the outbox.
+
+`python -m ops.group.keeper` consumes the ledger of the home, looks every few seconds for runs with undelivered rows and no
+driver, and delivers them with the tracker that a resume would use. A run with a driver is left alone: its lease says so. A run
+that fails is tried again after a delay that doubles; `keeper.json` says which and why. SIGTERM ends it behind the batch at hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from db.errors import Fenced, LeaseHeld, LedgerUnavailable
+from db.ledger import Ledger
+from flows.dead_letters import Trouble, deliver_dead, is_dead
+from flows.home import Home
+from flows.protocols import Tracker
+from ops.group.keeper_state import Undelivered, write_undelivered
+from ops.group.members import KEEPER_READY
+from ops.tracking.mlflow_tracker import MlflowTracker
+from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.logs import redact
+
+ROUND_SECONDS = 5.0
+log = logging.getLogger("yatt.keeper")
+
+
+class Keeper:
+    """The rounds over the dead runs of one ledger. reachable: raises `InfrastructureError` while the tracker is away."""
+
+    def __init__(self, home: Home, tracker: Tracker, reachable: Callable[[], None], ended: threading.Event) -> None:
+        self._home, self._tracker, self._reachable, self._ended = home, tracker, reachable, ended
+        self._troubles: dict[str, Trouble] = {}
+        self._told: list[Undelivered] | None = None
+
+    def run(self) -> None:
+        """Goes round until it is ended."""
+        with Ledger.open(self._home.ledger, migrate=False) as ledger:
+            log.info(KEEPER_READY)
+            while not self._ended.is_set():
+                try:
+                    self.round(ledger)
+                except LedgerUnavailable as error:
+                    log.warning("the ledger does not answer: %s", redact(str(error)))
+                self._ended.wait(ROUND_SECONDS)
+
+    def round(self, ledger: Ledger) -> None:
+        """Tries each dead run that is due once, then says what is left."""
+        dead = [letters for letters in ledger.outbox.undelivered() if is_dead(letters)]
+        due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
+        self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}
+        for run in due:
+            if not self._ended.is_set():
+                self._try(ledger, run)
+        self._tell(ledger)
+
+    def _try(self, ledger: Ledger, run: str) -> None:
+        try:
+            self._reachable()  # before the lease is taken: a tracker that is away is no reason to write to the ledger
+            sent = deliver_dead(self._home.ledger, ledger, run, self._tracker)
+        except (LeaseHeld, Fenced, FencedError) as error:
+            log.info("%s: has a driver again: %s", run, error)
+        except InfrastructureError as error:
+            self._troubles[run] = self._trouble(run).failed(time.monotonic(), redact(str(error)))
+            log.warning("%s: could not be delivered (%d in a row): %s", run, self._troubles[run].failures, error)
+        else:
+            self._troubles.pop(run, None)
+            log.info("%s: delivered %d rows that its driver left", run, sent)
+
+    def _trouble(self, run: str) -> Trouble:
+        return self._troubles.get(run, Trouble())
+
+    def _tell(self, ledger: Ledger) -> None:
+        left = [
+            Undelivered(
+                letters.run, letters.rows, self._trouble(letters.run).failures, self._trouble(letters.run).reason
+            )
+            for letters in ledger.outbox.undelivered()
+            if is_dead(letters)
+        ]
+        if left != self._told:
+            write_undelivered(self._home.group, left)
+            self._told = left
+
+
+def main() -> int:
+    """Keeps the home that the environment names until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    home = Home.locate()
+    tracker = MlflowTracker(home.tracking_uri, home.artifacts)
+    Keeper(home, tracker, tracker.check_reachable, ended).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

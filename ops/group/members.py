@@ -1,0 +1,103 @@
+"""The members of the service group, as services of a supervisor: Prefect, its worker, MLflow, the dashboard, the keeper.
+
+Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `environment` reads. Addresses of databases may hold
+passwords, so they travel in the environment of the supervisor alone and never stand in a request, which lies in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from flows import prefect_server
+from flows.home import Home, with_driver
+from yatt_core.cluster.services import ServiceSpec
+
+PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER = prefect_server.NAME, prefect_server.WORKER, "mlflow", "dashboard", "keeper"
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 300.0
+HEALTH = {PREFECT: "/api/health", WORKER: "/health", MLFLOW: "/health", DASHBOARD: "/health"}
+KEEPER_READY = "the keeper is ready"
+TELEMETRY_OFF = {
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
+LEDGER_VARIABLE = "YATT_LEDGER"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Loopback ports of the group. worker: where the worker says that it is well."""
+
+    prefect: int
+    mlflow: int
+    dashboard: int
+    worker: int
+
+    def address(self, member: str) -> str:
+        """Where a member listens; empty for the keeper, which does not."""
+        port = {PREFECT: self.prefect, MLFLOW: self.mlflow, DASHBOARD: self.dashboard, WORKER: self.worker}.get(member)
+        return f"http://{LOOPBACK}:{port}" if port else ""
+
+
+def environment(home: Home) -> dict[str, str]:
+    """The addresses of the databases, with the drivers that are installed; what the surroundings name, else SQLite."""
+    given = os.environ.get(prefect_server.DATABASE_VARIABLE)
+    prefect = with_driver(given, "asyncpg") if given else prefect_server.sqlite_address(home.group / "prefect")
+    return {prefect_server.DATABASE_VARIABLE: prefect, STORE_VARIABLE: home.mlflow_store, LEDGER_VARIABLE: home.ledger}
+
+
+def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[ServiceSpec]:
+    """The services of the group. surroundings: an environment in which retention may be set otherwise."""
+    shared = {**TELEMETRY_OFF, "YATT_HOME": str(home.folder), "MLFLOW_TRACKING_URI": ports.address(MLFLOW)}
+    prefect = prefect_server.group_server_service(home.group, ports.prefect, surroundings)
+    worker = prefect_server.worker_service(home.group, ports.prefect, ports.worker, shared)
+    dashboard = [_dashboard(home, ports, shared)] if find_spec("ops.dashboard") else []
+    return [prefect, worker, _mlflow(home, ports.mlflow), *dashboard, _keeper(home, shared)]
+
+
+def _mlflow(home: Home, port: int) -> ServiceSpec:
+    """Artifacts lie where runs that write to the store themselves put theirs: either kind of run shows all of them."""
+    artifacts = ["--no-serve-artifacts", "--default-artifact-root", home.artifacts.as_uri()]
+    command = ["server", "--host", LOOPBACK, "--port", str(port), "--workers", "1", *artifacts]
+    return ServiceSpec(
+        name=MLFLOW,
+        argv=(sys.executable, "-m", "mlflow", *command),
+        # Jobs would be seven processes more, for functions of MLflow that nothing here uses.
+        environment={**TELEMETRY_OFF, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        ready=f"http://{LOOPBACK}:{port}{HEALTH[MLFLOW]}",
+        log_file=str(home.group / "logs" / "mlflow.log"),
+        start_seconds=START_SECONDS,
+    )
+
+
+def _dashboard(home: Home, ports: Ports, shared: Mapping[str, str]) -> ServiceSpec:
+    command = ["uvicorn", "--factory", "ops.dashboard.app:create_app", "--host", LOOPBACK]
+    links = {"PREFECT_API_URL": f"{ports.address(PREFECT)}/api"}
+    return ServiceSpec(
+        name=DASHBOARD,
+        argv=(sys.executable, "-m", *command, "--port", str(ports.dashboard), "--no-server-header"),
+        environment={**shared, **links},
+        ready=f"{ports.address(DASHBOARD)}{HEALTH[DASHBOARD]}",
+        log_file=str(home.group / "logs" / "dashboard.log"),
+        start_seconds=START_SECONDS,
+    )
+
+
+def _keeper(home: Home, shared: Mapping[str, str]) -> ServiceSpec:
+    return ServiceSpec(
+        name=KEEPER,
+        argv=(sys.executable, "-m", "ops.group.keeper"),
+        environment=shared,
+        ready=f"log:{KEEPER_READY}",
+        log_file=str(home.group / "logs" / "keeper.log"),
+        stop_seconds=30.0,
+        needs=(MLFLOW,),
+    )

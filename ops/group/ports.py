@@ -1,0 +1,26 @@
+"""Which ports the group serves at: those that were asked for, and free ones for the rest.
+
+A group that was killed gets the ports again that it had, so that what was told its addresses finds it there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+from ops.group.members import Ports
+from yatt_core.cluster.runner import free_port, is_free
+
+
+def settled(asked: Ports, last: Ports | None) -> Ports:
+    """The ports for a start. A 0 asks for the port of the last start where that is free, else for any free one."""
+    taken = {port for port in astuple(asked) if port}
+    before = astuple(last) if last is not None else (0, 0, 0, 0)
+    return Ports(*(port or _any(old, taken) for port, old in zip(astuple(asked), before, strict=True)))
+
+
+def _any(old: int, taken: set[int]) -> int:
+    port = old
+    while not port or port in taken or not is_free(port):
+        port = free_port()
+    taken.add(port)
+    return port

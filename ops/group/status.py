@@ -1,0 +1,116 @@
+"""How the group stands: one picture of its members, for `yatt up` and `yatt status`.
+
+Consumes `HOME/group/` and the members' answers; produces a `GroupStatus`. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.home import Home
+from ops.group.keeper_state import Undelivered, read_undelivered
+from ops.group.members import HEALTH
+from ops.group.record import GroupRecord, read_record
+from yatt_core.cluster.client import current_state
+from yatt_core.cluster.runner import is_ready
+from yatt_core.cluster.services import ServiceState
+from yatt_core.cluster.state import ServiceReport, SupervisorFiles, read_state
+
+UP, STARTING, DEGRADED, DOWN, LOST = "up", "starting", "degraded", "down", "lost"
+SILENT = "does not answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member. state: that of the service, or `does not answer`. seconds: since it came into that state."""
+
+    name: str
+    state: str
+    address: str
+    pid: int | None
+    seconds: float
+    restarts: int
+    reason: str
+    last_death: str
+    log_file: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """The group of a home. state: up (all well), starting, degraded, down, or lost (its supervisor was killed).
+
+    supervisor: its pid. held_by: in which terminal it runs.
+    """
+
+    home: str
+    state: str
+    supervisor: int | None
+    held_by: str
+    members: tuple[Member, ...]
+    undelivered: tuple[Undelivered, ...]
+
+    @property
+    def summary(self) -> str:
+        """The state in a line."""
+        match self.state:
+            case "down":
+                return "no group is up; `yatt up` starts it"
+            case "lost":
+                return "the group's supervisor was killed; `yatt up` starts it anew, `yatt down` ends what is left"
+            case state:
+                return f"the group is {state}, {self.held_by} (supervisor: pid {self.supervisor})"
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, for programs."""
+        return asdict(self)
+
+
+def group_status(home: Home) -> GroupStatus:
+    """The group as it is now; each member that claims to be ready is asked."""
+    record = read_record(home.group)
+    state = current_state(home.group)
+    if state is None or record is None:
+        last = read_state(SupervisorFiles.of(home.group))
+        lost = last is not None and not last.ended
+        return GroupStatus(str(home.folder), LOST if lost else DOWN, None, "", (), ())
+    members = tuple(_member(service, record) for service in state.services.values())
+    return GroupStatus(
+        home=str(home.folder),
+        state=overall([member.state for member in members]),
+        supervisor=state.identity.pid,
+        held_by="in a terminal that is gone" if record.is_abandoned else record.held_by,
+        members=members,
+        undelivered=read_undelivered(home.group),
+    )
+
+
+def overall(states: list[str]) -> str:
+    """The group's state from those of its members."""
+    if all(state == ServiceState.READY for state in states):
+        return UP
+    well = (ServiceState.READY, ServiceState.STARTING, ServiceState.WAITING)
+    return STARTING if all(state in well for state in states) else DEGRADED
+
+
+def _member(service: ServiceReport, record: GroupRecord) -> Member:
+    address = record.ports.address(service.name)
+    return Member(
+        name=service.name,
+        state=service.state if _answers(service, address) else SILENT,
+        address=address,
+        pid=None if service.identity is None else service.identity.pid,
+        seconds=max(0.0, time.time() - service.since),
+        restarts=service.restarts,
+        reason=service.reason,
+        last_death=service.last_death,
+        log_file=service.log_file,
+    )
+
+
+def _answers(service: ServiceReport, address: str) -> bool:
+    if service.state is not ServiceState.READY or not address:
+        return True
+    return is_ready(f"{address}{HEALTH[service.name]}", Path(service.log_file), 0)
