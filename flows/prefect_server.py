@@ -21,7 +21,7 @@ RETENTION = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 24 * 3600),
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P7D",
 }
-"""How long the group's server keeps finished flow runs (seconds) and events (a duration), unless the surroundings say otherwise."""
+"""How long the group keeps finished flow runs (seconds) and events (a duration), unless the surroundings say otherwise."""
 BULK_RECORDING = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",

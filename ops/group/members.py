@@ -17,6 +17,7 @@ from flows.home import Home, with_driver
 from yatt_core.cluster.services import ServiceSpec
 
 PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER = prefect_server.NAME, prefect_server.WORKER, "mlflow", "dashboard", "keeper"
+ORDER = (PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER)
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 300.0
 HEALTH = {PREFECT: "/api/health", WORKER: "/health", MLFLOW: "/health", DASHBOARD: "/health"}

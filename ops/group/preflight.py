@@ -105,7 +105,7 @@ def check_database(variable: str, address: str) -> None:
             _check_postgresql(variable, address)
     except LedgerError as error:
         said = str(error).replace("the ledger", "the database")
-        raise ConfigurationError(redact(f"{variable}: {said}{RIGHT}")) from None
+        raise ConfigurationError(redact(f"{variable}: {said}") + RIGHT) from None
 
 
 def _check_postgresql(variable: str, address: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.home import Home
 from ops.group.keeper_state import Undelivered, read_undelivered
-from ops.group.members import HEALTH
+from ops.group.members import HEALTH, ORDER
 from ops.group.record import GroupRecord, read_record
 from yatt_core.cluster.client import current_state
 from yatt_core.cluster.runner import is_ready
@@ -76,7 +76,8 @@ def group_status(home: Home) -> GroupStatus:
         last = read_state(SupervisorFiles.of(home.group))
         lost = last is not None and not last.ended
         return GroupStatus(str(home.folder), LOST if lost else DOWN, None, "", (), ())
-    members = tuple(_member(service, record) for service in state.services.values())
+    services = sorted(state.services.values(), key=lambda service: ORDER.index(service.name))
+    members = tuple(_member(service, record) for service in services)
     return GroupStatus(
         home=str(home.folder),
         state=overall([member.state for member in members]),

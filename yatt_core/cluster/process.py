@@ -17,7 +17,10 @@ from pathlib import Path
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 POLL_SECONDS = 0.02
+OFFSPRING_POLL_SECONDS = 0.1
 KILL_SECONDS = 5.0
+URGENT = 0.75
+"""The share of the time to end in order, behind which processes are asked again."""
 NOBODY = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
 """What `pidfd_open` says of a number that no process has; the last two where it is now a thread's."""
 STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_START_TIME = 0, 1, 3, 19
@@ -130,16 +133,32 @@ def session_members(sessions: Collection[int], mark: str) -> list[ProcessIdentit
     return found
 
 
-def orphans(mark: str) -> list[ProcessIdentity]:
-    """Running processes that carry a mark and whose parent does not: nobody hands a signal on to them."""
-    members = session_members([], mark)
+def offspring(leader: ProcessIdentity | None, mark: str) -> list[ProcessIdentity]:
+    """Running processes that carry the mark and that a leader started itself, or a leader that is gone."""
+    members = [member for member in session_members([], mark) if member != leader]
     pids = {member.pid for member in members}
-    found = []
-    for member in members:
-        fields = _stat(member.pid)
-        if fields is not None and int(fields[STAT_PARENT]) not in pids:
-            found.append(member)
-    return found
+    return [member for member in members if (fields := _stat(member.pid)) and int(fields[STAT_PARENT]) not in pids]
+
+
+def end_offspring(leader: ProcessIdentity | None, mark: str, grace: float) -> None:
+    """Asks what a leader started to end, and waits `grace` seconds for it; the leader itself may have started more meanwhile.
+
+    Each gets SIGTERM at once and again when most of that time is over, which our drivers take for: end behind the iteration,
+    and: end now.
+    """
+    asked: set[ProcessIdentity] = set()
+    began, urged = time.monotonic(), False
+    while children := offspring(leader, mark):
+        elapsed = time.monotonic() - began
+        if elapsed >= grace:
+            return
+        if elapsed >= URGENT * grace and not urged:
+            asked, urged = set(), True
+        for child in children:
+            if child not in asked:
+                send_signal(child, signal.SIGTERM)
+                asked.add(child)
+        time.sleep(OFFSPRING_POLL_SECONDS)
 
 
 def _is_marked(process: Path, mark: str) -> bool:

@@ -17,12 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from yatt_core.cluster.process import ProcessIdentity, end_sessions, identity_of, orphans, send_signal
+from yatt_core.cluster.process import ProcessIdentity, end_offspring, end_sessions, identity_of, send_signal
 from yatt_core.cluster.services import SUPERVISOR, RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
 from yatt_core.cluster.state import ServiceReport
 
 LOOPBACK = "127.0.0.1"
 PROBE_SECONDS = 0.5
+LEADER_SECONDS = 10.0
+"""How long a process may take to end in order after its offspring."""
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -96,8 +98,13 @@ class ServiceRunner:
         return self.life != before
 
     def end(self) -> None:
-        """Ends the process and its offspring on purpose: in order within `stop_seconds`, then by SIGKILL."""
-        self._end_process(self.spec.stop_seconds)
+        """Ends the process and its offspring on purpose: in order within `stop_seconds`, then by SIGKILL.
+
+        Offspring that would survive its death is asked first: a process that ends may kill what it started.
+        """
+        if self.spec.offspring_survives:
+            end_offspring(self._identity, self._mark, self.spec.stop_seconds)
+        self._end_process(LEADER_SECONDS if self.spec.offspring_survives else self.spec.stop_seconds)
         self.life = self.life.ended()
         self._since = time.time()
 
@@ -184,9 +191,6 @@ class ServiceRunner:
             self._process.wait()
 
     def _end_process(self, grace: float) -> None:
-        leaders = [self._identity] if self._identity else []
-        if self.spec.offspring_survives:
-            leaders += [orphan for orphan in orphans(self._mark) if orphan not in leaders]
-        end_sessions(leaders, self._mark, grace)
+        end_sessions([self._identity] if self._identity else [], self._mark, grace)
         if self._process is not None:
             self._process.wait()

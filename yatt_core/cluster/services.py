@@ -27,7 +27,7 @@ class ServiceSpec:
     log_file: absolute, appended to. stop_seconds: how long it may take to end in order before it is killed.
     start_seconds: not ready after that long, it counts as dead. needs: services that have to be ready before it is started,
     and that are ended only after it. offspring_survives: what it started lives on when it dies unasked; an end on purpose
-    ends that too.
+    asks that first, for `stop_seconds`, then ends the service.
     """
 
     name: str

@@ -1,0 +1,163 @@
+"""What a dead run left in the outbox: who may deliver it, when, and how a driver gets its run back meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from db.engine import Fence
+from db.errors import Fenced, LeaseHeld
+from db.holder import Holder, this_process
+from db.ledger import Ledger
+from db.outbox import OutboxEntry, Undelivered
+from flows.dead_letters import FIRST_DELAY, MAX_DELAY, SILENT_SECONDS, Trouble, deliver_dead, is_dead
+from flows.lease import KEEPER, take_lease
+from flows.protocols import OutboxItem
+from yatt_core.errors import InfrastructureError
+
+HOLDER = this_process("a driver")
+GONE: Callable[[Holder], bool] = lambda holder: True  # noqa: E731
+ALIVE: Callable[[Holder], bool] = lambda holder: False  # noqa: E731
+
+
+class Recorder:
+    """Keeps what arrives, and does something before it does."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.arrived: list[str] = []
+        self._before = before
+
+    def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
+        self._before()
+        self.arrived += [item.key for item in items]
+        return {item.key: "tracking-run" for item in items if item.kind == "run"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def ledger(place: str) -> Iterator[Ledger]:
+    with Ledger.open(place) as ledger:
+        yield ledger
+
+
+def left_behind(ledger: Ledger, rows: int = 150) -> tuple[str, Fence]:
+    """A run whose driver holds the lease and has rows to send."""
+    run = ledger.runs.create("toy", {}, "digest", 1).id
+    fence = ledger.leases.acquire(run, HOLDER, 60)
+    entries = [OutboxEntry(f"{run}/run", "run", {}, 1)]
+    entries += [OutboxEntry(f"{run}/tag{i}", "tags", {"i": str(i)}, i) for i in range(rows)]
+    ledger.outbox.enqueue(fence, entries)
+    return run, fence
+
+
+@pytest.mark.parametrize(
+    ("holder", "silent", "gone", "dead"),
+    [
+        (None, -5.0, ALIVE, True),
+        (HOLDER, -5.0, ALIVE, False),
+        (HOLDER, -5.0, GONE, False),
+        (HOLDER, 1.0, GONE, True),
+        (HOLDER, 1.0, ALIVE, False),
+        (HOLDER, SILENT_SECONDS + 1, ALIVE, True),
+    ],
+)
+def test_only_a_run_that_nobody_will_drive_on_is_dead(
+    holder: Holder | None, silent: float, gone: Callable[[Holder], bool], dead: bool
+) -> None:
+    assert is_dead(Undelivered("toy-1", 3, holder, silent), gone) is dead
+
+
+def test_a_stopped_driver_is_not_taken_for_a_dead_one() -> None:
+    """A driver that was stopped for a minute finds its lease again when it is continued; a keeper would have fenced it."""
+    assert not is_dead(Undelivered("toy-1", 3, HOLDER, 60.0))
+    assert is_dead(Undelivered("toy-1", 3, replace(HOLDER, process_start=1), 60.0))
+
+
+def test_delays_double_up_to_their_bound() -> None:
+    trouble, delays = Trouble(), []
+    for _ in range(12):
+        trouble = trouble.failed(100.0, "away")
+        delays.append(trouble.again_at - 100.0)
+    assert delays[:3] == [FIRST_DELAY, 2 * FIRST_DELAY, 4 * FIRST_DELAY]
+    assert delays[-1] == MAX_DELAY
+    assert (trouble.failures, trouble.reason) == (12, "away")
+
+
+def test_rows_are_delivered_once_and_the_lease_is_given_back(place: str, ledger: Ledger) -> None:
+    run, fence = left_behind(ledger)
+    assert [(left.run, left.rows, left.holder) for left in ledger.outbox.undelivered()] == [(run, 151, HOLDER)]
+    with pytest.raises(LeaseHeld):
+        deliver_dead(place, ledger, run, Recorder())
+    ledger.leases.release(fence)
+    tracker = Recorder()
+    assert deliver_dead(place, ledger, run, tracker) == 151
+    assert tracker.arrived == [f"{run}/run", *(f"{run}/tag{i}" for i in range(150))]
+    assert ledger.outbox.undelivered() == ()
+    assert ledger.runs.find(run).mlflow_run_id == "tracking-run"
+    assert ledger.overview.line(run).holder is None
+    again = ledger.leases.acquire(run, HOLDER, 60)
+    assert ledger.outbox.claim(again) == []
+
+
+def test_what_could_not_be_delivered_waits_for_the_next_try(place: str, ledger: Ledger) -> None:
+    run, fence = left_behind(ledger)
+    ledger.leases.release(fence)
+
+    def away() -> None:
+        raise InfrastructureError("the tracker is away")
+
+    with pytest.raises(InfrastructureError, match="is away"):
+        deliver_dead(place, ledger, run, Recorder(away))
+    assert ledger.overview.line(run).holder is None
+    assert ledger.outbox.counts(run) == (151, 0)
+    assert deliver_dead(place, ledger, run, Recorder()) == 151
+
+
+def test_a_driver_waits_for_the_keeper_and_for_nobody_else(place: str, ledger: Ledger) -> None:
+    run, fence = left_behind(ledger)
+    ledger.leases.release(fence)
+    delivering, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        delivering.set()
+        assert go_on.wait(30)
+
+    tracker = Recorder(slow)
+    keeper = threading.Thread(target=deliver_dead, args=(place, ledger, run, tracker))
+    keeper.start()
+    assert delivering.wait(30)
+    with pytest.raises(LeaseHeld, match=KEEPER):
+        take_lease(ledger, run, "driver", 60, patience=0.0)
+    taken: list[Fence] = []
+    driver = threading.Thread(target=lambda: taken.append(take_lease(ledger, run, "driver", 60)))
+    driver.start()
+    go_on.set()
+    driver.join(30)
+    keeper.join(30)
+    assert [one.epoch for one in taken] == [3]
+    assert len(tracker.arrived) == len(set(tracker.arrived)) == 151
+    with pytest.raises(LeaseHeld, match="driver"):
+        take_lease(ledger, run, "another driver", 60)
+
+
+def test_a_keeper_that_was_replaced_books_nothing(place: str, ledger: Ledger) -> None:
+    """It was stopped while it delivered: its lease ran out, a driver took the run, and the keeper was continued."""
+    run, fence = left_behind(ledger, rows=3)
+    ledger.leases.release(fence)
+
+    def replaced() -> None:
+        with Ledger.open(place, migrate=False) as other:
+            other.leases.acquire(run, this_process("driver"), 60, lambda holder: True)
+
+    with pytest.raises(Fenced):
+        deliver_dead(place, ledger, run, Recorder(replaced))
+    assert ledger.outbox.counts(run) == (4, 0)
+    assert ledger.overview.line(run).holder is not None
