@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ops.group.control import Group
     from ops.group.status import GroupStatus
 
-PREFECT_PORT, MLFLOW_PORT, DASHBOARD_PORT = 4200, 5000, 8400
+PREFECT_PORT, MLFLOW_PORT, DASHBOARD_PORT = 4200, 5000, 8686
 PortOption = typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
 
 

@@ -60,7 +60,7 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
     shared = {**TELEMETRY_OFF, "YATT_HOME": str(home.folder), "MLFLOW_TRACKING_URI": ports.address(MLFLOW)}
     prefect = prefect_server.group_server_service(home.group, ports.prefect, surroundings)
     worker = prefect_server.worker_service(home.group, ports.prefect, ports.worker, shared)
-    dashboard = [_dashboard(home, ports, shared)] if find_spec("ops.dashboard") else []
+    dashboard = [_dashboard(home, ports.dashboard, shared)] if find_spec("ops.dashboard") else []
     return [prefect, worker, _mlflow(home, ports.mlflow), *dashboard, _keeper(home, shared)]
 
 
@@ -79,14 +79,12 @@ def _mlflow(home: Home, port: int) -> ServiceSpec:
     )
 
 
-def _dashboard(home: Home, ports: Ports, shared: Mapping[str, str]) -> ServiceSpec:
-    command = ["uvicorn", "--factory", "ops.dashboard.app:create_app", "--host", LOOPBACK]
-    links = {"PREFECT_API_URL": f"{ports.address(PREFECT)}/api"}
+def _dashboard(home: Home, port: int, shared: Mapping[str, str]) -> ServiceSpec:
     return ServiceSpec(
         name=DASHBOARD,
-        argv=(sys.executable, "-m", *command, "--port", str(ports.dashboard), "--no-server-header"),
-        environment={**shared, **links},
-        ready=f"{ports.address(DASHBOARD)}{HEALTH[DASHBOARD]}",
+        argv=(sys.executable, "-m", "ops.cli.main", "dashboard", "--port", str(port)),
+        environment=shared,
+        ready=f"http://{LOOPBACK}:{port}{HEALTH[DASHBOARD]}",
         log_file=str(home.group / "logs" / "dashboard.log"),
         start_seconds=START_SECONDS,
     )

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from yatt_core.cluster.services import ServiceState, ending_order
 from yatt_core.cluster.state import ServiceReport, SupervisorFiles, SupervisorState, write_state
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
-PORTS = Ports(4200, 5000, 8400, 4201)
+PORTS = Ports(4200, 5000, 8686, 4201)
 ANY = ("--prefect-port", "0", "--mlflow-port", "0", "--dashboard-port", "0")
 PASSWORD = "hunter2-hunter2"
 
@@ -133,8 +134,8 @@ def test_ports_are_those_asked_for_or_those_of_the_last_start_or_free() -> None:
     old = [free_port() for _ in range(2)]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         last = Ports(old[0], taken.getsockname()[1], 1, old[1])
-        found = settled(Ports(0, 0, 8400, 0), last)
-    assert (found.prefect, found.dashboard, found.worker) == (old[0], 8400, old[1])
+        found = settled(Ports(0, 0, 8686, 0), last)
+    assert (found.prefect, found.dashboard, found.worker) == (old[0], 8686, old[1])
     assert found.mlflow not in (0, last.mlflow)
     fresh = settled(Ports(0, 0, 0, 0), None)
     assert len({fresh.prefect, fresh.mlflow, fresh.dashboard, fresh.worker}) == 4
