@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ops.group.status import GroupStatus
 
 PREFECT_PORT, MLFLOW_PORT, DASHBOARD_PORT = 4200, 5000, 8686
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PortOption = typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
 
 
@@ -53,6 +54,7 @@ def up(
     from flows.home import Home
     from ops.group.control import await_ready, hold, start, stop
     from ops.group.members import Ports
+    from yatt_core.errors import ExitCode
 
     place = Home.locate(home)
     with _ending() as ended:
@@ -68,17 +70,23 @@ def up(
             raise
         if detach and not ended.is_set():
             return
+        interrupted = ended.is_set()
         by = hold(group, ended, message)
         if by:
             message(f"the group was ended: {by}")
             return
         message("stopping the group; once more to kill it")
         stop(place, message)
+        if interrupted:
+            raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 @contextmanager
 def _ending() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; the second raises `KeyboardInterrupt`."""
+    """An event that the first Ctrl-C or SIGTERM sets; the second raises `KeyboardInterrupt`.
+
+    What the surroundings ignore stays ignored, such as SIGHUP under nohup.
+    """
     ended = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -86,8 +94,8 @@ def _ending() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         ended.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, handle) for number in numbers}
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, handle) for number in heard}
     try:
         yield ended
     finally:

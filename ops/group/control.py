@@ -86,9 +86,7 @@ def await_ready(group: Group, ended: threading.Event, say: Say) -> None:
     heard: Mapping[str, ServiceReport] = {}
     while True:
         state = _serving(group.home)
-        for line in changes(heard, state.services):
-            say(line)
-        heard = state.services
+        heard = _tell(heard, state.services, say)
         failed = [service for service in heard.values() if service.state is ServiceState.FAILED]
         if failed:
             first = failed[0]
@@ -114,31 +112,36 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
             continue
         if state is None:
             continue
-        for line in changes(state.services if heard is None else heard, state.services):
-            say(line)
-        heard = state.services
+        heard = _tell(state.services if heard is None else heard, state.services, say)
     return ""
 
 
 def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
     """Ends the group, users before what they use, and what a killed one left behind; False where there was nothing to end.
 
-    timeout: seconds, after which everything that is left is killed.
+    Behind `timeout` seconds, or a `KeyboardInterrupt`, everything that is left is killed.
     """
-    folder = home.group
-    before = read_state(SupervisorFiles.of(folder)) if folder.exists() else None
-    if before is None or (before.ended and current_state(folder) is None):
+    folder, files = home.group, SupervisorFiles.of(home.group)
+    state = read_state(files)
+    if state is None or (state.ended and current_state(folder) is None):
         return False
-    ending = threading.Thread(target=stop_supervisor, args=(folder, timeout), name="group-end")
-    ending.start()
-    heard = before.services
-    while ending.is_alive():
-        ending.join(POLL_SECONDS)
-        state = read_state(SupervisorFiles.of(folder)) or before
-        for line in changes(heard, state.services):
-            say(line)
-        heard = state.services
+    try:
+        files.stop.touch()
+        heard, deadline = state.services, time.monotonic() + timeout
+        while current_state(folder) is not None and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            heard = _tell(heard, (read_state(files) or state).services, say)
+    finally:
+        stop_supervisor(folder, 0.0)
     return True
+
+
+def _tell(
+    before: Mapping[str, ServiceReport], after: Mapping[str, ServiceReport], say: Say
+) -> Mapping[str, ServiceReport]:
+    for line in changes(before, after):
+        say(line)
+    return after
 
 
 def changes(before: Mapping[str, ServiceReport], after: Mapping[str, ServiceReport]) -> Iterator[str]:

@@ -66,11 +66,17 @@ class Keeper:
         except (LeaseHeld, Fenced, FencedError) as error:
             log.info("%s: has a driver again: %s", run, error)
         except InfrastructureError as error:
-            self._troubles[run] = self._trouble(run).failed(time.monotonic(), redact(str(error)))
-            log.warning("%s: could not be delivered (%d in a row): %s", run, self._troubles[run].failures, error)
+            self._failed(run, redact(str(error)))
         else:
+            if not sent:
+                self._failed(run, "none of its rows is of a kind that can be delivered here")
+                return
             self._troubles.pop(run, None)
             log.info("%s: delivered %d rows that its driver left", run, sent)
+
+    def _failed(self, run: str, reason: str) -> None:
+        self._troubles[run] = self._trouble(run).failed(time.monotonic(), reason)
+        log.warning("%s: could not be delivered (%d in a row): %s", run, self._troubles[run].failures, reason)
 
     def _trouble(self, run: str) -> Trouble:
         return self._troubles.get(run, Trouble())

@@ -67,7 +67,9 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
 def _mlflow(home: Home, port: int) -> ServiceSpec:
     """Artifacts lie where runs that write to the store themselves put theirs: either kind of run shows all of them."""
     artifacts = ["--no-serve-artifacts", "--default-artifact-root", home.artifacts.as_uri()]
-    command = ["server", "--host", LOOPBACK, "--port", str(port), "--workers", "1", *artifacts]
+    # A line a request would be hundreds of MB a year.
+    quiet = ["--uvicorn-opts", "--no-access-log"]
+    command = ["server", "--host", LOOPBACK, "--port", str(port), "--workers", "1", *artifacts, *quiet]
     return ServiceSpec(
         name=MLFLOW,
         argv=(sys.executable, "-m", "mlflow", *command),
