@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.home import Home
@@ -67,13 +67,15 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
 
 
 def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: bool) -> Group:
+    if record.ending:
+        raise ConfigurationError(f"{home.folder}: the group is just being ended; try again in a moment")
     if not record.is_abandoned:
         raise ConfigurationError(
             f"{home.folder}: the group is up already, {record.held_by} (its supervisor is pid {state.identity.pid}, "
             f"Prefect at {record.ports.address('prefect')}); look with `yatt status`, end it with `yatt down`"
         )
     holder = None if detach else ProcessIdentity.current()
-    record = GroupRecord(holder, record.ports, record.started_at)
+    record = replace(record, holder=holder)
     write_record(home.group, record)
     return Group(home, record, adopted=True)
 
@@ -102,15 +104,18 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
 
     A supervisor that was killed is replaced; what dies is said, with the reason.
     """
+    folder = group.home.group
     heard: Mapping[str, ServiceReport] | None = None
     while not ended.wait(HOLD_SECONDS):
-        state = read_state(SupervisorFiles.of(group.home.group))
-        if state is not None and state.ended:
+        state, record = read_state(SupervisorFiles.of(folder)), read_record(folder)
+        if state is None or record is None:
+            return "its files are gone"
+        if state.ended:
             return state.ended
-        if ensure_alive(group.home.group, environment(group.home)):
+        if record.ending and current_state(folder) is None:
+            return "killed, since it took too long to end"
+        if not record.ending and ensure_alive(folder, environment(group.home)):
             say("the supervisor was killed; a new one starts the members again")
-            continue
-        if state is None:
             continue
         heard = _tell(state.services if heard is None else heard, state.services, say)
     return ""
@@ -125,6 +130,9 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
     state = read_state(files)
     if state is None or (state.ended and current_state(folder) is None):
         return False
+    record = read_record(folder)
+    if record is not None:
+        write_record(folder, replace(record, ending=True))
     try:
         files.stop.touch()
         heard, deadline = state.services, time.monotonic() + timeout

@@ -21,12 +21,13 @@ NAME = "group.json"
 class GroupRecord:
     """One start of the group. holder: the `yatt up` in whose terminal it runs; none when it was started with --detach.
 
-    started_at: Unix time.
+    started_at: Unix time. ending: somebody wants it to end, so that its terminal does not start again what is killed for it.
     """
 
     holder: ProcessIdentity | None
     ports: Ports
     started_at: float
+    ending: bool = False
 
     @property
     def is_abandoned(self) -> bool:
@@ -51,7 +52,7 @@ def read_record(folder: Path) -> GroupRecord | None:
         value = json.loads(file.read_text())
         holder = value["holder"]
         identity = None if holder is None else ProcessIdentity(**holder)
-        return GroupRecord(identity, Ports(**value["ports"]), float(value["started_at"]))
+        return GroupRecord(identity, Ports(**value["ports"]), float(value["started_at"]), bool(value["ending"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
