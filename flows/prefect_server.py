@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from yatt_core.cluster.services import ServiceSpec
@@ -27,6 +28,8 @@ BULK_RECORDING = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",
 }
 """Task runs are recorded in bulk: one by one the server would take as much of a core as a small trainer."""
+START_SECONDS = 300.0
+"""How long members of the group may take to start: several of them at once, on a machine that may be busy."""
 DRIVER_SECONDS = 60.0
 """How long drivers that the worker started may take to reach a safe point when the group ends."""
 
@@ -107,7 +110,7 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
     }
-    return _server(folder, str(port), environment)
+    return replace(_server(folder, str(port), environment), start_seconds=START_SECONDS)
 
 
 def worker_service(folder: Path, prefect_port: int, health_port: int, environment: Mapping[str, str]) -> ServiceSpec:
@@ -129,6 +132,7 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
         environment=settings | dict(environment),
         ready=f"http://127.0.0.1:{health_port}/health",
         log_file=str(folder / "logs" / "worker.log"),
+        start_seconds=START_SECONDS,
         stop_seconds=DRIVER_SECONDS,
         needs=(NAME,),
         offspring_survives=True,

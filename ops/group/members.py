@@ -19,7 +19,6 @@ from yatt_core.cluster.services import ServiceSpec
 PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER = prefect_server.NAME, prefect_server.WORKER, "mlflow", "dashboard", "keeper"
 ORDER = (PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER)
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 300.0
 HEALTH = {PREFECT: "/api/health", WORKER: "/health", MLFLOW: "/health", DASHBOARD: "/health"}
 KEEPER_READY = "the keeper is ready"
 TELEMETRY_OFF = {
@@ -77,7 +76,7 @@ def _mlflow(home: Home, port: int) -> ServiceSpec:
         environment={**TELEMETRY_OFF, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
         ready=f"http://{LOOPBACK}:{port}{HEALTH[MLFLOW]}",
         log_file=str(home.group / "logs" / "mlflow.log"),
-        start_seconds=START_SECONDS,
+        start_seconds=prefect_server.START_SECONDS,
     )
 
 
@@ -88,7 +87,7 @@ def _dashboard(home: Home, port: int, shared: Mapping[str, str]) -> ServiceSpec:
         environment=shared,
         ready=f"http://{LOOPBACK}:{port}{HEALTH[DASHBOARD]}",
         log_file=str(home.group / "logs" / "dashboard.log"),
-        start_seconds=START_SECONDS,
+        start_seconds=prefect_server.START_SECONDS,
     )
 
 
