@@ -28,8 +28,8 @@ BULK_RECORDING = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",
 }
 """Task runs are recorded in bulk: one by one the server would take as much of a core as a small trainer."""
-START_SECONDS = 300.0
-"""How long members of the group may take to start: several of them at once, on a machine that may be busy."""
+START_SECONDS = 900.0
+"""How long members of the group may take to start: on a machine that is busy, to start one anew would only take longer."""
 DRIVER_SECONDS = 60.0
 """How long drivers that the worker started may take to reach a safe point when the group ends."""
 

@@ -18,7 +18,7 @@ from yatt_core.cluster.client import stop_supervisor
 from yatt_core.cluster.process import session_members
 from yatt_core.cluster.state import SupervisorFiles
 
-SECONDS = 600.0
+SECONDS = 900.0
 ANY = ("--prefect-port", "0", "--mlflow-port", "0", "--dashboard-port", "0")
 
 

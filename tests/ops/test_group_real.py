@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from db.holder import this_process
@@ -61,29 +63,64 @@ def group(home: Home) -> Iterator[RealGroup]:
     assert group.processes() == 0
 
 
-def test_ctrl_c_ends_a_group_that_came_up_whole(group: RealGroup) -> None:
+def started(group: RealGroup) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """A group in a terminal, once it is up, and what it says of itself."""
     up = group.begin("up", *ANY, "-o", "json")
     assert up.stdout is not None
-    told = json.loads(up.stdout.readline())
+    line = up.stdout.readline()
+    assert line, up.communicate()[1]
+    told: dict[str, Any] = json.loads(line)
     assert told["state"] == "up"
-    members = {member["name"]: member for member in told["members"]}
+    return up, told
+
+
+def by_name(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The members of a status."""
+    return {member["name"]: member for member in told["members"]}
+
+
+def addresses(told: dict[str, Any]) -> dict[str, str]:
+    """Where the members of a status listen."""
+    return {member["name"]: member["address"] for member in told["members"]}
+
+
+def test_a_group_comes_up_whole_survives_kills_and_ends_with_ctrl_c(group: RealGroup) -> None:
+    up, told = started(group)
+    members = by_name(told)
     assert set(members) == MEMBERS
     for name, path in (
         (PREFECT, "/api/health"),
         (PREFECT, "/"),
         (MLFLOW, "/health"),
         (MLFLOW, "/"),
-        (DASHBOARD, "/health"),
+        (DASHBOARD, "/metrics"),
     ):
         assert answers(members[name]["address"] + path), (name, path)
-    assert answers(f"{members[DASHBOARD]['address']}/metrics")
     assert {address for _, address in listening(group.home)} == {"127.0.0.1"}
+    refuse_strangers(members[PREFECT]["address"], members[MLFLOW]["address"])
 
     second = group.begin("up", *ANY)
     _, err = second.communicate(timeout=SECONDS)
     assert second.returncode == 2
     assert f"is up already, in the terminal of pid {up.pid}" in err
     assert members[PREFECT]["address"] in err
+
+    kill(up.pid)
+    up.communicate()
+    up, taken_over = started(group)
+    assert taken_over["supervisor"] == told["supervisor"], "the group goes on without its terminal"
+
+    kill(told["supervisor"])
+    replaced = group.await_status(lambda status: status["state"] == "up" and status["supervisor"] != told["supervisor"])
+    assert addresses(replaced) == addresses(told)
+
+    kill(up.pid)
+    up.communicate()
+    kill(replaced["supervisor"])
+    assert group.call("status", code=1)["state"] == "lost"
+    up, again = started(group)
+    assert again["supervisor"] != replaced["supervisor"]
+    assert addresses(again) == addresses(told)
 
     up.send_signal(signal.SIGINT)
     _, err = up.communicate(timeout=SECONDS)
@@ -92,74 +129,65 @@ def test_ctrl_c_ends_a_group_that_came_up_whole(group: RealGroup) -> None:
     assert err.index("worker: ended") < err.index("prefect: ended")
     assert group.processes() == 0
     assert group.call("status", code=1)["state"] == "down"
+    assert group.call("down")["ended"] is False
 
 
-def test_what_dies_is_started_again_and_a_killed_group_recovers(group: RealGroup) -> None:
+def refuse_strangers(prefect: str, mlflow: str) -> None:
+    """What a page of elsewhere may try from a browser on this machine."""
+    evil = {"Origin": "http://evil.example"}
+    made = httpx.post(f"{prefect}/api/flows/", json={"name": "evil"}, headers=evil)
+    assert made.status_code == 403, "changes need a CSRF token"
+    read = httpx.get(f"{prefect}/api/admin/version", headers=evil)
+    assert "access-control-allow-origin" not in read.headers
+    rebound = httpx.get(f"{mlflow}/api/2.0/mlflow/experiments/search?max_results=1", headers={"Host": "evil.example"})
+    assert rebound.status_code == 403
+
+
+def test_what_dies_is_started_again_dead_runs_are_told_and_drivers_live_on(group: RealGroup, tmp_path: Path) -> None:
+    home = group.home
+    run = left_behind(home)
     told = group.call("up", "--detach", *ANY)
-    before = group.members()
+    before = by_name(told)
+
+    group.await_status(lambda status: delivered(home, run))
+    with Ledger.open(home.ledger) as ledger:
+        tracked = ledger.runs.find(run).mlflow_run_id
+    for store in (before[MLFLOW]["address"], home.tracking_uri):
+        with MlflowTracker(store, home.artifacts).client() as client:
+            assert client.get_run(tracked).info.run_name == run
+            assert [file.path for file in client.list_artifacts(tracked)] == ["spec.json"]
+
+    (tmp_path / "deployed.py").write_text(FLOW)
+    environment = {**os.environ, "PREFECT_API_URL": f"{before[PREFECT]['address']}/api", "PREFECT_HOME": str(tmp_path)}
+    deploy = [sys.executable, "deployed.py", WORK_POOL]
+    subprocess.run(deploy, cwd=tmp_path, env=environment, check=True, timeout=SECONDS, capture_output=True)
+    said = tmp_path / "said"
+    wait_for(said, "began")
+    _, pid, at_home, tracking = said.read_text().split()
+    assert (at_home, tracking) == (str(home.folder), before[MLFLOW]["address"])
+
     for name in MEMBERS:
         kill(before[name]["pid"])
     found = group.await_status(
         lambda status: status["state"] == "up" and all(member["restarts"] for member in status["members"])
     )
-    after = {member["name"]: member for member in found["members"]}
+    after = by_name(found)
     for name in MEMBERS:
         assert after[name]["pid"] != before[name]["pid"]
-        assert after[name]["address"] == before[name]["address"]
         assert after[name]["last_death"] == "exited with code -9"
-    kill(told["supervisor"])
-    assert group.call("status", code=1)["state"] == "lost"
-    again = group.call("up", "--detach", *ANY)
-    assert again["supervisor"] != told["supervisor"]
-    addresses = {member["name"]: member["address"] for member in again["members"]}
-    assert addresses == {name: member["address"] for name, member in before.items()}
-    assert group.call("down") == {"home": str(group.home.folder), "ended": True}
-    assert group.processes() == 0
-    assert group.call("down")["ended"] is False
+    assert addresses(found) == addresses(told)
 
-
-def test_a_terminal_that_went_away_is_replaced_and_a_killed_supervisor_too(group: RealGroup) -> None:
-    first = group.begin("up", *ANY, "-o", "json")
-    assert first.stdout is not None
-    told = json.loads(first.stdout.readline())
-    kill(first.pid)
-    first.communicate()
-    second = group.begin("up", *ANY, "-o", "json")
-    assert second.stdout is not None
-    assert json.loads(second.stdout.readline())["supervisor"] == told["supervisor"]
-    kill(told["supervisor"])
-    found = group.await_status(lambda status: status["state"] == "up" and status["supervisor"] != told["supervisor"])
-    assert {m["name"]: m["address"] for m in found["members"]} == {m["name"]: m["address"] for m in told["members"]}
-    assert group.call("down")["ended"] is True
-    _, err = second.communicate(timeout=SECONDS)
-    assert second.returncode == 0
-    assert "the supervisor was killed; a new one starts the members again" in err
-    assert "the group was ended: told to stop" in err
-
-
-def test_drivers_outlive_their_worker_and_end_in_order_with_the_group(group: RealGroup, tmp_path: Path) -> None:
-    told = group.call("up", "--detach", *ANY)
-    members = {member["name"]: member for member in told["members"]}
-    (tmp_path / "deployed.py").write_text(FLOW)
-    environment = {**os.environ, "PREFECT_API_URL": f"{members[PREFECT]['address']}/api", "PREFECT_HOME": str(tmp_path)}
-    deploy = [sys.executable, "deployed.py", WORK_POOL]
-    subprocess.run(deploy, cwd=tmp_path, env=environment, check=True, timeout=SECONDS, capture_output=True)
-    said = tmp_path / "said"
-    wait_for(said, "began")
-    _, pid, home, tracking = said.read_text().split()
-    assert (home, tracking) == (str(group.home.folder), members[MLFLOW]["address"])
-    kill(members[WORKER]["pid"])
-    group.await_status(lambda status: status["state"] == "up")
     os.kill(int(pid), 0)
-    assert "ended" not in said.read_text()
+    assert "ended" not in said.read_text(), "the driver outlives its worker"
     subprocess.run(deploy, cwd=tmp_path, env=environment, check=True, timeout=SECONDS, capture_output=True)
-    wait_for(said, f"began {pid} {home} {tracking}\nbegan")
-    group.call("down")
+    wait_for(said, f"began {pid} {at_home} {tracking}\nbegan")
+    assert group.call("down") == {"home": str(home.folder), "ended": True}
     assert said.read_text().count("ended in order") == 2, "one of the killed worker, one of its successor"
+    assert group.processes() == 0
 
 
-def test_rows_of_a_dead_run_reach_mlflow_by_the_groups_keeper(group: RealGroup) -> None:
-    home = group.home
+def left_behind(home: Home) -> str:
+    """A run whose driver is gone and whose rows are not delivered."""
     home.folder.mkdir(parents=True)
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create("toy", {}, "digest", 1).id
@@ -168,16 +196,13 @@ def test_rows_of_a_dead_run_reach_mlflow_by_the_groups_keeper(group: RealGroup) 
         rows.append(OutboxEntry(f"{run}/spec", "artifact", {"name": "spec.json", "text": "{}"}, 2))
         ledger.outbox.enqueue(fence, rows)
         ledger.leases.release(fence)
-    told = group.call("up", "--detach", *ANY)
-    group.await_status(lambda status: not status["undelivered"] and (home.artifacts).exists())
+    return run
+
+
+def delivered(home: Home, run: str) -> bool:
+    """Whether nothing of a run is left to send."""
     with Ledger.open(home.ledger) as ledger:
-        assert ledger.outbox.counts(run) == (0, 2)
-        tracked = ledger.runs.find(run).mlflow_run_id
-    addresses = {member["name"]: member["address"] for member in told["members"]}
-    for store in (addresses[MLFLOW], home.tracking_uri):
-        with MlflowTracker(store, home.artifacts).client() as client:
-            assert client.get_run(tracked).info.run_name == run
-            assert [file.path for file in client.list_artifacts(tracked)] == ["spec.json"]
+        return ledger.outbox.counts(run)[0] == 0
 
 
 def test_a_member_that_cannot_live_is_given_up_with_its_reason(group: RealGroup) -> None:
