@@ -47,10 +47,6 @@ class RealGroup:
         answer: dict[str, Any] = json.loads(out)
         return answer
 
-    def members(self, code: int = 0) -> dict[str, dict[str, Any]]:
-        """What `yatt status` says, by member."""
-        return {member["name"]: member for member in self.call("status", code=code)["members"]}
-
     def await_status(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first status that fulfils a condition."""
         deadline = time.monotonic() + SECONDS
