@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.home import Home
-from ops.group.members import Ports, environment, members
+from ops.group.members import Ports, members, secrets
 from ops.group.ports import settled
 from ops.group.preflight import check_before_start, check_folder
 from ops.group.record import GroupRecord, read_record, write_record
@@ -62,7 +62,7 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
         check_before_start(home, ports)
         record = GroupRecord(None if detach else ProcessIdentity.current(), ports, time.time())
         write_record(home.group, record)
-        ensure_supervisor(home.group, members(home, ports, surroundings), None, environment(home))
+        ensure_supervisor(home.group, members(home, ports, surroundings), None, secrets(home))
         return Group(home, record, adopted=False)
 
 
@@ -114,7 +114,7 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
             return state.ended
         if record.ending and current_state(folder) is None:
             return "killed, since it took too long to end"
-        if not record.ending and ensure_alive(folder, environment(group.home)):
+        if not record.ending and ensure_alive(folder, secrets(group.home)):
             say("the supervisor was killed; a new one starts the members again")
             continue
         heard = _tell(state.services if heard is None else heard, state.services, say)

@@ -1,7 +1,8 @@
 """The members of the service group, as services of a supervisor: Prefect, its worker, MLflow, the dashboard, the keeper.
 
-Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `environment` reads. Addresses of databases may hold
-passwords, so they travel in the environment of the supervisor alone and never stand in a request, which lies in a file.
+Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read. Addresses of
+databases may hold passwords, so they travel in the environment of the supervisor alone and never stand in a request, which
+lies in a file.
 """
 
 from __future__ import annotations
@@ -47,11 +48,17 @@ class Ports:
         return f"http://{LOOPBACK}:{port}" if port else ""
 
 
-def environment(home: Home) -> dict[str, str]:
-    """The addresses of the databases, with the drivers that are installed; what the surroundings name, else SQLite."""
+def databases(home: Home) -> dict[str, str]:
+    """Addresses of the databases by variable, with the drivers that are installed: those in the environment, else SQLite."""
     given = os.environ.get(prefect_server.DATABASE_VARIABLE)
     prefect = with_driver(given, "asyncpg") if given else prefect_server.sqlite_address(home.group / "prefect")
     return {prefect_server.DATABASE_VARIABLE: prefect, STORE_VARIABLE: home.mlflow_store, LEDGER_VARIABLE: home.ledger}
+
+
+def secrets(home: Home) -> dict[str, str]:
+    """What all members have in their environment and no file holds: the databases, and the password of Prefect, if any."""
+    password = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+    return databases(home) | ({"PREFECT_API_AUTH_STRING": password} if password else {})
 
 
 def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[ServiceSpec]:

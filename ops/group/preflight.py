@@ -14,7 +14,7 @@ import psutil
 from flows.home import Home
 from flows.prefect_server import DATABASE_VARIABLE
 from ops.cli.preflight import existing_parent
-from ops.group.members import DASHBOARD, LEDGER_VARIABLE, MLFLOW, PREFECT, Ports, environment
+from ops.group.members import DASHBOARD, LEDGER_VARIABLE, MLFLOW, PREFECT, Ports, databases
 from yatt_core.cluster.runner import is_free
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import redact
@@ -29,7 +29,7 @@ def check_before_start(home: Home, ports: Ports) -> None:
     check_installed()
     check_surroundings(ports, os.environ)
     check_ports(ports)
-    for variable, address in environment(home).items():
+    for variable, address in databases(home).items():
         check_database(variable, address)
 
 

@@ -24,7 +24,7 @@ from flows.protocols import OutboxItem
 from ops.group.control import changes, start
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import Undelivered, read_undelivered
-from ops.group.members import KEEPER, MLFLOW, PREFECT, WORKER, Ports, environment, members
+from ops.group.members import KEEPER, MLFLOW, PREFECT, WORKER, Ports, databases, members, secrets
 from ops.group.ports import settled
 from ops.group.preflight import check_ports, check_surroundings, listener
 from ops.group.record import GroupRecord, read_record, write_record
@@ -104,7 +104,7 @@ def test_addresses_with_passwords_stand_in_no_request(home: Home, monkeypatch: p
     dsn = f"postgresql://yatt:{PASSWORD}@127.0.0.1:5432/db"
     for variable in ("YATT_LEDGER", DATABASE_VARIABLE, "MLFLOW_BACKEND_STORE_URI"):
         monkeypatch.setenv(variable, dsn)
-    assert environment(home) == {
+    assert databases(home) == {
         "YATT_LEDGER": dsn,
         DATABASE_VARIABLE: dsn.replace("postgresql", "postgresql+asyncpg"),
         "MLFLOW_BACKEND_STORE_URI": dsn.replace("postgresql", "postgresql+psycopg"),
@@ -114,11 +114,18 @@ def test_addresses_with_passwords_stand_in_no_request(home: Home, monkeypatch: p
 
 
 def test_databases_are_files_of_the_home_unless_named(home: Home) -> None:
-    assert environment(home) == {
+    assert databases(home) == {
         "YATT_LEDGER": f"sqlite:///{home.folder}/ledger.db",
         DATABASE_VARIABLE: f"sqlite+aiosqlite:///{home.folder}/group/prefect/prefect.db",
         "MLFLOW_BACKEND_STORE_URI": f"sqlite:///{home.folder}/mlflow.db",
     }
+
+
+def test_the_worker_knows_the_password_that_prefect_asks_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "PREFECT_API_AUTH_STRING" not in secrets(home)
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", f"yatt:{PASSWORD}")
+    assert secrets(home)["PREFECT_API_AUTH_STRING"] == f"yatt:{PASSWORD}"
+    assert PASSWORD not in repr(members(home, PORTS, os.environ))
 
 
 def test_postgresql_is_reached_by_the_driver_that_is_installed() -> None:
