@@ -67,7 +67,7 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
     prefect = prefect_server.group_server_service(home.group, ports.prefect, surroundings)
     worker = prefect_server.worker_service(home.group, ports.prefect, ports.worker, shared)
     dashboard = [_dashboard(home, ports.dashboard, shared)] if find_spec("ops.dashboard") else []
-    return [prefect, worker, _mlflow(home, ports.mlflow), *dashboard, _keeper(home, shared)]
+    return [prefect, worker, _mlflow(home, ports.mlflow), *dashboard, _keeper(home, ports, shared)]
 
 
 def _mlflow(home: Home, port: int) -> ServiceSpec:
@@ -98,13 +98,13 @@ def _dashboard(home: Home, port: int, shared: Mapping[str, str]) -> ServiceSpec:
     )
 
 
-def _keeper(home: Home, shared: Mapping[str, str]) -> ServiceSpec:
+def _keeper(home: Home, ports: Ports, shared: Mapping[str, str]) -> ServiceSpec:
     return ServiceSpec(
         name=KEEPER,
         argv=(sys.executable, "-m", "ops.group.keeper"),
-        environment=shared,
+        environment={**shared, "PREFECT_API_URL": f"{ports.address(PREFECT)}/api"},
         ready=f"log:{KEEPER_READY}",
         log_file=str(home.group / "logs" / "keeper.log"),
         stop_seconds=30.0,
-        needs=(MLFLOW,),
+        needs=(MLFLOW, PREFECT),
     )
