@@ -35,6 +35,8 @@ from yatt_core.logs import redact
 DEPLOYMENTS = "deployments"
 STEP = "prefect.deployments.steps.set_working_directory"
 TAG = "yatt"
+JOB = {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}
+"""Of the process of a window: two lines a task run would fill the server's database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def apply(deployment: Deployment, flow: WindowFlow) -> str:
                 parameters=dict(deployment.parameters),
                 description=flow.description,
                 work_pool_name=WORK_POOL,
+                job_variables=JOB,
                 tags=[TAG],
                 entrypoint=entrypoint(flow),
                 pull_steps=deployment.pull_steps,
@@ -117,7 +120,7 @@ def entry(deployment: Deployment, flow: WindowFlow) -> dict[str, Any]:
         "tags": [TAG],
         "parameters": dict(deployment.parameters),
         "schedules": [] if deployment.schedule is None else [_schedule_entry(deployment.schedule)],
-        "work_pool": {"name": WORK_POOL},
+        "work_pool": {"name": WORK_POOL, "job_variables": JOB},
         "pull": deployment.pull_steps,
     }
 

@@ -197,6 +197,7 @@ def plain(deployment: dict[str, Any]) -> dict[str, Any]:
         "pull_steps",
         "parameter_openapi_schema",
         "description",
+        "job_variables",
     )
     schedules = [row["schedule"] for row in deployment["schedules"]]
     return {key: deployment[key] for key in keys} | {"schedules": schedules}

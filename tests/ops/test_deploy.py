@@ -112,7 +112,7 @@ def test_the_entry_in_a_prefect_yaml_beside_those_of_others(
         "tags": ["yatt"],
         "parameters": {"run": "toy-1", "home": str(home.folder), "for_seconds": 28800.0},
         "schedules": [{"cron": "0 22 * * *", "timezone": "Europe/Berlin"}],
-        "work_pool": {"name": "yatt"},
+        "work_pool": {"name": "yatt", "job_variables": {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}},
         "pull": [{"prefect.deployments.steps.set_working_directory": {"directory": str(home.folder)}}],
     }
     assert project.read_text().startswith("# ours\nprefect-version: 3.7.7\n") and "# theirs" in project.read_text()
