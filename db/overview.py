@@ -151,6 +151,11 @@ class Overviews:
         with self._database.read() as connection:
             return rows_of(connection, Branch, BranchRow, run, Branch.number)
 
+    def segments(self, run: str) -> tuple[SegmentRow, ...]:
+        """The run's segments in order; empty for an unknown one."""
+        with self._database.read() as connection:
+            return rows_of(connection, Segment, SegmentRow, run, Segment.epoch)
+
     def history(self, run: str) -> RunHistory:
         """When everything of one run happened. Raises `RunNotFound`."""
         with self._database.read() as connection:

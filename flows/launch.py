@@ -21,6 +21,7 @@ from flows.home import Home
 from flows.lease import take_lease
 from flows.protocols import Observer, Tracker
 from flows.segment import Outcome, Segment
+from flows.windows import Window
 from yatt_core import durable
 from yatt_core.cluster.client import ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
@@ -67,15 +68,22 @@ def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
 
 
 def run_segment(
-    home: Home, name: str, observer: Observer, tracker: Tracker | None, accept_drift: bool = False
+    home: Home,
+    name: str,
+    observer: Observer,
+    tracker: Tracker | None,
+    accept_drift: bool = False,
+    window: Window | None = None,
 ) -> Outcome:
     """Drives one segment in this process; returns when it has ended.
 
-    accept_drift: updates are replayed even where the environment is not the recorded one. Raises `db.errors.LeaseHeld` when
-    somebody else drives the run, and what ended the segment.
+    accept_drift: updates are replayed even where the environment is not the recorded one. window: this process is a scheduled
+    flow run, which then is the segment: it goes on with the Prefect server that it has, and stops at the window's end. Raises
+    `db.errors.LeaseHeld` when somebody else drives the run, and what ended the segment.
     """
     run, spec = load_run(home, name)
-    segment = open_segment(home, run, spec, observer, tracker if spec.tracking.enabled else None, accept_drift)
+    tracker = tracker if spec.tracking.enabled else None
+    segment = open_segment(home, run, spec, observer, tracker, accept_drift, window)
     try:
         return segment.already_finished() or _drive(home, run, spec, segment)
     finally:
@@ -86,10 +94,12 @@ def _drive(home: Home, run: str, spec: RunSpec, segment: Segment) -> Outcome:
     """Brings up the services and runs the flow, which claims the segment and ends it."""
     try:
         with ended_on_error(segment):
-            start_services(home, run, spec)
-            segment.start.begin(lambda: connect(home, run, spec))
-            segment.observer.stage("starting the Prefect server")
-            prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
+            own_prefect = segment.window is None
+            start_services(home, run, spec, own_prefect)
+            segment.start.begin(lambda: connect(home, run, spec, own_prefect))
+            if own_prefect:
+                segment.observer.stage("starting the Prefect server")
+                prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
         with offered(segment):
             return _run_flow(segment)
     finally:
@@ -97,13 +107,16 @@ def _drive(home: Home, run: str, spec: RunSpec, segment: Segment) -> Outcome:
 
 
 def _run_flow(segment: Segment) -> Outcome:
-    """Runs the flow to its end. A Prefect server that is away by then has nothing to say on how it ended."""
+    """Runs the flow to its end, inside the flow run that a scheduled segment is; else it is a flow run of its own.
+
+    A Prefect server that is away by then has nothing to say on how it ended.
+    """
     # Only now: prefect reads its settings when it is first imported.
     from flows.artifacts import AWAY
     from flows.train import train
 
     try:
-        return train(segment.run)
+        return train(segment.run) if segment.window is None else train.fn(segment.run)
     except AWAY as error:
         if segment.failure is not None:
             raise segment.failure from error
@@ -121,7 +134,13 @@ def _end_services(home: Home, segment: Segment) -> None:
 
 
 def open_segment(
-    home: Home, run: str, spec: RunSpec, observer: Observer, tracker: Tracker | None, accept_drift: bool = False
+    home: Home,
+    run: str,
+    spec: RunSpec,
+    observer: Observer,
+    tracker: Tracker | None,
+    accept_drift: bool = False,
+    window: Window | None = None,
 ) -> Segment:
     """Takes the lease and books the segment; from here on it has to be ended."""
     ledger = Ledger.open(home.ledger)
@@ -134,7 +153,7 @@ def open_segment(
     ledger.runs.set_desired_state(run, "run", "a segment began")
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(run, spec))
-    segment = Segment(home, run, spec, ledger, fence, observer, tracker, accept_drift)
+    segment = Segment(home, run, spec, ledger, fence, observer, tracker, accept_drift, window=window)
     segment.start_threads()
     return segment
 
@@ -166,24 +185,27 @@ def attached() -> bool:
     return bool(os.environ.get(RAY_VARIABLE))
 
 
-def start_services(home: Home, run: str, spec: RunSpec) -> None:
-    """The run's own Ray head and Prefect server, under a supervisor that outlives this process; nothing where both are given."""
+def start_services(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
+    """The run's own Ray head and Prefect server, under a supervisor that outlives this process; nothing where both are given.
+
+    own_prefect: False where this process is a flow run of another server already.
+    """
     if attached():
         if not os.environ.get(PREFECT_VARIABLE):
             raise ConfigurationError(f"{RAY_VARIABLE} is set, so {PREFECT_VARIABLE} has to name a Prefect server too")
         return
     folder = home.run_folder(run)
-    services = [ray_head_service(folder), prefect_server.server_service(folder)]
+    services = [ray_head_service(folder), *([prefect_server.server_service(folder)] if own_prefect else [])]
     ensure_supervisor(folder, services, spec.recovery.grace_seconds)
 
 
-def connect(home: Home, run: str, spec: RunSpec) -> None:
+def connect(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
     """Connects this process to Ray, in a namespace of the run's own, once its head is up; a lost supervisor is replaced."""
     if attached():
         connect_ray(os.environ[RAY_VARIABLE], run)
     else:
         ensure_alive(home.run_folder(run))
-        start_services(home, run, spec)
+        start_services(home, run, spec, own_prefect)
         head = wait_ready(home.run_folder(run), [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
         connect_ray(head.address, run, home.run_folder(run))
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
 import psutil
 
@@ -32,6 +33,7 @@ from flows.results import SEGMENT_ENDED, run_results
 from flows.snapshots import SnapshotKeeper
 from flows.state import ControlState
 from flows.stopping import StopRequests
+from flows.windows import Window
 from yatt_core.cluster.client import Heartbeat
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.controllers.fleet import Fleet
@@ -69,7 +71,11 @@ class Outcome:
 
 
 class Segment:
-    """What the phases of one segment share. accept_drift: replay in an environment other than the recorded one."""
+    """What the phases of one segment share.
+
+    accept_drift: replay in an environment other than the recorded one. window: the scheduled one that the segment is driven in,
+    at whose end it stops as if asked to.
+    """
 
     def __init__(
         self,
@@ -83,10 +89,12 @@ class Segment:
         accept_drift: bool = False,
         clock: Clock | None = None,
         fleet: Fleet | None = None,
+        window: Window | None = None,
     ) -> None:
         self.home, self.run, self.spec, self.accept_drift = home, run, spec, accept_drift
         self.ledger, self.fence, self.observer = ledger, fence, observer
         self.clock: Clock = clock or SystemClock()
+        self.window = window
         self.folder = home.run_folder(run)
         self.meter = BytesMeter()
         self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
@@ -169,7 +177,7 @@ class Segment:
             self.snapshots.begin(state.iteration)
             self.snapshots.wait()
         done = state.iteration >= self.spec.iterations
-        name, reason = ("completed", "target reached") if done else ("stopped", "stop requested")
+        name, reason = ("completed", "target reached") if done else ("stopped", self.stops.reason)
         return self._conclude(name, reason, ExitCode.OK)
 
     def pause(self, reason: str) -> Outcome:
@@ -238,7 +246,9 @@ class Segment:
         return state.iteration < self.spec.iterations and not self.stops.asked
 
     def _see_requests(self, ledger: Ledger) -> None:
-        """Looks whether an operator wants the run to stop, and by when."""
+        """Looks whether an operator wants the run to stop, and by when; and whether the segment's window is over."""
+        if self.window is not None and self.window.is_over(datetime.fromtimestamp(self.clock.time_ms() / 1000, UTC)):
+            self.stops.ask(self.spec.recovery.stop_grace_seconds, f"its window is over: {self.window}")
         if ledger.runs.desired_state(self.run) == "stop":
             self.stops.ask(ledger.runs.stop_deadline(self.run))
 

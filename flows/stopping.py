@@ -24,19 +24,20 @@ class StopNow(Exception):
 
 
 class StopRequests:
-    """Whether the segment is to stop, and until when. reserve: seconds that a last snapshot and the end will take."""
+    """Whether and why the segment is to stop, and until when. reserve: seconds that a last snapshot and the end will take."""
 
     def __init__(self) -> None:
         self.asked = False
+        self.reason = ""
         self.reserve = 5.0
         self._deadline: float | None = None
         self._phase = ""
         self._ended = False
         self._shield = threading.local()
 
-    def ask(self, within: float | None = None) -> None:
-        """Asks for a stop. within: seconds that are left; a shorter limit replaces a longer one."""
-        self.asked = True
+    def ask(self, within: float | None = None, reason: str = "stop requested") -> None:
+        """Asks for a stop. within: seconds that are left; a shorter limit replaces a longer one. The first reason stands."""
+        self.asked, self.reason = True, self.reason or reason
         if within is not None:
             deadline = time.monotonic() + max(0.0, within - self.reserve)
             self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)

@@ -19,6 +19,7 @@ from typer.main import get_command
 from ops.cli import (
     audit,
     branches,
+    deploy,
     doctor,
     evaluate,
     export,
@@ -47,7 +48,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, group, schema, doctor):
+for module in (
+    train, deploy, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, group, schema, doctor,
+):  # fmt: skip
     module.register(app)
 
 

@@ -3,6 +3,7 @@
 `python -m ops.group.keeper` consumes the ledger of the home, looks every few seconds for runs with undelivered rows and no
 driver, and delivers them with the tracker that a resume would use. A run with a driver is left alone: its lease says so. A run
 that fails is tried again after a delay that doubles; `keeper.json` says which and why. SIGTERM ends it behind the batch at hand.
+Beside it, flow runs of dead windows are closed (`ops.group.reaping`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from flows.home import Home
 from flows.protocols import Tracker
 from ops.group.keeper_state import Undelivered, write_undelivered
 from ops.group.members import KEEPER_READY
+from ops.group.reaping import start_reaping
 from ops.tracking.mlflow_tracker import MlflowTracker
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.logs import redact
@@ -106,6 +108,7 @@ def main() -> int:
         signal.signal(number, end)
     home = Home.locate()
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
+    start_reaping(home, ended)
     Keeper(home, tracker, tracker.check_reachable, ended).run()
     return 0
 

@@ -70,7 +70,7 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
         worker,
         _mlflow(home, ports.mlflow),
         _dashboard(home, ports.dashboard, shared),
-        _keeper(home, shared),
+        _keeper(home, ports, shared),
     ]
 
 
@@ -102,13 +102,13 @@ def _dashboard(home: Home, port: int, shared: Mapping[str, str]) -> ServiceSpec:
     )
 
 
-def _keeper(home: Home, shared: Mapping[str, str]) -> ServiceSpec:
+def _keeper(home: Home, ports: Ports, shared: Mapping[str, str]) -> ServiceSpec:
     return ServiceSpec(
         name=KEEPER,
         argv=(sys.executable, "-m", "ops.group.keeper"),
-        environment=shared,
+        environment={**shared, "PREFECT_API_URL": f"{ports.address(PREFECT)}/api"},
         ready=f"log:{KEEPER_READY}",
         log_file=str(home.group / "logs" / "keeper.log"),
         stop_seconds=30.0,
-        needs=(MLFLOW,),
+        needs=(MLFLOW, PREFECT),
     )

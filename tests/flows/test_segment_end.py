@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from flows.home import Home
 from flows.launch import create_run, open_segment
 from flows.protocols import SilentObserver
 from flows.segment import Segment
+from flows.state import ControlState
+from flows.windows import Window
 from tests.services import ROOT
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.spec import load_spec
@@ -114,3 +117,12 @@ def test_no_actors_are_started_behind_the_end(segment: Segment, monkeypatch: pyt
     segment.end("interrupted")
     assert connected.is_set(), "the end waits for a start under way"
     assert started == []
+
+
+@pytest.mark.parametrize(("seconds_left", "stops"), [(3600.0, False), (0.0, True), (-5.0, True)])
+def test_a_segment_stops_at_the_end_of_its_window(segment: Segment, seconds_left: float, stops: bool) -> None:
+    now = datetime.fromtimestamp(segment.clock.time_ms() / 1000, UTC)
+    segment.window = Window(now - timedelta(hours=8), now + timedelta(seconds=seconds_left))
+    assert segment.goes_on(ControlState.initial(segment.spec.data)) is not stops
+    assert segment.stops.reason == (f"its window is over: {segment.window}" if stops else "")
+    segment.end("ended")

@@ -85,3 +85,10 @@ def test_deadlines_follow_history_within_their_bounds() -> None:
     assert deadline([1.0, 2.0, 3.0], spec) == 60
     assert deadline([1.0, 20.0, 3.0], spec) == 100
     assert deadline([1000.0] * 20, spec) == 600
+
+
+def test_the_first_reason_to_stop_stands() -> None:
+    requests = StopRequests()
+    requests.ask(reason="its window is over")
+    requests.ask()
+    assert requests.reason == "its window is over"

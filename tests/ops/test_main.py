@@ -16,7 +16,7 @@ from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 
 COMMANDS = (
-    "train", "resume", "stop", "runs", "show", "logs", "rollouts", "placement", "evaluate", "schema", "doctor",
+    "train", "deploy", "resume", "stop", "runs", "show", "logs", "rollouts", "placement", "evaluate", "schema", "doctor",
 )  # fmt: skip
 HEAVY = (
     "torch",

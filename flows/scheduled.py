@@ -1,0 +1,139 @@
+"""The flow run that a worker starts for a window of a deployment: one segment of a run, or the reason why there is none.
+
+Consumes the deployment's parameters and what the flow run was scheduled for. Produces the final state of the flow run: done,
+or in one sentence who holds the run, that the window was missed, or what ended the segment. That the window began, in which
+process, and why it was left are links of the run's audit chain, which is also where the reaper looks (`flows.reaper`).
+
+A flow run that was scheduled for a time drives until the end of that window, however late it starts; one whose window is over
+does nothing, so a worker that comes back finds nothing to catch up with. One that a person asked for begins when it starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
+from prefect.flows import Flow
+from prefect.states import Completed, Failed, State
+
+from db.errors import LeaseHeld, LedgerError
+from db.holder import this_process
+from db.ledger import Ledger
+from flows.artifacts import AWAY
+from flows.clock import Clock, SystemClock
+from flows.home import Home
+from flows.launch import run_segment
+from flows.protocols import Observer, Tracker
+from flows.reaper import FLOW, reap
+from flows.segment import Outcome
+from flows.timetable import following
+from flows.window_record import record_left, record_window, window_of_holder
+from flows.windows import Window, moment_text, waits
+from yatt_core.errors import ExitCode, YattError
+from yatt_core.logs import redact
+
+log = logging.getLogger("yatt_core.flow")
+HELD, MISSED, PAUSED = "Held", "Missed", "Paused"
+LOOK_SECONDS = 1.0
+Ending = State[None]
+
+WindowFlow = Flow[..., Ending]
+
+
+def window_flow(function: Callable[..., Ending]) -> WindowFlow:
+    """Makes a flow of the function that brings what comes from the outside."""
+    return flow(name=FLOW, flow_run_name="{run}", retries=0, persist_result=False)(function)
+
+
+def drive_window(
+    home: Home,
+    run: str,
+    longest: timedelta | None,
+    observer: Observer,
+    tracker: Tracker,
+    clock: Clock | None = None,
+) -> Ending:
+    """Drives the run until the end of the window that this flow run is. longest: how long a window may last."""
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None, "a window is a flow run"
+    flow_run, clock = context.flow_run, clock or SystemClock()
+    try:
+        with Ledger.open(home.ledger, migrate=False) as ledger:
+            own = window_of(flow_run, longest, _now(clock))
+            record_window(ledger, run, str(flow_run.id), own, this_process(f"window of {run}"))
+            _close_dead(ledger, home)
+            reason = _reason_to_leave(ledger, run, own, _now(clock))
+            outcome = reason or _drive(ledger, home, run, own, observer, tracker, clock)
+            if isinstance(outcome, Outcome):
+                return _ending(outcome)
+            record_left(ledger, run, str(flow_run.id), outcome.message or "")
+            return outcome
+    except (YattError, LedgerError) as error:
+        return Failed(message=redact(str(error)))
+
+
+def window_of(flow_run: FlowRun, longest: timedelta | None, now: datetime) -> Window:
+    """From when to when a flow run may drive; Prefect's server is asked for the start that follows."""
+    begins = now
+    if flow_run.auto_scheduled and flow_run.expected_start_time is not None:
+        begins = datetime.fromtimestamp(flow_run.expected_start_time.timestamp(), UTC)
+    if flow_run.deployment_id is None:
+        return Window.between(begins, longest, ())
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment(flow_run.deployment_id)
+    active = [] if deployment.paused else [row.schedule for row in deployment.schedules if row.active]
+    return Window.between(begins, longest, following(active, begins))
+
+
+def _now(clock: Clock) -> datetime:
+    return datetime.fromtimestamp(clock.time_ms() / 1000, UTC)
+
+
+def _close_dead(ledger: Ledger, home: Home) -> None:
+    """A window before this one may have died with its worker; that Prefect is told so is no condition for this one."""
+    try:
+        for closed in reap(ledger, home):
+            log.warning("flow run %s of run %s is closed: %s", closed.flow_run, closed.run, closed.why)
+    except AWAY as error:
+        log.warning("dead flow runs stay open: %s: %s", type(error).__name__, error)
+
+
+def _reason_to_leave(ledger: Ledger, run: str, own: Window, now: datetime) -> Ending | None:
+    """The end of a window that has nothing to do here; None where it drives."""
+    if own.ends is not None and own.is_over(now):
+        return Completed(
+            name=MISSED, message=f"the window of run {run} was over at {moment_text(own.ends)}: nothing was done"
+        )
+    row = ledger.runs.find(run)
+    if row.state != "paused":
+        return None
+    why = f"run {run} is paused until somebody has looked: {row.state_reason}; `yatt resume {run}` goes on"
+    return Failed(name=PAUSED, message=redact(why))
+
+
+def _drive(
+    ledger: Ledger, home: Home, run: str, own: Window, observer: Observer, tracker: Tracker, clock: Clock
+) -> Outcome | Ending:
+    """Takes the lease and drives; the end of a window in which somebody else is alive and drives."""
+    patient_until: datetime | None = None
+    while True:
+        try:
+            return run_segment(home, run, observer, tracker, window=own)
+        except LeaseHeld as held:
+            now = _now(clock)
+            patient_until = patient_until or now + timedelta(seconds=held.expires_in)
+            if not waits(own, window_of_holder(ledger, run), patient_until, now):
+                return Completed(name=HELD, message=f"run {run} is held by {held.holder}: nothing was done")
+            observer.stage(f"waiting for {held.holder} to end")
+            clock.sleep(LOOK_SECONDS)
+
+
+def _ending(outcome: Outcome) -> Ending:
+    """How a window ends that drove, or found the target reached."""
+    said = f"run {outcome.run} is {outcome.state} at iteration {outcome.iteration}: {redact(outcome.reason)}"
+    return Completed(message=said) if outcome.exit_code == ExitCode.OK else Failed(name=PAUSED, message=said)

@@ -1,0 +1,257 @@
+"""`yatt deploy`: a run that is driven in windows of a schedule, as a Prefect deployment.
+
+Consumes a spec (of which it makes a run) or a run, and a schedule; produces the deployment on Prefect's server, or its entry in
+a prefect.yaml. All that can be wrong is said before a run is made; deployed again, a name keeps its run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples, find_run, opened_ledger
+from ops.cli.output import message, write, write_json
+
+if TYPE_CHECKING:
+    from flows.deployments import Deployment
+    from flows.home import Home
+    from flows.scheduled import WindowFlow
+    from flows.timetable import Schedule
+    from flows.windows import Window
+    from yatt_core.spec import RunSpec
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+SHOWN_WINDOWS = 3
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    lines = (
+        'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --timezone Europe/Berlin --for 8h',
+        "yatt deploy configs/quickstart.yaml --name hourly --interval 1h",
+        "yatt deploy --run quickstart-3 --name by-hand --manual && prefect deployment run yatt/by-hand",
+        'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --file prefect.yaml && prefect deploy --all',
+    )
+    app.command(epilog=examples(*lines))(deploy)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """The schedule as it was asked for."""
+
+    cron: str | None
+    interval: str | None
+    manual: bool
+    longest: str | None
+    timezone: str | None
+
+
+def deploy(
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC]", help="The spec that a run is made of; or give --run.")
+    ] = None,
+    run: Annotated[str | None, typer.Option("--run", help="A run that is there already, in place of SPEC.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the deployment. Default: that of the spec.")] = None,
+    cron: Annotated[
+        str | None, typer.Option(help="Windows begin at: minute hour day month weekday, such as '0 22 * * *'.")
+    ] = None,
+    interval: Annotated[str | None, typer.Option(help="Windows begin so far apart, such as 6h or 1d.")] = None,
+    manual: Annotated[bool, typer.Option("--manual", help="Windows begin when somebody starts them.")] = False,
+    longest: Annotated[
+        str | None,
+        typer.Option("--for", help="How long a window lasts, such as 8h. It ends when the next begins at the latest."),
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option(help="Time zone of --cron and --interval, such as Europe/Berlin. Default: UTC.")
+    ] = None,
+    overrides: OverridesOption = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Write the deployment into this prefect.yaml; `prefect deploy` applies it.")
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Drive a run in windows: each takes it up where the last one left it, and ends with a snapshot.
+
+    A window that finds the run driven by somebody else leaves it to them; one that a worker takes up too late does nothing.
+    """
+    from flows.home import Home
+    from yatt_core.errors import InfrastructureError
+
+    place = Home.locate(home)
+    checked = _checked_spec(place, spec, run, overrides)
+    given = None if run is None else _found(place, run)
+    _connect(place, wanted=file is None)
+    from flows import deployments
+    from ops.scheduled import window
+
+    draft = _draft(
+        place, name or (checked.name if checked else given or ""), When(cron, interval, manual, longest, timezone)
+    )
+    project = None if file is None else deployments.read_project(file)
+    deployed = given or _run(place, draft.name, checked, _parameters_before(draft.name, window, project))
+    deployment = replace(draft, run=deployed)
+    try:
+        if file is None or project is None:
+            deployments.apply(deployment, window)
+        else:
+            deployments.write_project(file, project, deployments.entry(deployment, window))
+    except InfrastructureError:
+        message(f"run {deployed} is there, but not deployed; try again with --run {deployed} in place of the spec")
+        raise
+    _tell(deployment, window.name, file, output)
+
+
+def _checked_spec(home: Home, spec: Path | None, run: str | None, overrides: list[str] | None) -> RunSpec | None:
+    """The spec that a run is to be made of; None where a run is there."""
+    from ops.cli.preflight import check_before_start
+    from yatt_core.errors import ConfigurationError
+    from yatt_core.spec import load_spec
+
+    if (spec is None) == (run is None):
+        raise ConfigurationError(
+            "SPEC or --run: just one of them says what is deployed, such as configs/quickstart.yaml"
+        )
+    if spec is None:
+        if overrides:
+            raise ConfigurationError("--set: goes with SPEC; a run's spec is changed by `yatt resume RUN --set`")
+        return None
+    checked = load_spec(spec, overrides or ())
+    check_before_start(home.folder, checked)
+    return checked
+
+
+def _connect(home: Home, wanted: bool) -> None:
+    """Points Prefect's client at the server, before prefect is imported.
+
+    wanted: False where only a file is written. Raises `ConfigurationError` where a server is wanted and none is known.
+    """
+    from flows.prefect_server import use_server
+    from ops.group.address import NOWHERE, prefect_address
+    from yatt_core.errors import ConfigurationError
+
+    address = prefect_address(home)
+    if address is None and wanted:
+        raise ConfigurationError(
+            "no Prefect server is known: start one with `yatt up`, name one in $PREFECT_API_URL, or write the deployment into a "
+            "file with --file prefect.yaml"
+        )
+    use_server(home.group, address or NOWHERE)
+
+
+def _draft(home: Home, name: str, when: When) -> Deployment:
+    """The deployment without its run. Raises `ConfigurationError`."""
+    from flows.deployments import Deployment
+    from flows.windows import parse_duration
+    from yatt_core.errors import ConfigurationError
+
+    if not NAME.fullmatch(name):
+        fitting = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:80] or "nightly"
+        raise ConfigurationError(
+            f"--name: {name!r} is no name for a deployment (letters, digits, '.', '_', '-'); right would be {fitting!r}"
+        )
+    longest = None if when.longest is None else parse_duration(when.longest, "--for")
+    return Deployment(name, "", home.folder, _schedule(when), longest)
+
+
+def _schedule(when: When) -> Schedule | None:
+    from flows.timetable import cron_schedule, interval_schedule
+    from flows.windows import parse_duration
+    from yatt_core.errors import ConfigurationError
+
+    if [when.cron is not None, when.interval is not None, when.manual].count(True) != 1:
+        raise ConfigurationError(
+            "--cron, --interval or --manual: just one of them says when windows begin, such as --cron '0 22 * * *'"
+        )
+    if when.manual:
+        if when.timezone is not None:
+            raise ConfigurationError("--timezone: goes with --cron or --interval; leave it out")
+        return None
+    timezone = when.timezone or "UTC"
+    if when.cron is not None:
+        return cron_schedule(when.cron, timezone, "--cron", "--timezone")
+    return interval_schedule(
+        parse_duration(when.interval or "", "--interval"), datetime.now(UTC), timezone, "--timezone"
+    )
+
+
+def _found(home: Home, run: str) -> str:
+    """The id of the run that a person means. Raises `RunNotFound`."""
+    with opened_ledger(home) as ledger:
+        return find_run(ledger, run)
+
+
+def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] | None) -> str:
+    """The run of a spec's deployment: that which the deployment of this name has, or a new one.
+
+    before: parameters of the deployment of this name; None where there is none. Raises `ConfigurationError` for one that has
+    a run of another spec, since which of the two is meant cannot be known.
+    """
+    from flows.launch import create_run, current_spec
+    from flows.reach import changed_keys
+    from yatt_core.errors import ConfigurationError
+
+    assert spec is not None, "a run is given where no spec is"
+    if before is None:
+        return create_run(home, spec)
+    if before.get("home") != str(home.folder):
+        raise ConfigurationError(
+            f"--name: deployment {name} is one of the home {before.get('home')}; choose another name, or that --home"
+        )
+    with opened_ledger(home) as ledger:
+        known = find_run(ledger, str(before["run"]))
+        keys = changed_keys(current_spec(ledger, known), spec)
+    if keys:
+        raise ConfigurationError(
+            f"--name: deployment {name} drives run {known}, whose spec differs in {', '.join(keys[:5])}; change the run with "
+            f"`yatt resume {known} --set KEY=VALUE`, keep it as it is with --run {known}, or choose another --name for a new run"
+        )
+    return known
+
+
+def _parameters_before(name: str, flow: WindowFlow, project: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Parameters of the deployment of this name, on the server or in the file; None where there is none."""
+    from flows.deployments import deployed, entry_named
+
+    if project is None:
+        found = deployed(name, flow)
+        return None if found is None else found.parameters
+    entry = entry_named(project, name)
+    return None if entry is None else entry.get("parameters", {})
+
+
+def _tell(deployment: Deployment, flow_name: str, file: Path | None, output: Output) -> None:
+    windows = _first_windows(deployment)
+    path = f"{flow_name}/{deployment.name}"
+    if output is Output.JSON:
+        listed = [{"begins": _iso(each.begins), "ends": _iso(each.ends)} for each in windows]
+        written = None if file is None else str(file)
+        write_json({"deployment": path, "run": deployment.run, "file": written, "windows": listed})
+        return
+    write(
+        f"{path} drives run {deployment.run}"
+        + ("" if file is None else f"; {file} has it, `prefect deploy` applies it")
+    )
+    if windows:
+        write("the first windows: " + "; ".join(map(str, windows)))
+    write(f"one at once: prefect deployment run {path}")
+
+
+def _first_windows(deployment: Deployment) -> list[Window]:
+    from flows.timetable import upcoming
+    from flows.windows import Window
+
+    if deployment.schedule is None:
+        return []
+    starts = upcoming(deployment.schedule, datetime.now(UTC), SHOWN_WINDOWS + 1)
+    return [Window.between(begins, deployment.longest, starts) for begins in starts[:SHOWN_WINDOWS]]
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,23 @@
+"""Where the Prefect server is that commands talk to: the one that the environment names, else that of the service group."""
+
+from __future__ import annotations
+
+import os
+
+from flows.home import Home
+from flows.launch import PREFECT_VARIABLE
+from ops.group.members import PREFECT
+from ops.group.record import read_record
+from yatt_core.cluster.client import current_state
+
+NOWHERE = "http://127.0.0.1:9"
+"""Prefect's client wants an address even where it is not to ask anybody."""
+
+
+def prefect_address(home: Home) -> str | None:
+    """Without `/api`; None where none is named and no group is up."""
+    given = os.environ.get(PREFECT_VARIABLE)
+    if given:
+        return given.rstrip("/").removesuffix("/api")
+    record = read_record(home.group)
+    return None if record is None or current_state(home.group) is None else record.ports.address(PREFECT)

@@ -1,0 +1,28 @@
+"""The flow that workers start for a deployment of `yatt deploy`, with what `ops` adds to it: progress lines and MLflow.
+
+Its module path is the entrypoint of every deployment, so its name and parameters stay as they are.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from flows.home import Home
+from flows.scheduled import Ending, drive_window, window_flow
+from ops.cli.options import keep_caches_inside
+from ops.cli.progress import watching
+from ops.tracking.mlflow_tracker import MlflowTracker
+
+
+@window_flow
+def window(run: str, home: str, for_seconds: float | None = None) -> Ending:
+    """Drive a run from where it is, until this window's end.
+
+    run: its id. home: the folder of runs. for_seconds: how long a window may last; it never reaches into the next one.
+    """
+    place = Home(Path(home))
+    keep_caches_inside(place)
+    longest = None if for_seconds is None else timedelta(seconds=for_seconds)
+    with watching(run) as observer:
+        return drive_window(place, run, longest, observer, MlflowTracker(place.tracking_uri, place.artifacts))

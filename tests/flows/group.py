@@ -1,0 +1,114 @@
+"""The real service group of `yatt up` for tests: its commands, what its Prefect server says, and deployments of small runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.services import ROOT
+
+SPEC = ROOT / "tests" / "specs" / "virtual.yaml"
+SECONDS = 600.0
+TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+CLIENT = "tests"
+
+
+@dataclass
+class Group:
+    """A group that runs. environment: that of its commands; Ray is the one that tests share."""
+
+    home: Path
+    environment: Mapping[str, str]
+    api: str = ""
+    _token: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *command: str, cwd: Path = ROOT) -> str:
+        """Standard output of a command that has to succeed."""
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=cwd, env=dict(self.environment), capture_output=True, text=True,
+            timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def yatt(self, *words: str) -> dict[str, Any]:
+        """The JSON object that a command answers with."""
+        answer: dict[str, Any] = json.loads(self.run("ops.cli.main", "--home", str(self.home), *words, "-o", "json"))
+        return answer
+
+    def prefect(self, *words: str, cwd: Path = ROOT) -> str:
+        """What a command of Prefect's own says."""
+        return self.run("prefect", *words, cwd=cwd)
+
+    def up(self) -> None:
+        """Starts the group and points its commands at it."""
+        ports = ("--prefect-port", "0", "--mlflow-port", "0", "--dashboard-port", "0")
+        members = {member["name"]: member for member in self.yatt("up", "--detach", *ports)["members"]}
+        self.api = f"{members['prefect']['address']}/api"
+        self.environment = {**self.environment, "PREFECT_API_URL": self.api}
+
+    def member_pid(self, name: str) -> int:
+        """Process id of a member."""
+        status = subprocess.run(
+            [sys.executable, "-m", "ops.cli.main", "--home", str(self.home), "status", "-o", "json"],
+            cwd=ROOT, env=dict(self.environment), capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        (pid,) = [member["pid"] for member in json.loads(status.stdout)["members"] if member["name"] == name]
+        return int(pid)
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """What Prefect's server answers to a question with a body, or without one."""
+        headers = {"Content-Type": "application/json"}
+        if body is not None:
+            headers |= self._token or self._new_token()
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(self.api + path, data, headers), timeout=60) as answer:
+            return json.load(answer)
+
+    def _new_token(self) -> dict[str, str]:
+        token = self.ask(f"/csrf-token?client={CLIENT}")["token"]
+        self._token = {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": CLIENT}
+        return self._token
+
+    def flow_runs(self, deployment: str) -> list[dict[str, Any]]:
+        """The flow runs of a deployment that were due, the first first."""
+        query = {"deployments": {"name": {"any_": [deployment]}}, "sort": "EXPECTED_START_TIME_ASC"}
+        found: list[dict[str, Any]] = self.ask("/flow_runs/filter", query)
+        return [flow_run for flow_run in found if flow_run["state_name"] != "Scheduled"]
+
+    def start_by_hand(self, deployment: str) -> str:
+        """Starts a window as an operator would; returns the flow run's id."""
+        said = self.prefect("deployment", "run", f"yatt/{deployment}")
+        words = said.replace("│", " ").split()
+        return next(word for word in words if len(word) == 36 and word.count("-") == 4)
+
+    def ending(self, flow_run: str) -> tuple[str, str]:
+        """Name and message of the state in which a flow run ends."""
+        found = self.await_true(
+            f"the end of flow run {flow_run}",
+            lambda: (state := self.ask(f"/flow_runs/{flow_run}")["state"])["type"] in TERMINAL and state,
+        )
+        return found["name"], found["message"]
+
+    def await_true(self, what: str, look: Callable[[], Any]) -> Any:
+        """What a look finds once it finds something."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            if found := look():
+                return found
+            time.sleep(0.2)
+        raise AssertionError(f"waited in vain for {what}")
+
+
+def group_environment(services: Mapping[str, str]) -> dict[str, str]:
+    """That of the tests, with Ray's of the services and without their Prefect server, which is not the group's."""
+    ray = {name: value for name, value in services.items() if name != "PREFECT_API_URL"}
+    return {**os.environ, **ray}

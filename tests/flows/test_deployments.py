@@ -1,0 +1,203 @@
+"""Deployments on the real service group: Prefect's scheduler and worker start windows, and whatever dies, the run goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.ledger import Ledger
+from flows.home import Home
+from flows.window_record import recorded_windows
+from tests.flows.group import SPEC, Group, group_environment
+from tests.flows.tools import Driver, same_result
+from tests.recovery.nursery import Nursery
+
+pytestmark = [pytest.mark.verify, pytest.mark.timeout(1500)]
+ITERATIONS = 50
+SLOW = (f"iterations={ITERATIONS}", "rollout.engine.base_seconds=0.2")
+"""An iteration takes more than half a second, so a window of seconds does not reach the target."""
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory, service_environment: Mapping[str, str]) -> Iterator[Group]:
+    home = tmp_path_factory.mktemp("group") / "runs"
+    group = Group(home, group_environment(service_environment))
+    group.up()
+    try:
+        yield group
+    finally:
+        group.run("ops.cli.main", "--home", str(home), "down")
+
+
+@pytest.fixture(scope="module")
+def drivers(group: Group, nursery: Nursery) -> Driver:
+    return Driver(group.home, nursery)
+
+
+def overrides(*changes: str) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+def ledger_of(group: Group) -> Ledger:
+    return Ledger.open(Home(group.home).ledger, migrate=False)
+
+
+def process_of(group: Group, run: str, flow_run: str) -> int:
+    """The process of a window, once it has begun."""
+
+    def look() -> int | None:
+        with ledger_of(group) as ledger:
+            record = recorded_windows(ledger, run).get(flow_run)
+            return None if record is None else record.process.pid
+
+    return int(group.await_true(f"the process of {flow_run}", look))
+
+
+def second_window_at_work(group: Group, run: str) -> str | None:
+    """The flow run of the run's second segment, once that has committed something."""
+    with ledger_of(group) as ledger:
+        segments = ledger.overview.segments(run)
+        if len(segments) < 2:
+            return None
+        commits = [link for link in ledger.events.of_kind(run, "commit") if link.body["epoch"] == segments[1].epoch]
+        return segments[1].flow_run_id if commits else None
+
+
+def test_three_windows_of_which_one_is_killed_end_as_an_undisturbed_run(group: Group, drivers: Driver) -> None:
+    schedule = ("--interval", "40s", "--for", "30s", "--name", "mini")
+    run = group.yatt("deploy", str(SPEC), *schedule, *overrides(*SLOW))["run"]
+    killed = group.await_true("the second window", lambda: second_window_at_work(group, run))
+    os.kill(process_of(group, run, killed), signal.SIGKILL)
+    group.await_true("the end of the run", lambda: is_completed(group, run))
+    later = group.await_true("a window behind the end", lambda: window_behind_the_end(group, run))
+    group.prefect("deployment", "delete", "yatt/mini")
+    assert later["state"]["message"] == f"run {run} is completed at iteration {ITERATIONS}: target reached before"
+
+    with ledger_of(group) as ledger:
+        segments = [segment for segment in ledger.overview.segments(run) if segment.outcome is not None]
+        assert len(segments) >= 3 and [s.flow_run_id for s in segments if s.outcome == "lost"] == [killed]
+        states = {s.flow_run_id: group.ask(f"/flow_runs/{s.flow_run_id}") for s in segments}
+        commits = [link.body["iteration"] for link in ledger.events.of_kind(run, "commit")]
+        last = {link.body["epoch"]: link.body["iteration"] for link in ledger.events.of_kind(run, "commit")}
+        stops = [link.body for link in ledger.events.of_kind(run, "state") if link.body["state"] == "stopped"]
+        kept = {row.iteration for row in ledger.overview.show(run).snapshots}
+        assert ledger.events.verify(run) is None
+    assert commits == list(range(ITERATIONS + 1)), "gapless, each once"
+    assert stops and all(stop["reason"].startswith("its window is over: ") for stop in stops)
+    assert {last[stop["epoch"]] for stop in stops if stop["epoch"] in last} <= kept, "a window ends with a snapshot"
+    assert all(flow_run["auto_scheduled"] and flow_run["name"] == run for flow_run in states.values())
+    assert {key: flow_run["state_type"] for key, flow_run in states.items()} == {
+        key: "CRASHED" if key == killed else "COMPLETED" for key in states
+    }
+    undisturbed = drivers.create("virtual.yaml", *SLOW)
+    drivers.drive(undisturbed)
+    assert same_result(drivers.results(run), drivers.results(undisturbed))
+
+
+def is_completed(group: Group, run: str) -> bool:
+    with ledger_of(group) as ledger:
+        line = ledger.overview.line(run)
+    return line.run.state == "completed" and line.holder is None
+
+
+def window_behind_the_end(group: Group, run: str) -> dict[str, Any] | None:
+    done = [flow_run for flow_run in group.flow_runs("mini") if "before" in (flow_run["state"]["message"] or "")]
+    return done[0] if done else None
+
+
+def test_a_window_by_hand_drives_until_its_end_and_leaves_a_run_to_whoever_drives_it(
+    group: Group, drivers: Driver
+) -> None:
+    words = ("--manual", "--for", "20s", "--name", "by-hand")
+    run = group.yatt("deploy", str(SPEC), *words, *overrides(*SLOW))["run"]
+    driver = drivers.start(run)
+    group.await_true("the driver's lease", lambda: holder_of(group, run))
+    name, message = group.ending(group.start_by_hand("by-hand"))
+    assert name == "Held" and message == f"run {run} is held by {holder_of(group, run)}: nothing was done"
+    assert f"pid {driver.pid}" in message
+    driver.signal(signal.SIGTERM)
+    assert driver.wait(150) == 0
+    name, message = group.ending(group.start_by_hand("by-hand"))
+    with ledger_of(group) as ledger:
+        commits = [link.body["iteration"] for link in ledger.events.of_kind(run, "commit")]
+    assert name == "Completed"
+    assert message.startswith(f"run {run} is stopped at iteration {commits[-1]}: its window is over: ")
+    assert commits == list(range(len(commits))), "gapless, each once"
+
+
+def holder_of(group: Group, run: str) -> str | None:
+    with ledger_of(group) as ledger:
+        return ledger.overview.line(run).holder
+
+
+def test_a_worker_that_was_away_finds_nothing_to_catch_up_with(group: Group) -> None:
+    worker = group.member_pid("worker")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        words = ("--interval", "20s", "--for", "19s", "--name", "away")
+        run = group.yatt("deploy", str(SPEC), *words, *overrides(*SLOW))["run"]
+        group.await_true("late flow runs", lambda: len(group.flow_runs("away")) >= 3)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    missed = group.await_true(
+        "missed windows", lambda: [r for r in group.flow_runs("away") if r["state_name"] == "Missed"]
+    )
+    group.await_true("a window that drives", lambda: holder_of(group, run))
+    group.prefect("deployment", "delete", "yatt/away")
+    assert all(r["state_type"] == "COMPLETED" and "nothing was done" in r["state"]["message"] for r in missed)
+    group.await_true("the end of the window", lambda: holder_of(group, run) is None)
+    with ledger_of(group) as ledger:
+        drove = {segment.flow_run_id for segment in ledger.overview.segments(run)}
+        commits = [link.body["iteration"] for link in ledger.events.of_kind(run, "commit")]
+    assert not drove & {flow_run["id"] for flow_run in missed}
+    assert commits == list(range(len(commits))), "each once"
+
+
+def test_a_window_that_died_with_its_worker_is_closed(group: Group) -> None:
+    run = group.yatt("deploy", str(SPEC), "--manual", "--name", "doomed", *overrides(*SLOW))["run"]
+    flow_run = group.start_by_hand("doomed")
+    driver, worker = process_of(group, run, flow_run), group.member_pid("worker")
+    os.kill(worker, signal.SIGKILL)
+    os.kill(driver, signal.SIGKILL)
+    name, message = group.ending(flow_run)
+    assert (
+        name == "Crashed" and message == f"its process is gone: window of {run} (pid {driver} on {os.uname().nodename})"
+    )
+
+
+def test_a_prefect_yaml_makes_the_deployment_that_is_made_directly(group: Group, tmp_path: Path) -> None:
+    words = ("--cron", "0 22 * * *", "--for", "8h", "--timezone", "Europe/Berlin")
+    run = group.yatt("deploy", str(SPEC), *words, "--name", "direct")["run"]
+    file = tmp_path / "prefect.yaml"
+    group.yatt("deploy", "--run", run, *words, "--name", "from-file", "--file", str(file))
+    group.prefect("--no-prompt", "deploy", "--all", cwd=tmp_path)
+    direct, from_file = (group.ask(f"/deployments/name/yatt/{name}") for name in ("direct", "from-file"))
+    assert plain(direct) == plain(from_file)
+    assert direct["parameters"] == {"run": run, "home": str(group.home), "for_seconds": 28800.0}
+    (schedule,) = direct["schedules"]
+    assert schedule["active"] and schedule["schedule"] == {
+        "cron": "0 22 * * *", "timezone": "Europe/Berlin", "day_or": True,
+    }  # fmt: skip
+    again = group.yatt("deploy", str(SPEC), "--manual", "--name", "direct")
+    assert again["run"] == run, "deployed again, a name keeps its run"
+    assert group.ask("/deployments/name/yatt/direct")["schedules"] == []
+
+
+def plain(deployment: dict[str, Any]) -> dict[str, Any]:
+    keys = (
+        "entrypoint",
+        "parameters",
+        "tags",
+        "work_pool_name",
+        "pull_steps",
+        "parameter_openapi_schema",
+        "description",
+        "job_variables",
+    )
+    schedules = [row["schedule"] for row in deployment["schedules"]]
+    return {key: deployment[key] for key in keys} | {"schedules": schedules}

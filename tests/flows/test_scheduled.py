@@ -1,0 +1,201 @@
+"""What a window of a deployment comes to without driving: missed, held, paused, finished; and what it leaves on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
+
+from db.engine import Fence
+from db.holder import Holder, this_process
+from db.ledger import Ledger
+from flows import scheduled
+from flows.home import Home
+from flows.protocols import OutboxItem, SilentObserver
+from flows.reaper import SILENT_SECONDS, Signs, cause_of_death
+from flows.scheduled import Ending, drive_window
+from flows.window_record import record_window, recorded_windows
+from flows.windows import Window
+from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.spec import RunSpec
+
+HOUR = timedelta(hours=1)
+NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
+FAR = Holder("another host", "boot", 1, 1, "yatt driver of toy-1 (pid 1 on far)")
+
+
+class NoTracker:
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        raise AssertionError("nothing is delivered")
+
+
+@dataclass
+class FakeClock:
+    """Time passes by sleeping alone."""
+
+    now: datetime = NOON
+    slept: list[float] = field(default_factory=list)
+    on_sleep: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now.timestamp()
+
+    def time_ms(self) -> int:
+        return round(self.now.timestamp() * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        self.slept.append(seconds)
+        self.on_sleep()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setattr(scheduled, "reap", lambda ledger, home: [])  # there is no Prefect server here
+    monkeypatch.setattr(scheduled, "LOOK_SECONDS", 30.0)
+    return Home(tmp_path / "runs")
+
+
+def come_up(home: Home, run: str, clock: FakeClock, begins: datetime | None = NOON, hours: float = 8) -> Ending:
+    """What a flow run comes to that was scheduled for `begins`, or was asked for by a person where that is None."""
+    flow_run = FlowRun(flow_id=uuid4(), auto_scheduled=begins is not None, expected_start_time=begins or NOON)
+    with FlowRunContext.model_construct(flow_run=flow_run):
+        return drive_window(home, run, hours * HOUR, SilentObserver(), NoTracker(), clock)
+
+
+def said(home: Home, run: str) -> list[str]:
+    with Ledger.open(home.ledger) as ledger:
+        return [link.body["why"] for link in ledger.events.of_kind(run, "window_left")]
+
+
+def test_a_window_that_is_over_does_nothing_and_says_so(home: Home) -> None:
+    run = seed_run(home)
+    ending = come_up(home, run, FakeClock(NOON + 9 * HOUR))
+    assert (ending.type.value, ending.name) == ("COMPLETED", "Missed")
+    assert ending.message == f"the window of run {run} was over at 2027-01-01 20:00:00 UTC: nothing was done"
+    assert said(home, run) == [ending.message]
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.overview.line(run).epoch == 1, "the lease was not asked for"
+        (record,) = recorded_windows(ledger, run).values()
+    assert record.window == Window(NOON, NOON + 8 * HOUR) and record.process.pid == this_process().pid
+
+
+def test_a_window_that_a_person_asked_for_begins_when_it_starts(home: Home) -> None:
+    run = seed_run(home, spec=untracked(toy_spec(2)))
+    complete(home, run)
+    ending = come_up(home, run, FakeClock(NOON + 9 * HOUR), begins=None)
+    assert ending.name == "Completed"
+    with Ledger.open(home.ledger) as ledger:
+        (record,) = recorded_windows(ledger, run).values()
+    assert record.window == Window(NOON + 9 * HOUR, NOON + 17 * HOUR)
+
+
+def complete(home: Home, run: str) -> None:
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process(), 60)
+        ledger.runs.set_state(fence, "completed", "target reached")
+        ledger.leases.release(fence)
+
+
+def test_a_window_of_a_completed_run_says_so(home: Home) -> None:
+    run = seed_run(home, spec=untracked(toy_spec(2)))
+    complete(home, run)
+    ending = come_up(home, run, FakeClock(NOON))
+    assert (ending.type.value, ending.name) == ("COMPLETED", "Completed")
+    assert ending.message == f"run {run} is completed at iteration 2: target reached before"
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.overview.line(run).holder is None
+
+
+def untracked(spec: RunSpec) -> RunSpec:
+    return spec.model_copy(update={"tracking": spec.tracking.model_copy(update={"enabled": False})})
+
+
+def test_a_paused_run_is_not_driven_before_somebody_has_looked(home: Home) -> None:
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process(), 60)
+        ledger.runs.set_state(fence, "paused", "the reward model is gone: token=abc")
+        ledger.leases.release(fence)
+    ending = come_up(home, run, FakeClock())
+    assert (ending.type.value, ending.name) == ("FAILED", "Paused")
+    assert "the reward model is gone" in ending.message and f"`yatt resume {run}` goes on" in ending.message
+    assert "abc" not in ending.message and "abc" not in "".join(said(home, run))
+
+
+def test_a_run_that_somebody_drives_is_left_to_them_by_name(home: Home) -> None:
+    run = seed_run(home)
+    clock = FakeClock()
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, FAR, 600.0)
+    ending = come_up(home, run, clock)
+    assert (ending.type.value, ending.name) == ("COMPLETED", "Held")
+    assert ending.message == f"run {run} is held by {FAR.text}: nothing was done" and said(home, run) == [
+        ending.message
+    ]
+    assert 540 <= sum(clock.slept) <= 600, "by then the lease of a holder that died would have run out"
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.overview.line(run).holder == FAR.text
+
+
+def test_a_window_waits_for_the_last_snapshot_of_the_one_before(home: Home) -> None:
+    run = seed_run(home, spec=untracked(toy_spec(2)))
+    complete(home, run)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, FAR, 600.0)
+        record_window(ledger, run, "the flow run before", Window(NOON - 8 * HOUR, NOON), FAR)
+        ledger.leases.start_segment(fence, "the flow run before", run)
+    clock = FakeClock()
+
+    def end_after_a_while() -> None:
+        if clock.now >= NOON + timedelta(minutes=2) and not given_back:
+            given_back.append(fence)
+            with Ledger.open(home.ledger) as ledger:
+                ledger.leases.release(fence)
+
+    given_back: list[Fence] = []
+    clock.on_sleep = end_after_a_while
+    ending = come_up(home, run, clock)
+    assert given_back and ending.name == "Completed" and "target reached before" in ending.message
+
+
+def test_a_window_does_not_wait_past_its_own_end(home: Home) -> None:
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, FAR, 600.0)
+        record_window(ledger, run, "the flow run before", Window(NOON - 8 * HOUR, NOON), FAR)
+        ledger.leases.start_segment(fence, "the flow run before", run)
+    clock = FakeClock()
+    ending = come_up(home, run, clock, hours=0.1)
+    assert ending.name == "Held" and clock.now == NOON + 0.1 * HOUR
+
+
+def test_a_run_that_is_not_there_is_a_failure_with_a_message(home: Home) -> None:
+    seed_run(home)
+    ending = come_up(home, "toy-7", FakeClock())
+    assert (ending.type.value, ending.message) == ("FAILED", "there is no run 'toy-7' in this ledger")
+
+
+SIGNS = Signs(process="window of toy-1", here=True, gone=False, replaced=False, silent_seconds=1e6)
+
+
+@pytest.mark.parametrize(
+    ("signs", "cause"),
+    [
+        (SIGNS, None),
+        (replace(SIGNS, gone=True), "its process is gone: window of toy-1"),
+        (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS - 1), None),
+        (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS), "no sign of life for 1800 s: window of toy-1"),
+        (replace(SIGNS, replaced=True), "another driver has taken its run over: window of toy-1"),
+        (Signs("", False, False, False, 1e4), "no sign of life for 10000 s: no process was ever seen"),
+        (Signs("", False, False, False, 10.0), None),
+    ],
+)
+def test_what_counts_as_dead(signs: Signs, cause: str | None) -> None:
+    assert cause_of_death(signs) == cause

@@ -1,0 +1,194 @@
+"""Windows across changes of the clocks: exact in length, never overlapping, at the hour that the schedule names."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows.timetable import cron_schedule, interval_schedule, upcoming
+from flows.windows import Window, check_timezone, parse_duration, waits
+from yatt_core.errors import ConfigurationError
+
+ZONES = (
+    "Europe/Berlin",
+    "America/New_York",
+    "America/St_Johns",
+    "America/Santiago",
+    "Australia/Lord_Howe",
+    "Australia/Sydney",
+    "Africa/Cairo",
+    "Asia/Beirut",
+    "Pacific/Auckland",
+)
+"""Whose clocks change in spring and autumn: in both halves of the world, at midnight, and by half an hour."""
+DAY = timedelta(days=1)
+
+
+@cache
+def changes(zone: str, year: int) -> list[datetime]:
+    """The days of a year, as their starts in UTC, on which the clocks of a zone change."""
+    days = [datetime(year, 1, 1, tzinfo=UTC) + number * DAY for number in range(366)]
+    return [day for day, next_day in pairwise(days) if offset(day, zone) != offset(next_day, zone)]
+
+
+def offset(moment: datetime, zone: str) -> timedelta | None:
+    return moment.astimezone(ZoneInfo(zone)).utcoffset()
+
+
+@st.composite
+def around_a_change(draw: st.DrawFn) -> tuple[str, datetime]:
+    zone = draw(st.sampled_from(ZONES))
+    found = changes(zone, draw(st.integers(2026, 2034)))
+    assert len(found) >= 2, f"the clocks of {zone} change"
+    return zone, draw(st.sampled_from(found)) - 3 * DAY
+
+
+minutes_of_day = st.integers(0, 24 * 60 - 1)
+lengths = st.one_of(st.none(), st.integers(1, 48 * 60).map(lambda minutes: timedelta(minutes=minutes)))
+
+
+@settings(max_examples=25)
+@given(around_a_change(), minutes_of_day, lengths)
+def test_daily_windows_keep_the_hour_and_never_overlap(
+    place: tuple[str, datetime], minute: int, longest: timedelta | None
+) -> None:
+    zone, begin = place
+    schedule = cron_schedule(f"{minute % 60} {minute // 60} * * *", zone, "--cron", "--timezone")
+    starts = upcoming(schedule, begin, 7)
+    windows = [Window.between(start.astimezone(ZoneInfo(zone)), longest, starts) for start in starts[:-1]]
+    for window, (start, following) in zip(windows, pairwise(starts), strict=True):
+        assert timedelta(hours=22) <= following - start <= timedelta(hours=26), "one a day"
+        assert window.ends == min(following, start + longest if longest else following)
+    for start in starts:
+        local = start.astimezone(ZoneInfo(zone))
+        early = (local.hour * 60 + local.minute - minute) % (24 * 60)
+        assert min(early, 24 * 60 - early) <= (60 if near_a_change(start, zone) else 0)
+
+
+def near_a_change(moment: datetime, zone: str) -> bool:
+    """An hour of the clock may be skipped there; a start that it names comes up to an hour sooner or later."""
+    hours = timedelta(hours=3)
+    return offset(moment - hours, zone) != offset(moment + hours, zone)
+
+
+@settings(max_examples=25)
+@given(around_a_change(), st.integers(1, 72 * 60))
+def test_windows_of_an_interval_never_overlap(place: tuple[str, datetime], minutes: int) -> None:
+    zone, begin = place
+    schedule = interval_schedule(timedelta(minutes=minutes), begin, zone, "--timezone")
+    starts = upcoming(schedule, begin, 6)
+    windows = [Window.between(start, timedelta(minutes=2 * minutes), starts) for start in starts]
+    for earlier, later in pairwise(windows):
+        assert earlier.begins < later.begins and earlier.ends == later.begins
+    if minutes < 24 * 60:
+        assert {later - earlier for earlier, later in pairwise(starts)} == {timedelta(minutes=minutes)}
+
+
+@pytest.mark.parametrize(
+    ("day", "hours"),
+    [("2027-03-27", 7.0), ("2027-06-01", 8.0), ("2027-10-30", 9.0)],
+)
+def test_a_night_until_the_next_start_is_as_long_as_that_night(day: str, hours: float) -> None:
+    """22:00 to 06:00 in Berlin: seven hours in spring, nine in autumn; `--for 8h` is eight in each."""
+    begins, ends = (datetime.fromisoformat(day).replace(tzinfo=ZoneInfo("Europe/Berlin"), hour=22), timedelta(hours=8))
+    morning = (begins + timedelta(hours=8)).replace(hour=6)
+    assert Window.between(begins, None, [morning]).ends == begins.astimezone(UTC) + timedelta(hours=hours)
+    assert Window.between(begins, ends, []).ends == begins.astimezone(UTC) + timedelta(hours=8)
+
+
+def test_a_window_of_a_day_does_not_reach_into_the_next_one_on_a_day_of_23_hours() -> None:
+    schedule = cron_schedule("0 0 * * *", "Europe/Berlin", "--cron", "--timezone")
+    starts = upcoming(schedule, datetime(2027, 3, 27, 12, tzinfo=UTC), 3)
+    window = Window.between(starts[0], DAY, starts)
+    assert window.ends == starts[1] == starts[0] + timedelta(hours=23)
+    assert window.is_over(starts[1]) and not window.is_over(starts[1] - timedelta(seconds=1))
+
+
+def at(hour: float) -> datetime:
+    return datetime(2027, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
+
+
+def test_a_window_waits_for_one_that_is_over_and_leaves_a_run_to_everybody_else() -> None:
+    own = Window(at(8), at(16))
+    assert waits(own, Window(at(0), at(8)), at(8), at(8.1)), "the one before takes its last snapshot"
+    assert not waits(own, Window(at(0), at(9)), at(8), at(8.1)), "a longer one is left alone"
+    assert not waits(own, Window(at(7), None), at(8), at(8.1)), "one without an end is left alone"
+    assert not waits(own, None, at(8), at(8.1)), "so is `yatt resume`"
+    assert waits(own, None, at(8.2), at(8.1)), "its lease may yet run out"
+    assert not waits(own, Window(at(0), at(8)), at(20), at(16)), "nobody waits past the own end"
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("8h", timedelta(hours=8)),
+        ("90m", timedelta(minutes=90)),
+        ("1h30m", timedelta(minutes=90)),
+        ("2d", 2 * DAY),
+        ("45s", timedelta(seconds=45)),
+    ],
+)
+def test_durations(text: str, length: timedelta) -> None:
+    assert parse_duration(text, "--for") == length
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("8 hours", "did you mean 8h?"),
+        ("90 min", "did you mean 90m?"),
+        ("1h 30m", "did you mean 1h30m?"),
+        ("8", "such as 8h"),
+        ("0h", "no duration"),
+        ("-8h", "no duration"),
+        ("1.5h", "no duration"),
+        ("30m1h", "in this order"),
+        ("", "no duration"),
+        ("999d", "at most 366d"),
+    ],
+)
+def test_what_is_no_duration(text: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--for: ") as caught:
+        parse_duration(text, "--for")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Europe/Berln", "'Europe/Berlin'"),
+        ("europe/berlin", "'Europe/Berlin'"),
+        ("Berlin", "'Europe/Berlin'"),
+        ("America/New York", "'America/New_York'"),
+        ("Nowhere/Land", "such as"),
+    ],
+)
+def test_zones_that_are_none(name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_timezone(name, "--timezone")
+    assert str(caught.value).startswith(f"--timezone: there is no time zone {name!r}") and meant in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cron", "says"),
+    [
+        ("0 25 * * *", "hour: '25' is not in 0-23"),
+        ("61 * * * *", "minute: '61' is not in 0-59"),
+        ("0 22 * * monday", "weekday: 'monday' is not in 0-6 or mon-sun"),
+        ("0 22 * *", "has 4 fields"),
+        ("0 22 * * * *", "has 6 fields"),
+        ("@daily", "'0 22 * * *' for 22:00 every day"),
+        ("0 0 30 2 *", "never comes"),
+        ("h 22 * * *", "minute: 'h'"),
+    ],
+)
+def test_what_is_no_cron_line(cron: str, says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        cron_schedule(cron, "UTC", "--cron", "--timezone")
+    assert str(caught.value).startswith("--cron: ") and says in str(caught.value)

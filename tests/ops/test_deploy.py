@@ -1,0 +1,161 @@
+"""`yatt deploy` without a server: what it refuses, before anything is made; and the prefect.yaml that it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from db.ledger import Ledger
+from flows.home import Home
+from tests.ops.conftest import Answer, Yatt
+from tests.ops.seeding import seed_run, toy_spec
+
+NIGHTLY = ("--cron", "0 22 * * *")
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of Prefect's client are those of a process; these tests ask no server."""
+    monkeypatch.setattr("flows.prefect_server.use_server", lambda folder, address: None)
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return tmp_path / "prefect.yaml"
+
+
+def refused(answer: Answer, says: str) -> None:
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ") and says in answer.err and "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--cron", "0 25 * * *"], "--cron: '0 25 * * *': hour: '25' is not in 0-23"),
+        (["--cron", "0 22 * *"], "--cron: '0 22 * *' has 4 fields; five fields are needed"),
+        (
+            [*NIGHTLY, "--timezone", "Europe/Berln"],
+            "there is no time zone 'Europe/Berln'; did you mean 'Europe/Berlin'?",
+        ),
+        ([*NIGHTLY, "--for", "8 hours"], "--for: '8 hours' is no duration; did you mean 8h?"),
+        (["--interval", "often"], "--interval: 'often' is no duration"),
+        (["--interval", "1h", "--timezone", "Berlin"], "did you mean 'Europe/Berlin'?"),
+        ([], "--cron, --interval or --manual: just one of them says when windows begin"),
+        ([*NIGHTLY, "--manual"], "--cron, --interval or --manual: just one of them"),
+        (["--manual", "--timezone", "UTC"], "--timezone: goes with --cron or --interval"),
+        ([*NIGHTLY, "--name", "every night!"], "--name: 'every night!' is no name"),
+        ([*NIGHTLY, "--run", "toy-1"], "SPEC or --run: just one of them"),
+        ([*NIGHTLY, "--set", "iteratons=3"], "iteratons: unknown key; did you mean 'iterations'?"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_made(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path, words: list[str], says: str
+) -> None:
+    refused(yatt("deploy", str(spec_file), "--file", str(project), *words), says)
+    assert not home.folder.exists() and not project.exists()
+
+
+def test_without_a_server_it_says_how_to_get_one(yatt: Yatt, home: Home, spec_file: Path) -> None:
+    refused(yatt("deploy", str(spec_file), *NIGHTLY), "no Prefect server is known: start one with `yatt up`")
+    assert not home.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("deployments: {name: x}", "prefect.yaml: deployments: a list of mappings is needed, each with a name"),
+        ("deployments: [{nam: x}]", "prefect.yaml: deployments: a list of mappings is needed, each with a name"),
+        ("- 1", "prefect.yaml: a mapping of keys to values is needed"),
+        ("a: [", "prefect.yaml: cannot be read as YAML"),
+    ],
+)
+def test_a_prefect_yaml_that_is_none_is_left_as_it_is(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path, text: str, says: str
+) -> None:
+    project.write_text(text)
+    refused(yatt("deploy", str(spec_file), "--file", str(project), *NIGHTLY), says)
+    assert project.read_text() == text and not home.folder.exists()
+
+
+def entry(project: Path, name: str) -> dict[str, Any]:
+    (found,) = [item for item in yaml.safe_load(project.read_text())["deployments"] if item["name"] == name]
+    return found
+
+
+def test_the_entry_in_a_prefect_yaml_beside_those_of_others(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path
+) -> None:
+    project.write_text("# ours\nprefect-version: 3.7.7\ndeployments:\n- name: other  # theirs\n  entrypoint: a.py:f\n")
+    answer = yatt(
+        "deploy", str(spec_file), *NIGHTLY, "--for", "8h", "--timezone", "Europe/Berlin", "--file", str(project),
+        "-o", "json",
+    )  # fmt: skip
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.document["deployment"] == "yatt/toy" and answer.document["run"] == "toy-1"
+    for window in answer.document["windows"]:
+        begins, ends = (int(window[key][11:13]) for key in ("begins", "ends"))
+        assert begins in (20, 21) and ends == (begins + 8) % 24, "22:00 in Berlin, for eight hours"
+    assert entry(project, "toy") == {
+        "name": "toy",
+        "entrypoint": "ops.scheduled.window",
+        "tags": ["yatt"],
+        "parameters": {"run": "toy-1", "home": str(home.folder), "for_seconds": 28800.0},
+        "schedules": [{"cron": "0 22 * * *", "timezone": "Europe/Berlin"}],
+        "work_pool": {"name": "yatt", "job_variables": {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}},
+        "pull": [{"prefect.deployments.steps.set_working_directory": {"directory": str(home.folder)}}],
+    }
+    assert project.read_text().startswith("# ours\nprefect-version: 3.7.7\n") and "# theirs" in project.read_text()
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.runs.find("toy-1").state == "created"
+
+
+def test_deployed_again_a_name_keeps_its_run_and_place(yatt: Yatt, home: Home, spec_file: Path, project: Path) -> None:
+    words = ("deploy", str(spec_file), "--file", str(project))
+    assert yatt(*words, "--manual", "--name", "first").code == 0
+    assert yatt(*words, "--manual", "--name", "second").out.startswith("yatt/second drives run toy-2")
+    assert yatt(*words, "--interval", "6h", "--name", "first").out.startswith("yatt/first drives run toy-1")
+    names = [item["name"] for item in yaml.safe_load(project.read_text())["deployments"]]
+    assert names == ["first", "second"]
+    (schedule,) = entry(project, "first")["schedules"]
+    assert (
+        schedule["interval"] == 21600.0
+        and schedule["timezone"] == "UTC"
+        and entry(project, "second")["schedules"] == []
+    )
+    written = project.read_text()
+    refused(
+        yatt(*words, "--manual", "--name", "first", "--set", "seed=7"),
+        "deployment first drives run toy-1, whose spec differs in seed; change the run with `yatt resume toy-1 --set",
+    )
+    assert project.read_text() == written
+    with Ledger.open(home.ledger) as ledger:
+        assert {row.id for row in ledger.runs.list()} == {"toy-1", "toy-2"}
+
+
+def test_a_deployment_of_another_home_is_not_taken_over(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path, tmp_path: Path
+) -> None:
+    words = ("deploy", str(spec_file), "--manual", "--file", str(project))
+    assert yatt(*words).code == 0
+    refused(yatt(*words, "--home", str(tmp_path / "elsewhere")), f"deployment toy is one of the home {home.folder}")
+
+
+def test_a_run_that_is_there_is_deployed_by_name(yatt: Yatt, home: Home, project: Path) -> None:
+    run = seed_run(home)
+    answer = yatt("deploy", "--run", "latest", "--interval", "1d", "--file", str(project))
+    assert answer.out.startswith(f"yatt/{run} drives run {run}")
+    refused(yatt("deploy", "--run", "nobody", "--manual", "--file", str(project)), "there is no run 'nobody'")
+    refused(
+        yatt("deploy", "--run", run, "--manual", "--set", "seed=1", "--file", str(project)), "--set: goes with SPEC"
+    )
