@@ -15,10 +15,12 @@ from pathlib import Path
 from types import TracebackType
 
 from db.audit import Audits
+from db.browse import Browser
 from db.commit import Commits
 from db.engine import Clock, Database, DatabaseTime, database_url, open_engine
 from db.errors import LedgerUnavailable
 from db.events import Events
+from db.fleet import FleetReader
 from db.lease import Leases
 from db.lines import Lines
 from db.metrics import Metrics
@@ -28,6 +30,7 @@ from db.overview import Overviews
 from db.phases import Phases
 from db.records import Records
 from db.runs import Runs
+from db.series import SeriesReader
 
 
 class Ledger:
@@ -46,6 +49,9 @@ class Ledger:
         self.outbox = Deliveries(database)
         self.events = Events(database)
         self.overview = Overviews(database)
+        self.fleet = FleetReader(database)
+        self.series = SeriesReader(database)
+        self.browse = Browser(database)
 
     @classmethod
     def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:

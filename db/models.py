@@ -182,6 +182,14 @@ class PhaseAttempt(Base):
             sqlite_where=text("ended_at IS NOT NULL"),
             postgresql_where=text("ended_at IS NOT NULL"),
         ),
+        Index(None, "run", "planned_at"),
+        Index(
+            "phase_attempt_failed_index",
+            "run",
+            "ended_at",
+            sqlite_where=text("failure_class IS NOT NULL"),
+            postgresql_where=text("failure_class IS NOT NULL"),
+        ),
     )
 
     run: Mapped[str] = _run_key()
@@ -342,6 +350,7 @@ class Event(Base):
     """A link of the run's audit chain; hash covers the link and the hash before it."""
 
     __tablename__ = "event"
+    __table_args__ = (Index(None, "run", "kind", "seq"),)
 
     run: Mapped[str] = _run_key()
     seq: Mapped[int] = _key()

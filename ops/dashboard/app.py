@@ -1,0 +1,81 @@
+"""The dashboard as an ASGI application: `uvicorn --factory ops.dashboard.app:create_app`.
+
+Consumes the home folder (ledger, run folders, tokens). Produces pages, the JSON API with its OpenAPI document, live updates,
+`/metrics` for Prometheus and `/health`. Reading needs no token; what changes something needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from db.ledger import Ledger
+from flows.home import Home
+from ops.dashboard import api, problems
+from ops.dashboard.context import Context
+from ops.dashboard.security import Guard
+from ops.dashboard.sessions import Sessions
+from ops.dashboard.tokens import TokenStore
+
+OPENAPI_PATH = "/api/v1/openapi.json"
+
+
+def create_app(home: Home | None = None) -> FastAPI:
+    """The application over a home folder, by default the one that the environment names; an empty ledger is made in a new one.
+
+    Raises `LedgerUnavailable`, `LedgerVersionError`.
+    """
+    place = home or Home.locate()
+    place.folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger.open(place.ledger)
+    tokens = TokenStore(place.folder)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        ledger.close()
+
+    # FastAPI's own pages load scripts from elsewhere.
+    app = FastAPI(
+        title="YATT",
+        version=version("yatt"),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=OPENAPI_PATH,
+        lifespan=lifespan,
+    )
+    app.state.context = Context(place, ledger, tokens, Sessions(tokens))
+    app.add_middleware(Guard)
+    problems.install(app)
+    app.include_router(api.router)
+    app.get("/health", tags=["service"])(health)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def health() -> dict[str, str]:
+    """That the server answers."""
+    return {"status": "ok"}
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The document, in which every error is a problem."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        schemas["Problem"] = problems.Problem.model_json_schema()
+        content = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                answers = operation["responses"]
+                for status in ("404", "409", "421", "422", "503"):
+                    answers[status] = {"description": problems.HTTPStatus(int(status)).phrase, "content": content}
+        app.openapi_schema = document
+    return app.openapi_schema
