@@ -52,7 +52,7 @@ class FleetReader:
         if state is not None:
             wanted.append(Run.state == state)
         with self._database.read() as connection:
-            states = {name: count for name, count in connection.execute(_states())}
+            states = {row.state: row.runs for row in connection.execute(_states())}
             total = connection.execute(select(func.count()).select_from(Run).where(*wanted)).scalar_one()
             lines = _lines(connection, self._database.now(), wanted, limit, offset)
             return FleetPage(total, states, lines)
@@ -76,21 +76,26 @@ class FleetReader:
                 found.setdefault(run, {})[phase, kind] = count
         return found
 
+    def newest(self, runs: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, ...], float]:
+        """Values of some metrics at each run's newest commit, by run and key; what is not there is left out."""
+        with self._database.read() as connection:
+            return {(run, key): value for key in keys for run, value in _newest_mean(connection, runs, key, 1).items()}
+
     def outbox_pending(self, runs: Sequence[str]) -> dict[str, int]:
         """Rows that the tracker was not told of yet, by run; runs without any are left out."""
         query = select(Outbox.run, func.count()).where(Outbox.run.in_(runs), Outbox.delivered_at.is_(None))
         with self._database.read() as connection:
-            return {run: count for run, count in connection.execute(query.group_by(Outbox.run))}
+            return {row[0]: row[1] for row in connection.execute(query.group_by(Outbox.run))}
 
     def newest_snapshots(self, runs: Sequence[str]) -> dict[str, int]:
         """When the newest snapshot of each run was recorded, in milliseconds since 1970; runs without any are left out."""
         query = select(Snapshot.run, func.max(Snapshot.recorded_at)).where(Snapshot.run.in_(runs))
         with self._database.read() as connection:
-            return {run: at for run, at in connection.execute(query.group_by(Snapshot.run))}
+            return {row[0]: row[1] for row in connection.execute(query.group_by(Snapshot.run))}
 
 
 def _states() -> Select[tuple[str, int]]:
-    return select(Run.state, func.count()).group_by(Run.state).order_by(Run.state)
+    return select(Run.state, func.count().label("runs")).group_by(Run.state).order_by(Run.state)
 
 
 def _lines(

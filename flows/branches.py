@@ -21,9 +21,10 @@ from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from db.runs import Parent
+from flows.flat import flatten
 from flows.home import Home
 from flows.inheritance import inherit, is_whole
-from flows.launch import current_spec, first_entries, flatten, write_spec
+from flows.launch import current_spec, first_entries, write_spec
 from flows.outbox import creation_id, row_id, row_ids
 from flows.reach import PastSpecs, Reach, keys_read_by_samples, keys_read_by_updates, refuse_fixed
 from yatt_core import durable

@@ -19,6 +19,7 @@ from typer.main import get_command
 from ops.cli import (
     audit,
     branches,
+    dashboard,
     doctor,
     evaluate,
     export,
@@ -29,6 +30,7 @@ from ops.cli import (
     rollouts,
     runs,
     schema,
+    tokens,
     train,
 )
 from ops.cli.options import HomeOption, examples
@@ -46,7 +48,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, schema, doctor):
+for module in (
+    train,
+    plan,
+    branches,
+    runs,
+    logs,
+    rollouts,
+    placement,
+    evaluate,
+    export,
+    audit,
+    dashboard,
+    tokens,
+    schema,
+    doctor,
+):
     module.register(app)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
@@ -16,12 +17,14 @@ from fastapi.openapi.utils import get_openapi
 
 from db.ledger import Ledger
 from flows.home import Home
-from ops.dashboard import api, problems
+from ops.dashboard import access, actions, api, live, problems
 from ops.dashboard.context import Context
 from ops.dashboard.security import Guard
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.tokens import TokenStore
+from ops.metrics import route
 
+_STATUSES = ("401", "403", "404", "409", "413", "421", "422", "503")
 OPENAPI_PATH = "/api/v1/openapi.json"
 
 
@@ -50,9 +53,11 @@ def create_app(home: Home | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.context = Context(place, ledger, tokens, Sessions(tokens))
+    app.state.streams = live.OpenStreams()
     app.add_middleware(Guard)
     problems.install(app)
-    app.include_router(api.router)
+    for part in (api, access, actions, live, route):
+        app.include_router(part.router)
     app.get("/health", tags=["service"])(health)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
@@ -75,7 +80,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         for operations in document["paths"].values():
             for operation in operations.values():
                 answers = operation["responses"]
-                for status in ("404", "409", "421", "422", "503"):
-                    answers[status] = {"description": problems.HTTPStatus(int(status)).phrase, "content": content}
+                for status in _STATUSES:
+                    answers[status] = {"description": HTTPStatus(int(status)).phrase, "content": content}
         app.openapi_schema = document
     return app.openapi_schema

@@ -68,7 +68,7 @@ class TokenStore:
                 raise ConfigurationError(f"there is no token named {name!r:.80}; there are: {names}")
             tokens[:] = left
 
-    def list(self) -> tuple[NamedToken, ...]:
+    def all(self) -> tuple[NamedToken, ...]:
         """The tokens in the order of their making. Raises `ConfigurationError` where others could read or write the file."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -90,14 +90,14 @@ class TokenStore:
     def name_of(self, token: str) -> str | None:
         """Whose token it is; none for one that is unknown or revoked. Every digest is compared, each in constant time."""
         digest, found = digest_of(token), None
-        for known in (NamedToken("", _NOBODY, 0), *self.list()):
+        for known in (NamedToken("", _NOBODY, 0), *self.all()):
             if hmac.compare_digest(digest, known.digest):
                 found = known.name
         return found or None
 
     def digest_named(self, name: str) -> str | None:
         """The digest of a token by its name; none for an unknown one."""
-        return next((known.digest for known in self.list() if known.name == name), None)
+        return next((known.digest for known in self.all() if known.name == name), None)
 
     @contextmanager
     def _changing(self) -> Iterator[list[NamedToken]]:
@@ -105,7 +105,7 @@ class TokenStore:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with open(self._lock, "w") as lock:  # noqa: PTH123 - a lock needs the open file
             fcntl.flock(lock, fcntl.LOCK_EX)
-            tokens = list(self.list())
+            tokens = list(self.all())
             yield tokens
             self._write(tokens)
 

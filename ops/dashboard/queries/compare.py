@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from db.ledger import Ledger
-from flows.launch import flatten
+from flows.flat import flatten
 from ops.dashboard.queries.fleet import FleetRun, find_line
 from ops.dashboard.queries.series import RunSeries, series
 

@@ -38,7 +38,7 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The newest records that were asked for, oldest first. actors: those that have logs. whole: all files were read to the end."""
+    """The newest records that were asked for, oldest first. actors: those that have logs. whole: no file was too long."""
 
     run: str
     actors: tuple[str, ...]
