@@ -9,6 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -44,10 +45,6 @@ HEADERS = {
 }
 
 
-class TooLarge(Exception):
-    """A body goes on behind its limit."""
-
-
 class Guard:
     """The middleware."""
 
@@ -73,11 +70,7 @@ class Guard:
         if refused is not None:
             await problem(request, *refused)(scope, receive, send_guarded)
             return
-        try:
-            await self._app(scope, _limited(receive), send_guarded)
-        except TooLarge:
-            answer = problem(request, *TOO_LARGE)
-            await answer(scope, receive, send_guarded)
+        await self._app(scope, _limited(receive), send_guarded)
 
 
 TOO_LARGE = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
@@ -128,7 +121,8 @@ def _limited(receive: Receive) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > BODY_BYTES:
-            raise TooLarge
+            # The one exception that FastAPI lets pass while it reads a body.
+            raise HTTPException(*TOO_LARGE)
         return message
 
     return receive_limited

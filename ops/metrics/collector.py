@@ -17,7 +17,7 @@ from db.errors import LedgerUnavailable
 from db.ledger import Ledger
 from db.migrate import HEAD
 from db.runs import STATES
-from flows.accounting import accounts_of
+from ops.dashboard.queries.accounts import accounts
 from ops.dashboard.queries.fleet import DRIVEN, LOST, Fleet, FleetRun, fleet
 from ops.dashboard.queries.run import HEALTH, THROUGHPUT
 from ops.metrics import names
@@ -27,7 +27,6 @@ RUNS = 200
 """With series of their own."""
 ACCOUNTED = 20
 """Driven runs whose time is accounted for, since that reads their newest attempts."""
-ATTEMPTS = 1_000
 LEARNING = (*HEALTH, *THROUGHPUT)
 
 
@@ -75,10 +74,10 @@ class LedgerCollector(Collector):
         ratios: dict[tuple[str, ...], float] = {}
         shares: dict[tuple[str, ...], float] = {}
         for run in runs:
-            accounts = accounts_of(self._ledger.overview.history(run, ATTEMPTS))
-            if accounts.ettr is not None:
-                ratios[run,] = accounts.ettr
-                shares |= {(run, name): took / accounts.wall_seconds for name, took in accounts.buckets.items()}
+            made = accounts(self._ledger, run).accounts
+            if made.ettr is not None:
+                ratios[run,] = made.ettr
+                shares |= {(run, name): took / made.wall_seconds for name, took in made.buckets.items()}
         yield _gauge(names.ETTR, ratios)
         yield _gauge(names.TIME_SHARE, shares)
 

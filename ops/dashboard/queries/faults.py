@@ -1,6 +1,6 @@
 """What went wrong in a run, and what each cost.
 
-Consumes the ledger; produces `Faults`. Costs are known for the newest attempts alone (`since`): see `ops.dashboard.queries.run`.
+Consumes the ledger; produces `Faults`. Costs are known for the newest attempts alone (`since`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from db.browse import FaultRow
 from db.ledger import Ledger
-from flows.accounting import Crash, accounts_of
-from ops.dashboard.queries.run import ATTEMPTS
+from flows.accounting import Crash
+from ops.dashboard.queries.accounts import accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Faults:
 
 def faults(ledger: Ledger, run: str, limit: int = 100, before: int | None = None) -> Faults:
     """The faults of a run. Raises `RunNotFound`."""
-    history = ledger.overview.history(run, ATTEMPTS)
-    crashes = accounts_of(history).crashes
+    accounted = accounts(ledger, run)
+    crashes = accounted.accounts.crashes
     rows = ledger.browse.faults(run, limit, before)
     return Faults(
         run=run,
-        since=history.since,
+        since=accounted.history.since,
         crashes=tuple(_view(crash) for crash in reversed(crashes[-limit:])),
         attempts=tuple(rows),
         next=rows[-1].ended_at if len(rows) == limit else None,

@@ -1,16 +1,17 @@
 """The newest log records of a run, by iteration, phase, actor and level.
 
-Consumes the ends of the JSON-lines files in the run's log folder; produces `Logs`. Only so much of each file is read, so that
-a log of gigabytes answers at once; `whole` tells whether that was all of it.
+Consumes the ends of the JSON-lines files in the run's log folder, each in order of time; produces `Logs`. Only so much of each
+file is read and only so many records are looked at, so that a log of gigabytes answers at once; `whole` tells whether that was
+all there is.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from ops.dashboard.queries.fleet import find_line
 
 TAIL_BYTES, ALL_BYTES = 1 << 20, 16 << 20
 """Of each file, and of all files together, at most."""
+RECORDS = 10_000
+"""That are looked at, the newest first, at most."""
 _NAME = re.compile(r"e(?P<epoch>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.jsonl")
 
 
@@ -38,7 +41,7 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The newest records that were asked for, oldest first. actors: those that have logs. whole: no file was too long."""
+    """The newest records that were asked for, oldest first. actors: those that have logs. whole: nothing was left out."""
 
     run: str
     actors: tuple[str, ...]
@@ -55,11 +58,17 @@ def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200)
         tail = _Tail(path, min(TAIL_BYTES, room))
         tails.append(tail)
         room -= tail.size
-    streams = [filter(wanted, tail.records()) for tail in tails]
-    merged = heapq.merge(*streams, key=lambda record: float(record["time"]))
-    newest = deque((_record(record) for record in merged), maxlen=limit)
+    merged = heapq.merge(*(tail.newest_first() for tail in tails), key=lambda record: -float(record["time"]))
+    found, looked_at = list[LogRecord](), 0
+    for record in islice(merged, RECORDS):
+        looked_at += 1
+        if wanted(record):
+            found.append(_record(record))
+            if len(found) == limit:
+                break
     actors = sorted({match["actor"] for path in files if (match := _NAME.fullmatch(path.name))})
-    return Logs(run, tuple(actors), all(tail.whole for tail in tails), tuple(newest))
+    whole = all(tail.whole for tail in tails) and looked_at < RECORDS
+    return Logs(run, tuple(actors), whole, tuple(reversed(found)))
 
 
 def log_files(folder: Path) -> list[Path]:
@@ -81,20 +90,18 @@ class _Tail:
         self.size = path.stat().st_size - self._start
         self.whole = self._start == 0
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """The records, in order; a line that the start cuts is left out."""
+    def newest_first(self) -> Iterator[dict[str, Any]]:
+        """The records, the last one first; a line that the start cuts is left out."""
         try:
             stream = self._path.open("rb")
         except FileNotFoundError:  # an old part, deleted since the folder was listed
             return
         with stream:
             stream.seek(self._start)
-            lines = iter(stream.read(self.size).splitlines())
-            if self._start:
-                next(lines, None)
-            for line in lines:
-                if (record := parsed(line)) is not None:
-                    yield record
+            lines = stream.read(self.size).split(b"\n")
+        for line in reversed(lines[1:] if self._start else lines):
+            if (record := parsed(line)) is not None:
+                yield record
 
 
 def _record(record: Mapping[str, Any]) -> LogRecord:

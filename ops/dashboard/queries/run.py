@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from db.history import AttemptTimes, RunHistory
 from db.ledger import Ledger
 from db.overview import SegmentRow
-from flows.accounting import Accounts, accounts_of
+from flows.accounting import Accounts
 from flows.advice import Advice, advise
+from ops.dashboard.queries.accounts import accounts
 from ops.dashboard.queries.fleet import FleetRun, find_line
 
-ATTEMPTS = 4_000
-"""Attempts that the accounts are made from at most: some 500 iterations."""
 SEGMENTS = 20
 HEALTH = (
     "reward/mean",
@@ -94,8 +93,8 @@ def run_view(ledger: Ledger, run: str) -> RunView:
     """One run, by its whole id. Raises `RunNotFound`."""
     line = find_line(ledger, run)
     revision = ledger.runs.revision(run)
-    history = ledger.overview.history(run, ATTEMPTS)
-    accounts = accounts_of(history)
+    accounted = accounts(ledger, run)
+    history = accounted.history
     metrics = {key: point.value for key, point in ledger.metrics.latest(run).items()}
     return RunView(
         run=line,
@@ -106,17 +105,17 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         metrics=metrics,
         under_way=tuple(_open(attempt) for attempt in history.attempts if attempt.ended_at is None),
         phases=phase_uses(history.attempts),
-        time=time_view(history, accounts),
-        advice=advise(history, accounts, revision.spec["snapshots"]["every"]),
+        time=time_view(history, accounted.accounts),
+        advice=advise(history, accounted.accounts, revision.spec["snapshots"]["every"]),
         segments=tuple(reversed(ledger.overview.segments(run, SEGMENTS))),
         health=tuple(key for key in HEALTH if key in metrics),
         throughput=tuple(key for key in THROUGHPUT if key in metrics),
     )
 
 
-def time_view(history: RunHistory, accounts: Accounts) -> TimeView:
+def time_view(history: RunHistory, made: Accounts) -> TimeView:
     """The accounts in short."""
-    return TimeView(history.since, accounts.wall_seconds, accounts.buckets, accounts.ettr, len(accounts.crashes))
+    return TimeView(history.since, made.wall_seconds, made.buckets, made.ettr, len(made.crashes))
 
 
 def phase_uses(attempts: Sequence[AttemptTimes]) -> tuple[PhaseUse, ...]:
