@@ -93,8 +93,8 @@ def values(fuzzed: Fuzzed, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def requests(draw: st.DrawFn, fuzzed: Fuzzed) -> tuple[str, str, dict[str, Any], str, dict[str, Any]]:
-    """Method, path, query, template and operation, and a body where there is one."""
+def requests(draw: st.DrawFn, fuzzed: Fuzzed) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """Method, path, query, and the operation that they are meant for."""
     method, template, operation = draw(st.sampled_from(fuzzed.operations))
     path, query = template, {}
     for parameter in operation.get("parameters", []):
@@ -105,7 +105,7 @@ def requests(draw: st.DrawFn, fuzzed: Fuzzed) -> tuple[str, str, dict[str, Any],
             path = path.replace(f"{{{parameter['name']}}}", quote(str(draw(known)), safe=""))
         elif parameter["in"] == "query" and draw(st.booleans()):
             query[parameter["name"]] = draw(strategy)
-    return method, path, query, template, operation
+    return method, path, query, operation
 
 
 @st.composite
@@ -120,7 +120,7 @@ def bodies(draw: st.DrawFn, fuzzed: Fuzzed, operation: dict[str, Any]) -> Any:
 
 
 def check(fuzzed: Fuzzed, data: st.DataObject) -> None:
-    method, path, query, template, operation = data.draw(requests(fuzzed))
+    method, path, query, operation = data.draw(requests(fuzzed))
     given_body = data.draw(bodies(fuzzed, operation))
     content = None if given_body is None else json.dumps(given_body).encode()
     asked = {name: value for name, value in query.items() if value is not None}
