@@ -26,6 +26,7 @@ from ops.cli import (
     logs,
     placement,
     plan,
+    promote,
     rollouts,
     runs,
     schema,
@@ -46,7 +47,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, schema, doctor):
+for module in (
+    train,
+    plan,
+    branches,
+    runs,
+    logs,
+    rollouts,
+    placement,
+    evaluate,
+    export,
+    promote,
+    audit,
+    schema,
+    doctor,
+):
     module.register(app)
 
 
