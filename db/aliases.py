@@ -6,7 +6,7 @@ happen one after the other, each with the run's row locked.
 
     candidate   moves alone
     champion    moves, and the snapshot that was champion becomes the one to roll back to
-    rollback    moves alone, never to the champion itself
+    rollback    moves alone, once there is a champion, and never to the champion itself
 """
 
 from __future__ import annotations
@@ -72,13 +72,16 @@ Tell = Callable[[Sequence[AliasMove]], Sequence[OutboxEntry]]
 def moves_of(alias: str, target: SnapshotKey, current: Mapping[str, SnapshotKey]) -> dict[str, SnapshotKey]:
     """What has to move, in order, for an alias to point to a snapshot; nothing if it does already.
 
-    current: where the aliases point now. Raises `AliasRefused` for an unknown alias, and for a champion to roll back to.
+    current: where the aliases point now. Raises `AliasRefused` for an unknown alias, and for a snapshot to roll back to that is
+    the champion, or while there is none.
     """
     if alias not in ALIASES:
         raise AliasRefused(f"alias {alias!r}: right would be one of {', '.join(ALIASES)}")
     champion = current.get(CHAMPION)
     if current.get(alias) == target:
         return {}
+    if alias == ROLLBACK and champion is None:
+        raise AliasRefused(f"there is no {CHAMPION} yet, so that {ROLLBACK} would replace nothing")
     if alias == ROLLBACK and target == champion:
         raise AliasRefused(f"iteration {target.iteration} is the champion itself; {ROLLBACK} is what replaces it")
     if alias == CHAMPION and champion is not None:
