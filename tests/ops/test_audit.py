@@ -24,20 +24,13 @@ RUN = "toy-1"
 Tamper = Callable[[Home], None]
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound run, made once and copied by each test; its two snapshots were promoted one after the other."""
-    home = Home(tmp_path_factory.mktemp("sound") / "runs")
-    assert make_sound_run(home) == RUN
+@pytest.fixture
+def sound(sound_run: Path, home: Home) -> Home:
+    """A sound run whose two snapshots were promoted one after the other."""
+    shutil.copytree(sound_run, home.folder)
     with Ledger.open(home.ledger) as ledger:
         for iteration in (0, 2):
             ledger.aliases.promote(RUN, CHAMPION, SnapshotKey(0, iteration, 1), "ann", f"{iteration} is good")
-    return home.folder
-
-
-@pytest.fixture
-def sound(template: Path, home: Home) -> Home:
-    shutil.copytree(template, home.folder)
     return home
 
 

@@ -122,7 +122,10 @@ def test_a_fork_is_made_with_all_that_it_stands_on(yatt: Yatt, home: Home, run: 
         assert (snapshot.run, snapshot.iteration, snapshot.epoch) == ("heir-1", 2, 0)
         shards = ledger.records.shards("heir-1", 0, 3)
         assert [shard.folder for shard in shards] == [f"experience/b000/i000003/w00-s000{i}.e0000" for i in (0, 1)]
-        assert ledger.leases.acquire("heir-1", holder(), 1).epoch == 2, "nobody holds it"
+        fence = ledger.leases.acquire("heir-1", holder(), 60)
+        assert fence.epoch == 2, "nobody holds it"
+        (told,) = [row.payload for row in ledger.outbox.claim(fence) if row.kind == "snapshot"]
+        assert (told["model"], told["iteration"], told["epoch"], told["state"]) == ("heir-1", 2, 0, "kept")
     folder = home.run_folder("heir-1")
     assert (folder / snapshot.folder / "state").read_text() == "state 2"
     assert all((folder / shard.folder / "samples.parquet").exists() for shard in shards)
