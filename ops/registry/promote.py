@@ -80,14 +80,14 @@ def deliver(home: Home, run: str) -> str | None:
     from flows.outbox import deliver_pending
     from ops.tracking.mlflow_tracker import MlflowTracker
 
+    tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     with Ledger.open(home.ledger, migrate=False) as ledger:
-        if not ledger.outbox.counts(run)[0]:
-            return None
         try:
-            with operator_lease(ledger, run, f"yatt promote of {run}") as fence:
-                tracker = MlflowTracker(home.tracking_uri, home.artifacts)
-                while deliver_pending(ledger, fence, tracker):
-                    pass
+            # Again once the lease is given back: whoever found it taken meanwhile counts on us.
+            while ledger.outbox.counts(run)[0]:
+                with operator_lease(ledger, run, f"yatt promote of {run}") as fence:
+                    while deliver_pending(ledger, fence, tracker):
+                        pass
         except LeaseHeld as error:
             return f"{error.holder} holds the run and delivers it"
         except (InfrastructureError, LedgerUnavailable, Fenced) as error:

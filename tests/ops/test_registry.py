@@ -243,6 +243,27 @@ def test_the_driver_of_a_run_delivers_its_promotions(registered: Home, yatt: Yat
     assert aliases(registered) == {"candidate": 2}
 
 
+def test_a_promotion_that_found_the_run_taken_is_delivered_by_who_has_it(
+    registered: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who delivers has sent everything, and still holds the lease, when somebody else promotes."""
+    promote(registered, RUN, "champion", 0, by="ann", why="why")
+    refusals: list[str | None] = []
+
+    def send(ledger: Ledger, fence: Fence, tracker: MlflowTracker) -> int:
+        sent = deliver_pending(ledger, fence, tracker)
+        if not sent and not refusals:
+            promote(registered, RUN, "candidate", 2, by="bob", why="why")
+            refusals.append(None)
+            refusals[0] = deliver(registered, RUN)
+        return sent
+
+    monkeypatch.setattr("flows.outbox.deliver_pending", send)
+    assert deliver(registered, RUN) is None
+    assert refusals[0] and "yatt promote of toy-1" in refusals[0]
+    assert aliases(registered) == {"champion": 0, "candidate": 2}
+
+
 class _Killed(BaseException):
     """The process ends here."""
 
