@@ -14,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from db.aliases import Aliases
 from db.audit import Audits
 from db.browse import Browser
 from db.commit import Commits
@@ -48,6 +49,7 @@ class Ledger:
         self.metrics = Metrics(database)
         self.outbox = Deliveries(database)
         self.events = Events(database)
+        self.aliases = Aliases(database)
         self.overview = Overviews(database)
         self.fleet = FleetReader(database)
         self.series = SeriesReader(database)

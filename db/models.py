@@ -13,6 +13,7 @@ from sqlalchemy import (
     Boolean,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -294,6 +295,30 @@ class Snapshot(Base):
     seconds: Mapped[float]
     state: Mapped[str]
     recorded_at: Mapped[int]
+
+
+class AliasMove(Base):
+    """An alias of the run came to point to a snapshot; the newest of an alias says where it points. seq: of its link."""
+
+    __tablename__ = "alias_move"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["run", "branch", "iteration", "epoch"],
+            ["snapshot.run", "snapshot.branch", "snapshot.iteration", "snapshot.epoch"],
+            name="alias_move_snapshot_fk",
+        ),
+    )
+
+    run: Mapped[str] = _run_key()
+    number: Mapped[int] = _key()
+    alias: Mapped[str]
+    branch: Mapped[int]
+    iteration: Mapped[int]
+    epoch: Mapped[int]
+    by: Mapped[str]
+    why: Mapped[str]
+    at: Mapped[int]
+    seq: Mapped[int]
 
 
 class MetricSeries(Base):

@@ -123,7 +123,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = Non
             tags = {"yatt.parent_run": parent, "yatt.parent_branch": str(branch), "yatt.parent_iteration": str(at)}
             told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
             ledger.outbox.enqueue(fence, [*first_entries(run, spec), told])
-        inherit(home, ledger, fence, source.run, source.branch, at, base)
+        inherit(home, ledger, fence, source.run, source.branch, at, base, spec)
 
 
 def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:

@@ -6,10 +6,11 @@ audit chain: in the link of the fact itself, within its reason, or in a link of 
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, BackgroundTasks
 from pydantic import BaseModel, ConfigDict, Field
 
 from db.errors import LeaseHeld
@@ -19,7 +20,9 @@ from ops.dashboard.driving import start_driver
 from ops.dashboard.queries import snapshots
 from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
 from yatt_core.errors import ConfigurationError
+from yatt_core.logs import redact
 
+log = logging.getLogger("yatt_core.dashboard")
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
 Reason = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 SomeIteration = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -56,6 +59,18 @@ class Rollback(Asked):
     """to: the last iteration that stays in force."""
 
     to: SomeIteration
+
+
+class Promote(BaseModel):
+    """to: the alias. iteration: of a kept snapshot, none: the newest. why: kept in the audit chain, shown in MLflow."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    to: Literal["candidate", "champion", "rollback"]
+    iteration: SomeIteration | None = None
+    why: Annotated[
+        str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
+    ]
 
 
 class Done(BaseModel):
@@ -125,6 +140,19 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
     return _done(served, "rollback", by, run_id, detail)
 
 
+@router.post("/promote")
+def promote(served: Served, by: Acting, run_id: RunId, asked: Promote, background: BackgroundTasks) -> Done:
+    """Has an alias point to a kept snapshot, once its files are verified. MLflow is told behind the answer."""
+    from ops.registry.promote import promote as promote_snapshot
+
+    find_line(served.ledger, run_id)
+    done = promote_snapshot(served.home, run_id, asked.to, asked.iteration, by=by, why=asked.why)
+    if done.model is not None:
+        background.add_task(_tell_registry, served, run_id)
+    moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
+    return _done(served, "promote", by, run_id, moved or f"{asked.to} is iteration {done.iteration} already")
+
+
 @router.post("/snapshots/{iteration}/verify")
 def verify(served: Served, by: Acting, run_id: RunId, iteration: Iteration) -> Verified:
     """Reads every byte of the iteration's newest kept snapshot, and compares it with the ledger."""
@@ -143,6 +171,14 @@ def verify(served: Served, by: Acting, run_id: RunId, iteration: Iteration) -> V
 def said(by: str, reason: str) -> str:
     """A reason as the audit chain has it; the name comes first, where no reason can take its place."""
     return f"{by}, through the dashboard: {reason}" if reason else f"{by}, through the dashboard"
+
+
+def _tell_registry(served: Context, run_id: str) -> None:
+    from ops.registry.promote import deliver
+
+    waits = deliver(served.home, run_id)
+    if waits is not None:
+        log.warning("run %s: MLflow will be told of the promotion later: %s", run_id, redact(waits))
 
 
 def _require_idle(served: Context, run_id: str) -> None:

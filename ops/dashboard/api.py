@@ -103,6 +103,12 @@ def list_snapshots(served: Served, run_id: RunId, limit: Limit = 100, before: Pl
     return snapshots.snapshots(served.ledger, run_id, limit, before)
 
 
+@router.get("/runs/{run_id}/aliases", tags=["snapshots"])
+def list_aliases(served: Served, run_id: RunId, limit: Limit = 100) -> snapshots.AliasesView:
+    """Where the aliases point, and who promoted what, when and why."""
+    return snapshots.aliases(served.ledger, run_id, limit)
+
+
 @router.get("/runs/{run_id}/faults", tags=["faults"])
 def list_faults(served: Served, run_id: RunId, limit: Limit = 100, before: Before = None) -> faults.Faults:
     """Crashes with what each cost, and failed attempts, the newest first."""

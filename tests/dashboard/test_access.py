@@ -15,6 +15,7 @@ from tests.dashboard.conftest import ORIGIN
 BODIES: dict[str, dict[str, Any]] = {
     "/retry": {"iteration": 3, "phase": "collect"},
     "/rollback": {"to": 1},
+    "/promote": {"to": "candidate", "why": "best"},
 }
 """What a route needs besides, so that a refusal is not for a body that is wrong."""
 FREE = {"/api/v1/session"}
@@ -39,7 +40,14 @@ def events(served: Context, run: str = "toy-2") -> int:
 
 def test_nothing_is_changed_without_a_token(client: TestClient, served: Context) -> None:
     routes = changing(client)
-    assert {path.rsplit("/", 1)[1] for _, path, _ in routes} >= {"stop", "resume", "retry", "rollback", "verify"}
+    assert {path.rsplit("/", 1)[1] for _, path, _ in routes} >= {
+        "stop",
+        "resume",
+        "retry",
+        "rollback",
+        "promote",
+        "verify",
+    }
     before = events(served)
     for headers in (
         {},

@@ -92,6 +92,34 @@ def test_a_snapshot_is_verified_byte_by_byte_and_that_is_recorded(
     assert ask("toy-1/snapshots/7/verify").status_code == 409
 
 
+def test_a_snapshot_is_promoted_by_name(
+    ask: Ask, client: TestClient, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: told.append(run))
+    for iteration in (1, 2):
+        seed_snapshot(home, "toy-1", iteration, f"weights {iteration}")
+    for iteration in (1, 2):
+        answer = ask("toy-1/promote", to="champion", iteration=iteration, why="wins")
+        assert answer.status_code == 200, answer.text
+    assert answer.json()["detail"] == "champion is now iteration 2, rollback is now iteration 1"
+    assert told == ["toy-1", "toy-1"]
+    aliases = client.get("/api/v1/runs/toy-1/aliases").json()
+    assert [(move["alias"], move["iteration"], move["by"], move["why"]) for move in aliases["current"]] == [
+        ("champion", 2, "alice", "wins"),
+        ("rollback", 1, "alice", "wins"),
+    ]
+    listed = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
+    assert [row["aliases"] for row in listed] == [["champion"], ["rollback"]]
+    (home.run_folder("toy-1") / listed[0]["snapshot"]["folder"] / "state").write_text("state X")
+    damaged = ask("toy-1/promote", to="candidate", iteration=2, why="wins")
+    assert damaged.status_code == 409 and "sha256" in damaged.json()["detail"]
+    assert ask("toy-1/promote", to="candidate", iteration=7, why="wins").status_code == 409
+    assert ask("toy-1/promote", to="production", why="wins").status_code == 422
+    assert ask("toy-1/promote", to="candidate", why=" ").status_code == 422
+    assert served.ledger.events.verify("toy-1") is None
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

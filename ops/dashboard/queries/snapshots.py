@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from db.aliases import AliasMove
 from db.browse import PublishedSnapshot
 from db.ledger import Ledger
 from flows.home import Home
@@ -32,10 +33,11 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotView:
-    """A snapshot, and its newest verification."""
+    """A snapshot, its newest verification, and the aliases that point to it."""
 
     snapshot: PublishedSnapshot
     verification: Verification | None
+    aliases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,33 @@ def snapshots(ledger: Ledger, run: str, limit: int = 100, before: str | None = N
         body = link.body
         known = Verification(link.at, body["by"], body["sound"], body["damage"])
         found.setdefault((body["iteration"], body["branch"], body["epoch"]), known)
-    views = tuple(SnapshotView(row, found.get((row.iteration, row.branch, row.epoch))) for row in rows)
+    pointing = ledger.aliases.pointing(run)
+    views = tuple(
+        SnapshotView(
+            snapshot=row,
+            verification=found.get((row.iteration, row.branch, row.epoch)),
+            aliases=tuple(alias for alias, key in pointing.items() if key == (row.branch, row.iteration, row.epoch)),
+        )
+        for row in rows
+    )
     last = f"{rows[-1].iteration}.{rows[-1].branch}.{rows[-1].epoch}" if len(rows) == limit else None
     return Snapshots(run, views, last)
+
+
+@dataclass(frozen=True, slots=True)
+class AliasesView:
+    """Where the aliases of a run point, and the newest promotions, newest first."""
+
+    run: str
+    current: tuple[AliasMove, ...]
+    history: tuple[AliasMove, ...]
+
+
+def aliases(ledger: Ledger, run: str, limit: int = 100) -> AliasesView:
+    """The aliases of a run: who promoted what, when and why. Raises `RunNotFound`."""
+    find_line(ledger, run)
+    moves = ledger.aliases.history(run)
+    return AliasesView(run, tuple(ledger.aliases.current(run).values()), tuple(reversed(moves[-limit:])))
 
 
 def verify(ledger: Ledger, home: Home, run: str, iteration: int, by: str) -> tuple[PublishedSnapshot, Verification]:
