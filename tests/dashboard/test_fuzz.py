@@ -7,6 +7,7 @@ document allows, the others are anything.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,6 @@ from hypothesis import strategies as st
 from flows.home import Home
 from ops.dashboard.app import create_app
 from tests.dashboard.conftest import ORIGIN
-from tests.ops.seeding import seed_run
 from tests.ops.test_branches import seed_snapshot
 
 EXAMPLES_SMOKE, EXAMPLES = 15, 400
@@ -34,11 +34,9 @@ RUNS = ("toy-1", "toy-2", "none", "..", "toy-1%", "\u202e")
 class Fuzzed:
     """A client of a seeded dashboard, and its document."""
 
-    def __init__(self, folder: Path) -> None:
-        home = Home(folder / "runs")
-        seed_run(home)
+    def __init__(self, seeded: Home, folder: Path) -> None:
+        home = Home(Path(shutil.copytree(seeded.folder, folder / "runs")))
         seed_snapshot(home, "toy-1", 1)
-        seed_run(home, ends=False)
         app = create_app(home)
         token = app.state.context.tokens.create("fuzz")
         self.client = TestClient(app, base_url=ORIGIN, raise_server_exceptions=False)
@@ -57,9 +55,9 @@ class Fuzzed:
 
 
 @pytest.fixture(scope="module")
-def fuzzed() -> Iterator[Fuzzed]:
+def fuzzed(seeded: Home) -> Iterator[Fuzzed]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Fuzzed(Path(folder))
+        yield Fuzzed(seeded, Path(folder))
 
 
 def anything() -> st.SearchStrategy[Any]:

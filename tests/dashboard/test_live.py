@@ -17,7 +17,6 @@ from db.outbox import OutboxEntry
 from flows.home import Home
 from ops.dashboard import live
 from ops.dashboard.app import create_app
-from tests.dashboard.conftest import home as home
 from tests.db.tools import holder
 from tests.ops.seeding import commit_of
 

@@ -18,7 +18,7 @@ from flows.home import Home
 from ops.metrics import collector, names
 from tests.dashboard.conftest import client as client
 from tests.dashboard.conftest import home as home
-from tests.dashboard.conftest import served as served
+from tests.dashboard.conftest import seeded as seeded
 from tests.db.tools import holder
 from tests.ops.seeding import seed_run, toy_spec
 from tests.ops.test_branches import seed_snapshot
@@ -53,8 +53,6 @@ def scraped(client: TestClient) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> None:
-    with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
-        connection.execute(text("UPDATE lease SET expires_at = 4102444800000"))
     seed_snapshot(home, "toy-1", 2)
     run = seed_run(home, committed=1)
     with Ledger.open(home.ledger) as ledger:
