@@ -14,11 +14,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.types import ASGIApp
 
 from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard import access, actions, api, live, problems
-from ops.dashboard.context import Context
+from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.security import Guard
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.tokens import TokenStore
@@ -26,6 +27,14 @@ from ops.metrics import route
 
 _STATUSES = ("401", "403", "404", "409", "413", "421", "422", "503")
 OPENAPI_PATH = "/api/v1/openapi.json"
+
+
+class Guarded(FastAPI):
+    """An application whose every answer passes the guard, those to errors that nobody foresaw among them."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The guard around all that FastAPI itself puts around the routes."""
+        return Guard(super().build_middleware_stack())
 
 
 def create_app(home: Home | None = None) -> FastAPI:
@@ -44,7 +53,7 @@ def create_app(home: Home | None = None) -> FastAPI:
         ledger.close()
 
     # FastAPI's own pages load scripts from elsewhere.
-    app = FastAPI(
+    app = Guarded(
         title="YATT",
         version=version("yatt"),
         docs_url=None,
@@ -52,9 +61,7 @@ def create_app(home: Home | None = None) -> FastAPI:
         openapi_url=OPENAPI_PATH,
         lifespan=lifespan,
     )
-    app.state.context = Context(place, ledger, tokens, Sessions(tokens))
-    app.state.streams = live.OpenStreams()
-    app.add_middleware(Guard)
+    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams())
     problems.install(app)
     for part in (api, access, actions, live, route):
         app.include_router(part.router)

@@ -19,6 +19,13 @@ LARGEST = 10**9 - 1
 """Of iterations and offsets: more than any run has, and no more than a database takes."""
 
 
+@dataclass(slots=True)
+class OpenStreams:
+    """How many live streams are open; counted on the event loop alone."""
+
+    count: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The application's own. tokens: who may change something. sessions: those of them who signed in with a browser."""
@@ -27,6 +34,7 @@ class Context:
     ledger: Ledger
     tokens: TokenStore
     sessions: Sessions
+    streams: OpenStreams
 
 
 def context_of(request: Request) -> Context:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -30,13 +30,6 @@ AGEING = ("last_commit_age", "lease_expires_in", "eta_seconds")
 """Fields that change by the clock alone, which is no news."""
 
 
-@dataclass(slots=True)
-class OpenStreams:
-    """How many streams are open."""
-
-    count: int = 0
-
-
 @router.get(
     "/runs/{run_id}/live",
     response_class=StreamingResponse,
@@ -45,16 +38,13 @@ class OpenStreams:
 async def live(served: Served, request: Request, run_id: RunId) -> StreamingResponse:
     """The run at a glance, again whenever it changes, until the client goes away."""
     first = await run_in_threadpool(_look, served, run_id)
-    streams: OpenStreams = request.app.state.streams
-    if streams.count >= STREAMS:
+    if served.streams.count >= STREAMS:
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} live views are open already; close one")
-    return StreamingResponse(_events(served, request, run_id, first, streams), media_type="text/event-stream")
+    return StreamingResponse(_events(served, request, run_id, first), media_type="text/event-stream")
 
 
-async def _events(
-    served: Context, request: Request, run_id: str, first: dict[str, Any], streams: OpenStreams
-) -> AsyncIterator[str]:
-    streams.count += 1
+async def _events(served: Context, request: Request, run_id: str, first: dict[str, Any]) -> AsyncIterator[str]:
+    served.streams.count += 1
     try:
         seen: dict[str, Any] = {}
         news: dict[str, Any] | None = first
@@ -73,7 +63,7 @@ async def _events(
             except LedgerUnavailable:  # it may come back; the browser goes on with what it has
                 news = None
     finally:
-        streams.count -= 1
+        served.streams.count -= 1
 
 
 def event(name: str, data: dict[str, Any], number: int) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from flows.home import Home
+from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from ops.dashboard.security import BODY_BYTES, POLICY
 from ops.dashboard.sessions import COOKIE, Sessions
@@ -146,6 +148,20 @@ def test_every_answer_has_the_headers(reader: TestClient) -> None:
         assert "access-control-allow-origin" not in headers
     assert "unsafe" not in POLICY and "http" not in POLICY
     assert reader.get("/api/v1/runs", headers={"Host": "evil.example"}).headers["content-security-policy"] == POLICY
+
+
+def test_an_error_that_nobody_foresaw_tells_nothing_and_has_the_headers(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the secret is hunter2")
+
+    monkeypatch.setattr("ops.dashboard.queries.fleet.fleet", fail)
+    with TestClient(create_app(home), base_url=ORIGIN, raise_server_exceptions=False) as client:
+        answer = client.get("/api/v1/runs")
+    assert (answer.status_code, answer.json()["detail"]) == (500, "unexpected RuntimeError; the server's log says more")
+    assert answer.headers["content-security-policy"] == POLICY
+    assert "hunter2" not in answer.text and "hunter2" in caplog.text
 
 
 def test_a_body_has_a_limit_told_or_not(client: TestClient, alice: dict[str, str]) -> None:

@@ -88,6 +88,13 @@ def test_names_keep_to_the_conventions() -> None:
     assert set(BUCKETS) == {"productive", "redone", "snapshot", "restart", "waiting", "idle"}
 
 
+def test_the_docs_name_every_metric_with_its_labels() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text()
+    for metric in names.ALL:
+        labels = ", ".join(f"`{label}`" for label in metric.labels or ("version", "ledger") * (metric.kind == "info"))
+        assert f"| `{metric.exported}` | {labels} | {metric.help} |" in page
+
+
 @pytest.mark.verify
 def test_the_rules_hold_by_prometheus_own_checker(tmp_path: Path) -> None:
     try:
