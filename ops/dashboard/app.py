@@ -12,6 +12,7 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
+from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
@@ -26,6 +27,8 @@ from ops.dashboard.tokens import TokenStore
 from ops.metrics import route
 
 _STATUSES = ("401", "403", "404", "409", "413", "421", "422", "503")
+THREADS = 12
+"""That routes work in: each needs a connection to the ledger, of which there are fifteen."""
 OPENAPI_PATH = "/api/v1/openapi.json"
 
 
@@ -49,6 +52,7 @@ def create_app(home: Home | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        current_default_thread_limiter().total_tokens = THREADS
         yield
         ledger.close()
 

@@ -6,6 +6,7 @@ Consumes exceptions; produces answers. What nobody foresaw is logged, and told w
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -37,13 +38,16 @@ class Problem(BaseModel):
 
 
 def problem(
-    request: Request, status: int, detail: str, errors: list[dict[str, str]] | None = None, **headers: str
+    request: Request,
+    status: int,
+    detail: str,
+    errors: list[dict[str, str]] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """An answer that says what went wrong."""
     title = HTTPStatus(status).phrase
     body = Problem(title=title, status=status, detail=detail, instance=request.url.path, errors=errors or [])
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return JSONResponse(body.model_dump(), status, headers=named, media_type=MEDIA_TYPE)
+    return JSONResponse(body.model_dump(), status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def status_of(error: Exception, changing: bool) -> int:
@@ -71,8 +75,7 @@ def install(app: FastAPI) -> None:
 
 
 def _http(request: Request, error: Any) -> JSONResponse:
-    headers = {name.replace("-", "_"): value for name, value in (error.headers or {}).items()}
-    return problem(request, error.status_code, str(error.detail), **headers)
+    return problem(request, error.status_code, str(error.detail), headers=error.headers)
 
 
 def _invalid(request: Request, error: Any) -> JSONResponse:

@@ -1,8 +1,8 @@
 """The samples of an iteration: searched, sorted, some at a time; and two iterations side by side.
 
 Consumes the sealed shards that the ledger names (Parquet); produces `Rollouts` and `RolloutComparison`. What is read is bounded:
-small columns first, then the texts of the samples that are shown, cut to a length. Manifests are checked against the ledger and
-files against the size that their manifest says; comparing every byte is `yatt audit verify`'s work.
+small columns first, then the texts of the samples that are shown, cut to a length. A file is compared with the ledger's digests
+before it is first parsed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from flows.home import Home
 from ops.dashboard.queries.fleet import find_line
 from yatt_core.data.batch import SAMPLES_FILE, SHARD_KIND
 from yatt_core.data.experience import PART_PREFIX
+from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.manifests import load_manifest
 
@@ -310,9 +312,18 @@ def _opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:
     path = folder / shard.folder
     entry = load_manifest(path, SHARD_KIND, shard.manifest_sha256).files.get(SAMPLES_FILE)
     file = path / SAMPLES_FILE
-    if entry is None or not file.is_file() or file.is_symlink() or file.stat().st_size != entry.size:
+    if entry is None or not file.is_file() or file.is_symlink():
+        raise DataError(f"{file}: is not the file that its manifest names")
+    found = file.stat()
+    if found.st_size != entry.size or _sha256(file, found.st_size, found.st_mtime_ns) != entry.sha256:
         raise DataError(f"{file}: is not the file that its manifest names")
     try:
         return pq.ParquetFile(file)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{file}: cannot be read: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _sha256(file: Path, size: int, modified_ns: int) -> str:
+    """Digest of a file; again only once it was written anew, since an iteration is looked at many times."""
+    return file_sha256(file)
