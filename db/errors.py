@@ -55,3 +55,7 @@ class OutOfOrder(LedgerError):
 
 class Conflict(LedgerError):
     """A row with this key exists and says something else."""
+
+
+class AliasRefused(LedgerError):
+    """A snapshot cannot have the alias: it is not kept, there is no such alias, or it would make no sense."""

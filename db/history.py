@@ -7,11 +7,10 @@ those that tell what a failure cost.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
-from sqlalchemy import Connection, and_, case, exists, null, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import Connection, case, null, select
 
 from db.ancestry import Stretch, ancestry
 from db.models import Event, Lease, PhaseAttempt, Segment, Shard
@@ -77,7 +76,10 @@ class SealedTimes:
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """All times of one run, on every branch; each tuple in the order of time. line: the current branch's, oldest first."""
+    """All times of one run, on every branch; each tuple in the order of time. line: the current branch's, oldest first.
+
+    since: where the history begins that was asked for, none for the whole; a driver that was at work then begins there too.
+    """
 
     run: str
     line: tuple[Stretch, ...]
@@ -85,22 +87,49 @@ class RunHistory:
     leases: tuple[LeaseTimes, ...]
     attempts: tuple[AttemptTimes, ...]
     sealed: tuple[SealedTimes, ...]
+    since: int | None = None
 
 
-def read_history(connection: Connection, run: str) -> RunHistory:
-    """The history of a run, by its id. Raises `RunNotFound`."""
-    receipt = case((PhaseAttempt.phase == "recover", PhaseAttempt.receipt), else_=null()).label("receipt")
+def read_history(connection: Connection, run: str, newest: int | None = None) -> RunHistory:
+    """The history of a run, by its id; of its newest attempts alone, so many at most, where a number is given.
+
+    Raises `RunNotFound`.
+    """
+    line = tuple(ancestry(connection, run))
+    since = None if newest is None else _begin_of(connection, run, newest)
+    receipt = case((PhaseAttempt.phase == "recover", PhaseAttempt.receipt), else_=null())
+    columns = [PhaseAttempt.__table__.columns[name] for name in get_type_hints(AttemptTimes) if name != "receipt"]
+    attempts = select(*columns, receipt.label("receipt")).where(PhaseAttempt.run == run)
+    if since is not None:
+        attempts = attempts.where(PhaseAttempt.planned_at >= since)
+    leases = _leases(connection, run, since)
+    epochs = {lease.epoch for lease in leases}
+    segments = rows_of(connection, Segment, SegmentTimes, run, Segment.epoch)
     return RunHistory(
         run=run,
-        line=tuple(ancestry(connection, run)),
-        segments=rows_of(connection, Segment, SegmentTimes, run, Segment.epoch),
-        leases=_leases(connection, run),
-        attempts=rows_of(connection, PhaseAttempt, AttemptTimes, run, PhaseAttempt.planned_at, receipt=receipt),
-        sealed=_sealed(connection, run),
+        line=line,
+        segments=tuple(_begun_behind(row, since) for row in segments if row.epoch in epochs),
+        leases=leases,
+        attempts=tuple(
+            AttemptTimes(**row._mapping) for row in connection.execute(attempts.order_by(PhaseAttempt.planned_at))
+        ),
+        sealed=_sealed(connection, run, since),
+        since=since,
     )
 
 
-def _leases(connection: Connection, run: str) -> tuple[LeaseTimes, ...]:
+def _begin_of(connection: Connection, run: str, newest: int) -> int | None:
+    """When the oldest of the newest attempts was planned; none where there are no others."""
+    query = select(PhaseAttempt.planned_at).where(PhaseAttempt.run == run).order_by(PhaseAttempt.planned_at.desc())
+    rows = connection.execute(query.offset(newest - 1).limit(2)).scalars().all()
+    return int(rows[0]) if len(rows) == 2 else None
+
+
+def _begun_behind(segment: SegmentTimes, since: int | None) -> SegmentTimes:
+    return segment if since is None else replace(segment, started_at=max(segment.started_at, since))
+
+
+def _leases(connection: Connection, run: str, since: int | None) -> tuple[LeaseTimes, ...]:
     """From the audit chain, which names who took the lease when; the newest epoch's renewal from the lease itself."""
     events = connection.execute(
         select(Event.kind, Event.at, Event.body)
@@ -114,20 +143,32 @@ def _leases(connection: Connection, run: str) -> tuple[LeaseTimes, ...]:
     lease = connection.execute(select(Lease).where(Lease.run == run).with_only_columns(*Lease.__table__.columns)).one()
     if lease.holder is not None:
         renewed[lease.epoch] = lease.expires_at - lease.ttl_ms
-    return tuple(LeaseTimes(epoch, at, released.get(epoch), renewed.get(epoch)) for epoch, at in taken.items())
+    rows = [LeaseTimes(epoch, at, released.get(epoch), renewed.get(epoch)) for epoch, at in taken.items()]
+    if since is None:
+        return tuple(rows)
+    earlier = [row for row in rows if row.taken_at <= since]
+    # Whoever held the lease then, if it was not given back before.
+    at_work = [
+        replace(row, taken_at=since) for row in earlier[-1:] if row.released_at is None or row.released_at > since
+    ]
+    return (*at_work, *(row for row in rows if row.taken_at > since))
 
 
-def _sealed(connection: Connection, run: str) -> tuple[SealedTimes, ...]:
-    failed = aliased(PhaseAttempt)
-    interrupted = exists().where(
-        and_(
-            failed.run == Shard.run,
-            failed.branch == Shard.branch,
-            failed.iteration == Shard.iteration,
-            failed.phase == "collect",
-            failed.state == "FAILED",
-        )
+def _sealed(connection: Connection, run: str, since: int | None) -> tuple[SealedTimes, ...]:
+    failed = select(PhaseAttempt.branch, PhaseAttempt.iteration).where(
+        PhaseAttempt.run == run,
+        PhaseAttempt.failure_class.is_not(None),
+        PhaseAttempt.phase == "collect",
+        PhaseAttempt.state == "FAILED",
     )
+    if since is not None:
+        failed = failed.where(PhaseAttempt.planned_at >= since)
+    struck = failed.distinct().subquery()
     columns = [Shard.__table__.columns[name] for name in get_type_hints(SealedTimes)]
-    rows = connection.execute(select(*columns).where(Shard.run == run, interrupted).order_by(Shard.recorded_at))
+    rows = connection.execute(
+        select(*columns)
+        .join(struck, (Shard.branch == struck.c.branch) & (Shard.iteration == struck.c.iteration))
+        .where(Shard.run == run)
+        .order_by(Shard.recorded_at)
+    )
     return tuple(SealedTimes(**row._mapping) for row in rows)

@@ -14,11 +14,14 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from db.aliases import Aliases
 from db.audit import Audits
+from db.browse import Browser
 from db.commit import Commits
 from db.engine import Clock, Database, DatabaseTime, database_url, open_engine
 from db.errors import LedgerUnavailable
 from db.events import Events
+from db.fleet import FleetReader
 from db.lease import Leases
 from db.lines import Lines
 from db.metrics import Metrics
@@ -28,6 +31,7 @@ from db.overview import Overviews
 from db.phases import Phases
 from db.records import Records
 from db.runs import Runs
+from db.series import SeriesReader
 
 
 class Ledger:
@@ -45,7 +49,11 @@ class Ledger:
         self.metrics = Metrics(database)
         self.outbox = Deliveries(database)
         self.events = Events(database)
+        self.aliases = Aliases(database)
         self.overview = Overviews(database)
+        self.fleet = FleetReader(database)
+        self.series = SeriesReader(database)
+        self.browse = Browser(database)
 
     @classmethod
     def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:

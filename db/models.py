@@ -13,6 +13,7 @@ from sqlalchemy import (
     Boolean,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -182,6 +183,14 @@ class PhaseAttempt(Base):
             sqlite_where=text("ended_at IS NOT NULL"),
             postgresql_where=text("ended_at IS NOT NULL"),
         ),
+        Index(None, "run", "planned_at"),
+        Index(
+            "phase_attempt_failed_index",
+            "run",
+            "ended_at",
+            sqlite_where=text("failure_class IS NOT NULL"),
+            postgresql_where=text("failure_class IS NOT NULL"),
+        ),
     )
 
     run: Mapped[str] = _run_key()
@@ -288,6 +297,30 @@ class Snapshot(Base):
     recorded_at: Mapped[int]
 
 
+class AliasMove(Base):
+    """An alias of the run came to point to a snapshot; the newest of an alias says where it points. seq: of its link."""
+
+    __tablename__ = "alias_move"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["run", "branch", "iteration", "epoch"],
+            ["snapshot.run", "snapshot.branch", "snapshot.iteration", "snapshot.epoch"],
+            name="alias_move_snapshot_fk",
+        ),
+    )
+
+    run: Mapped[str] = _run_key()
+    number: Mapped[int] = _key()
+    alias: Mapped[str]
+    branch: Mapped[int]
+    iteration: Mapped[int]
+    epoch: Mapped[int]
+    by: Mapped[str]
+    why: Mapped[str]
+    at: Mapped[int]
+    seq: Mapped[int]
+
+
 class MetricSeries(Base):
     """A metric of a run: a number stands for its name in the points, which are many. metric_class: result or timing."""
 
@@ -342,6 +375,7 @@ class Event(Base):
     """A link of the run's audit chain; hash covers the link and the hash before it."""
 
     __tablename__ = "event"
+    __table_args__ = (Index(None, "run", "kind", "seq"),)
 
     run: Mapped[str] = _run_key()
     seq: Mapped[int] = _key()

@@ -146,6 +146,13 @@ class Overviews:
         with self._database.read() as connection:
             return tuple(ForkRow(**row._mapping) for row in connection.execute(query.order_by(Branch.created_at)))
 
+    def segments(self, run: str, newest: int) -> tuple[SegmentRow, ...]:
+        """The newest segments of a run, in order; empty for an unknown one."""
+        columns = [Segment.__table__.columns[name] for name in SegmentRow.__slots__]
+        query = select(*columns).where(Segment.run == run).order_by(Segment.epoch.desc()).limit(newest)
+        with self._database.read() as connection:
+            return tuple(SegmentRow(**row._mapping) for row in reversed(connection.execute(query).all()))
+
     def branches(self, run: str) -> tuple[BranchRow, ...]:
         """The run's branches in order; empty for an unknown one."""
         with self._database.read() as connection:
@@ -156,10 +163,10 @@ class Overviews:
         with self._database.read() as connection:
             return rows_of(connection, Segment, SegmentRow, run, Segment.epoch)
 
-    def history(self, run: str) -> RunHistory:
-        """When everything of one run happened. Raises `RunNotFound`."""
+    def history(self, run: str, newest: int | None = None) -> RunHistory:
+        """When everything of one run happened; newest: of so many attempts alone. Raises `RunNotFound`."""
         with self._database.read() as connection:
-            return read_history(connection, run)
+            return read_history(connection, run, newest)
 
 
 def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:

@@ -6,17 +6,19 @@ A choice is written before it takes effect and obeyed on recovery: recording it 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
+from db.aliases import SnapshotKey, pointing
 from db.ancestry import ancestry, own_places
 from db.engine import Database, Fence, canonical_json
 from db.errors import Conflict, OutOfOrder
 from db.events import append, lock_run
 from db.models import Choice, PlacementDecision, Shard, Snapshot, Wave
+from db.outbox import OutboxEntry, enqueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,23 +219,36 @@ class Records:
         with self._database.read() as connection:
             return _decisions(connection, run, branch, iteration)
 
-    def snapshot(self, fence: Fence, row: SnapshotRow) -> bool:
-        """Records a published snapshot; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`."""
+    def snapshot(self, fence: Fence, row: SnapshotRow, told: Sequence[OutboxEntry] = ()) -> bool:
+        """Records a published snapshot; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`.
+
+        told: what the tracker is told of it.
+        """
         with self._database.fenced(fence) as (connection, now):
             key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
             found = connection.execute(select(Snapshot.manifest_sha256).where(*key)).one_or_none()
             if found is None:
                 connection.execute(insert(Snapshot), asdict(row) | {"run": fence.run, "recorded_at": now})
+                enqueue(connection, fence.run, told)
                 return True
         if found.manifest_sha256 != row.manifest_sha256:
             raise Conflict(f"run {fence.run}: {row.folder} is recorded with another manifest")
         return False
 
-    def snapshot_pruned(self, fence: Fence, row: SnapshotRow) -> None:
-        """A snapshot's files are about to be deleted; its row stays. Raises `Fenced`."""
+    def snapshot_pruned(self, fence: Fence, row: SnapshotRow, told: Sequence[OutboxEntry] = ()) -> bool:
+        """A snapshot's files are about to be deleted; its row stays. False if they have to stay, since an alias points to it.
+
+        told: what the tracker is told of it. Raises `Fenced`.
+        """
         with self._database.fenced(fence) as (connection, _):
+            # Whoever promotes it locks the run too, so that no alias can come to point to it in between.
+            lock_run(connection, self._database, fence.run)
+            if SnapshotKey(row.branch, row.iteration, row.epoch) in pointing(connection, fence.run).values():
+                return False
             key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
             connection.execute(update(Snapshot).where(*key).values(state="pruned"))
+            enqueue(connection, fence.run, told)
+            return True
 
     def own_snapshots(self, run: str, state: str | None = None) -> list[SnapshotRow]:
         """Every snapshot of the run itself on all branches, newest first; none of a parent's. state: those of it alone."""

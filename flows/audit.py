@@ -9,6 +9,7 @@ checked, how often, and the first disagreement with its place, what was expected
     commits      iterations and control states, against the chain
     experience   group digests of every shard from its file; of a pruned one from its row alone
     snapshots    every file of those kept; the audit head in the manifest, against the chain
+    aliases      every move of an alias, against the chain
     metrics      every delivered point once in the tracker; pending ones are counted
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from db.aliases import PROMOTION
 from db.audit import ToldIteration
 from db.commit import CommitRow, state_digest
 from db.events import EventRow
@@ -230,6 +232,22 @@ def _snapshots(audit: _Audit) -> Iterator[int]:
         yield len(rows)
 
 
+def _aliases(audit: _Audit) -> Iterator[int]:
+    recorded = {
+        move["number"]: {**move, "by": link.body["by"], "why": link.body["why"], "at": link.at, "seq": link.seq}
+        for link in audit.of_kind(PROMOTION)
+        for move in link.body["moves"]
+    }
+    moves = {move.number: move for move in audit.ledger.aliases.history(audit.run)}
+    for number in sorted(recorded.keys() | moves.keys()):
+        place = f"row (run {audit.run}, number {number}) of table alias_move"
+        told, move = recorded.get(number), moves.get(number)
+        if told is None or move is None:
+            raise _Disagrees(place, _standing(told, "a row"), _standing(move, "a row"))
+        _agree(place, told, {name: getattr(move, name) for name in told})
+        yield len(moves)
+
+
 def _metrics(audit: _Audit) -> Iterator[int]:
     told = audit.ledger.audit.told(audit.run)
     audit.pending = [CommitPlace(row.branch, row.iteration) for row in told if not row.delivered]
@@ -277,5 +295,6 @@ CHECKS: Mapping[str, Callable[[_Audit], Iterator[int]]] = {
     "commits": _commits,
     "experience": _experience,
     "snapshots": _snapshots,
+    "aliases": _aliases,
     "metrics": _metrics,
 }

@@ -20,9 +20,10 @@ from db.errors import RunNotFound
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from db.runs import Parent
+from flows.flat import flatten
 from flows.home import Home
 from flows.inheritance import inherit, is_whole
-from flows.launch import current_spec, first_entries, flatten, write_spec
+from flows.launch import current_spec, first_entries, write_spec
 from flows.lease import take_lease
 from flows.outbox import creation_id, row_id, row_ids
 from flows.reach import PastSpecs, Reach, keys_read_by_samples, keys_read_by_updates, refuse_fixed
@@ -122,7 +123,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = Non
             tags = {"yatt.parent_run": parent, "yatt.parent_branch": str(branch), "yatt.parent_iteration": str(at)}
             told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
             ledger.outbox.enqueue(fence, [*first_entries(run, spec), told])
-        inherit(home, ledger, fence, source.run, source.branch, at, base)
+        inherit(home, ledger, fence, source.run, source.branch, at, base, spec)
 
 
 def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:

@@ -21,9 +21,11 @@ from db.engine import Fence
 from db.ledger import Ledger
 from db.records import SnapshotRow
 from flows.home import Home
+from flows.registry import published_entries
 from yatt_core import durable
 from yatt_core.data.inputs import INPUTS
 from yatt_core.keys import WorkKey, shard_folder, snapshot_folder
+from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
 COPIED = 0
@@ -32,10 +34,12 @@ NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 """What file systems answer that cannot link, or not that far."""
 
 
-def inherit(home: Home, ledger: Ledger, fence: Fence, parent: str, branch: int, at: int, base: SnapshotRow) -> None:
+def inherit(
+    home: Home, ledger: Ledger, fence: Fence, parent: str, branch: int, at: int, base: SnapshotRow, spec: RunSpec
+) -> None:
     """Gives a fork what it needs of its parent's branch: inputs, the base snapshot, and the experience behind it up to `at`.
 
-    Raises `InfrastructureError` when the disk refuses, `Fenced`.
+    spec: the fork's. Raises `InfrastructureError` when the disk refuses, `Fenced`.
     """
     source, target = home.run_folder(parent), home.run_folder(fence.run)
     copy_folder(source / INPUTS, target / INPUTS)
@@ -44,7 +48,8 @@ def inherit(home: Home, ledger: Ledger, fence: Fence, parent: str, branch: int, 
     folder = str(snapshot_folder(base.branch, base.iteration, COPIED))
     copy_folder(source / base.folder, target / folder)
     # Last: a fork that has a snapshot has everything.
-    ledger.records.snapshot(fence, replace(base, run=fence.run, epoch=COPIED, folder=folder, seconds=0.0))
+    copy = replace(base, run=fence.run, epoch=COPIED, folder=folder, seconds=0.0)
+    ledger.records.snapshot(fence, copy, published_entries(spec, copy))
 
 
 def is_whole(ledger: Ledger, run: str) -> bool:

@@ -17,6 +17,7 @@ from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from flows import prefect_server
 from flows.claims import ended_on_error, offered
+from flows.flat import flatten
 from flows.home import Home
 from flows.lease import take_lease
 from flows.protocols import Observer, Tracker
@@ -169,15 +170,6 @@ def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
         OutboxEntry(f"{run}/tags", "tags", tags, now),
         OutboxEntry(f"{run}/spec", "artifact", {"name": "spec.json", "text": json.dumps(document, indent=1)}, now),
     ]
-
-
-def flatten(node: object, prefix: str = "") -> dict[str, str]:
-    """A tree of plain values as dotted keys."""
-    if isinstance(node, dict) and node:
-        return {k: v for key, value in node.items() for k, v in flatten(value, f"{prefix}{key}.").items()}
-    if isinstance(node, list) and node and isinstance(node[0], dict):
-        return {k: v for i, value in enumerate(node) for k, v in flatten(value, f"{prefix}{i}.").items()}
-    return {prefix[:-1]: json.dumps(node) if isinstance(node, list | dict) else str(node)}
 
 
 def attached() -> bool:

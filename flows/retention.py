@@ -5,17 +5,19 @@ snapshots that stay, and the deletion of the experience that nobody can need. Ro
 
     current line   its newest `keep` snapshots and the first; all experience behind the oldest of the newest
     base points    the newest snapshot at or before each, and the experience between the two
+    aliases        the snapshots that they point to
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from db.aliases import SnapshotKey
 from db.ancestry import OPEN_END, Stretch, own_places
 from db.engine import Fence
 from db.ledger import Ledger
@@ -47,15 +49,17 @@ def needed_files(
     committed: int,
     base_lines: Iterable[Sequence[Stretch]],
     keep: int,
+    aliased: Collection[SnapshotKey],
 ) -> Needed:
     """The choice itself. own: the run's kept snapshots. current: the current line, committed up to that iteration.
 
-    base_lines: the line of each base point, ending at it. A snapshot behind the last commit stays and counts for nothing: if
-    the commit never comes, it is of no use.
+    base_lines: the line of each base point, ending at it. aliased: what an alias points to, on whatever branch. A snapshot
+    behind the last commit stays and counts for nothing: if the commit never comes, it is of no use.
     """
     rows = list(own)
     folders = {row.folder for row in rows if row.iteration > committed and _holds(current, row)}
     on_line = [row for row in rows if row.iteration <= committed and _holds(current, row)]
+    folders |= {row.folder for row in rows if SnapshotKey(row.branch, row.iteration, row.epoch) in aliased}
     kept = snapshots_to_keep((row.iteration for row in on_line), keep)
     folders |= {row.folder for row in on_line if row.iteration in kept}
     newest = sorted({row.iteration for row in on_line}, reverse=True)[:keep]
@@ -104,7 +108,8 @@ def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
     own = ledger.records.own_snapshots(run, "kept")
     lines = [own_places(point.line, run) for point in ledger.lines.base_points(run)]
     current = own_places(ledger.lines.current(run), run)
-    return needed_files(own, current, ledger.runs.find(run).iteration, lines, keep)
+    aliased = ledger.aliases.pointing(run).values()
+    return needed_files(own, current, ledger.runs.find(run).iteration, lines, keep, aliased)
 
 
 def _holds(line: Sequence[Stretch], row: SnapshotRow) -> bool:

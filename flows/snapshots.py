@@ -14,6 +14,7 @@ from db.commit import CommitRow
 from db.engine import Fence
 from db.ledger import Ledger
 from db.records import SnapshotRow
+from flows.registry import pruned_entries, published_entries
 from flows.retention import needed_snapshots
 from yatt_core.checkpoints.publish import SnapshotIdentity
 from yatt_core.checkpoints.retention import delete_snapshot, sweep_snapshots
@@ -122,7 +123,7 @@ class SnapshotKeeper:
             weights_digest=receipt.weights_digest,
             seconds=receipt.seconds,
         )
-        self._ledger.records.snapshot(self._fence, row)
+        self._ledger.records.snapshot(self._fence, row, published_entries(self._spec, row))
         return row
 
     def _obstacle(self, identity: SnapshotIdentity) -> str | None:
@@ -151,8 +152,9 @@ class SnapshotKeeper:
         rows = self._ledger.records.own_snapshots(self._fence.run, "kept")
         needed = needed_snapshots(self._ledger, self._fence.run, self._spec.snapshots.keep)
         for row in rows:
-            if row.folder not in needed:
-                self._ledger.records.snapshot_pruned(self._fence, row)
+            if row.folder not in needed and self._ledger.records.snapshot_pruned(
+                self._fence, row, pruned_entries(self._spec, row)
+            ):
                 delete_snapshot(self._folder, row.folder)
         self._sweep([])
 

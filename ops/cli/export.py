@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ops.cli.options import (
+    Alias,
     HomeOption,
     KeptOption,
     Output,
@@ -36,13 +37,18 @@ class FloatType(StrEnum):
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
-        epilog=examples("yatt export latest", "yatt export quickstart-1 --iteration 200 --to model --dtype bfloat16")
+        epilog=examples(
+            "yatt export latest",
+            "yatt export quickstart-1 --alias champion",
+            "yatt export quickstart-1 --iteration 200 --to model --dtype bfloat16",
+        )
     )(export)
 
 
 def export(
     run: RunArgument,
     iteration: KeptOption = None,
+    alias: Annotated[Alias | None, typer.Option(help="The snapshot that an alias of the run points to.")] = None,
     to: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="A folder that is not there yet. Default: exports/ in the run's folder."),
@@ -62,7 +68,7 @@ def export(
 
     place = Home.locate(home)
     keep_caches_inside(place)
-    name, spec, row = opened_snapshot(place, run, iteration)
+    name, spec, row = opened_snapshot(place, run, iteration, alias)
     if spec.virtual:
         raise ConfigurationError(f"run {name}: its engines are virtual, there is no model to export")
     folder = place.run_folder(row.run)

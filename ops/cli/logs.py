@@ -112,11 +112,11 @@ class LogTail:
                 if not line.endswith(b"\n"):
                     return
                 self._offsets[path] = self._offsets.get(path, 0) + len(line)
-                if (record := _parsed(line)) is not None:
+                if (record := parsed(line)) is not None:
                     yield record
 
 
-def _parsed(line: bytes) -> Record | None:
+def parsed(line: bytes) -> Record | None:
     """The record in a line; none for one that a kill tore before the next process went on behind it."""
     try:
         record = json.loads(line)

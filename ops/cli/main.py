@@ -19,6 +19,7 @@ from typer.main import get_command
 from ops.cli import (
     audit,
     branches,
+    dashboard,
     deploy,
     doctor,
     evaluate,
@@ -28,9 +29,11 @@ from ops.cli import (
     logs,
     placement,
     plan,
+    promote,
     rollouts,
     runs,
     schema,
+    tokens,
     train,
 )
 from ops.cli.options import HomeOption, examples
@@ -49,8 +52,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    train, deploy, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, group, schema, doctor,
-):  # fmt: skip
+    train,
+    deploy,
+    plan,
+    branches,
+    runs,
+    logs,
+    rollouts,
+    placement,
+    evaluate,
+    export,
+    promote,
+    audit,
+    group,
+    dashboard,
+    tokens,
+    schema,
+    doctor,
+):
     module.register(app)
 
 

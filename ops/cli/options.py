@@ -24,6 +24,14 @@ LATEST = "latest"
 SQLITE = "sqlite:///"
 
 
+class Alias(StrEnum):
+    """What a snapshot can be promoted to."""
+
+    CANDIDATE = "candidate"
+    CHAMPION = "champion"
+    ROLLBACK = "rollback"
+
+
 class Output(StrEnum):
     """How a command answers."""
 
@@ -93,13 +101,33 @@ def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRo
     raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept; there are those of {kept}")
 
 
-def opened_snapshot(home: Home, run: str, iteration: int | None) -> tuple[str, RunSpec, SnapshotRow]:
-    """The id of the run that a person means, its spec, and its kept snapshot. Raises as `find_run` and `kept_snapshot`."""
+def aliased_snapshot(ledger: Ledger, run: str, alias: str) -> SnapshotRow:
+    """The snapshot that an alias points to, on whatever branch. Raises `ConfigurationError`, naming the aliases there are."""
+    from yatt_core.errors import ConfigurationError
+
+    pointing = ledger.aliases.pointing(run)
+    if alias not in pointing:
+        there = ", ".join(sorted(pointing)) or "none yet"
+        raise ConfigurationError(f"run {run}: it has no {alias}; aliases: {there}. See `yatt promote --help`")
+    rows = ledger.records.own_snapshots(run)
+    return next(row for row in rows if (row.branch, row.iteration, row.epoch) == pointing[alias])
+
+
+def opened_snapshot(
+    home: Home, run: str, iteration: int | None, alias: str | None = None
+) -> tuple[str, RunSpec, SnapshotRow]:
+    """The id of the run that a person means, its spec, and its kept snapshot: of an iteration, or what an alias points to.
+
+    Raises as `find_run`, `kept_snapshot` and `aliased_snapshot`.
+    """
+    from yatt_core.errors import ConfigurationError
     from yatt_core.spec import parse_spec
 
+    if iteration is not None and alias is not None:
+        raise ConfigurationError("--iteration and --alias: right would be one of the two, since both name a snapshot")
     with opened_ledger(home) as ledger:
         name = find_run(ledger, run)
-        row = kept_snapshot(ledger, name, iteration)
+        row = kept_snapshot(ledger, name, iteration) if alias is None else aliased_snapshot(ledger, name, alias)
         return name, parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}"), row
 
 

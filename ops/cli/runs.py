@@ -99,6 +99,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "mlflow_run_id": line.run.mlflow_run_id,
         "folder": str(home.run_folder(run)),
         "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
+        "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
         **_tables(overview),
         **time_facts(ledger, run, revision.spec["snapshots"]["every"]),
     }
@@ -157,6 +158,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("driver's traffic", "-" if traffic is None else f"{traffic:.0f} bytes a sample"),
         ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
         ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {facts['outbox_pending']} rows still to send"),
+        ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
         ("folder", facts["folder"]),
     ]
 

@@ -1,8 +1,9 @@
 """Fills in the flow's `Tracker` over MLflow: one MLflow run for each YATT run, for life, and nested in it one for each rollback.
 
-Consumes outbox rows in their order; produces MLflow runs, params, tags, points and artifacts. Every delivery may be repeated:
-the run is searched for by its row's key before it is created, a point keeps its row's time and step, and the rest overwrites
-what stands there. Works on MLflow's SQL stores and servers. mlflow is imported with the first delivery, since it takes seconds.
+Consumes outbox rows in their order; produces MLflow runs, params, tags, points and artifacts, and what `mlflow_registry` makes of
+snapshots and aliases. Every delivery may be repeated: the run is searched for by its row's key before it is created, a point
+keeps its row's time and step, and the rest overwrites what stands there. Works on MLflow's SQL stores and servers. mlflow is
+imported with the first delivery, since it takes seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows import registry
 from flows.protocols import OutboxItem
+from ops.tracking.mlflow_registry import MlflowRegistry
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
 
@@ -85,6 +88,10 @@ class MlflowTracker:
         for chatty in ("mlflow", "alembic"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         return MlflowClient(tracking_uri=self._tracking_uri)
+
+    @cached_property
+    def _registry(self) -> MlflowRegistry:
+        return MlflowRegistry(self._client)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -158,6 +165,10 @@ class MlflowTracker:
 
                 tags = [RunTag(_key(key), str(value)[:LONGEST_TAG]) for key, value in item.body.items()]
                 self._client.log_batch(run, tags=tags)
+            case registry.SNAPSHOT:
+                self._registry.register(item, run)
+            case registry.ALIAS:
+                self._registry.point(item, run)
             case "artifact":
                 self._client.log_text(run, item.body["text"], item.body["name"])
             case "status" if item.body["status"] == "RUNNING":

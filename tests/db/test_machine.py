@@ -10,10 +10,11 @@ import pytest
 from db.ledger import Ledger
 from tests.db.machines.deliveries import Deliveries
 from tests.db.machines.iterations import Iterations
+from tests.db.machines.promotions import Promotions
 from tests.db.machines.world import World, explore
 from tests.db.tools import SimulatedClock
 
-MACHINES = [Iterations, Deliveries]
+MACHINES = [Iterations, Deliveries, Promotions]
 FEW = 20
 MANY = {"sqlite": 5_100, "postgresql": 300}
 

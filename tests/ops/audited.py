@@ -16,6 +16,7 @@ from db.outbox import OutboxEntry
 from db.records import ChoiceRow, SnapshotRow
 from flows.home import Home
 from flows.outbox import deliver_pending
+from flows.registry import published_entries
 from ops.tracking.mlflow_tracker import MlflowTracker
 from tests.ops.seeding import seal_iteration, toy_spec
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
@@ -28,7 +29,7 @@ COMMITTED = 3
 
 
 def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
-    """Iterations 0..3, a snapshot of iterations 0 and 2, all told to MLflow but the last."""
+    """Iterations 0..3, a snapshot of iterations 0 and 2, all told to MLflow but the last iteration."""
     spec = spec or toy_spec()
     home.folder.mkdir(parents=True)
     with Ledger.open(home.ledger) as ledger:
@@ -47,7 +48,7 @@ def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
                 deliver(home, ledger, fence)
             ledger.commits.commit(fence, _commit(ledger, run, iteration))
             if iteration in (0, 2):
-                record_snapshot(home.run_folder(run), ledger, fence, iteration, spec.digest)
+                record_snapshot(home.run_folder(run), ledger, fence, iteration, spec)
         ledger.leases.release(fence)
     return run
 
@@ -102,6 +103,7 @@ def publish(
     )
 
 
-def record_snapshot(folder: Path, ledger: Ledger, fence: Fence, iteration: int, spec_digest: str) -> None:
-    """Publishes a snapshot and writes its row."""
-    ledger.records.snapshot(fence, publish(folder, ledger, fence.run, iteration, spec_digest, fence.epoch))
+def record_snapshot(folder: Path, ledger: Ledger, fence: Fence, iteration: int, spec: RunSpec) -> None:
+    """Publishes a snapshot, writes its row, and has the tracker told of it."""
+    row = publish(folder, ledger, fence.run, iteration, spec.digest, fence.epoch)
+    ledger.records.snapshot(fence, row, published_entries(spec, row))

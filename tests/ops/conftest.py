@@ -12,6 +12,7 @@ import pytest
 
 from flows.home import Home
 from ops.cli.main import main
+from tests.ops.audited import make_sound_run
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ Yatt = Callable[..., Answer]
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def sound_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home folder of a run in which everything agrees, made once; tests copy it."""
+    home = Home(tmp_path_factory.mktemp("sound") / "runs")
+    make_sound_run(home)
+    return home.folder
 
 
 @pytest.fixture

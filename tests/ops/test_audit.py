@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from db.aliases import CHAMPION, SnapshotKey
 from db.ledger import Ledger
 from flows.home import Home
 from tests.data.example_specs import write_image_source
@@ -23,17 +24,13 @@ RUN = "toy-1"
 Tamper = Callable[[Home], None]
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound run, made once and copied by each test."""
-    home = Home(tmp_path_factory.mktemp("sound") / "runs")
-    assert make_sound_run(home) == RUN
-    return home.folder
-
-
 @pytest.fixture
-def sound(template: Path, home: Home) -> Home:
-    shutil.copytree(template, home.folder)
+def sound(sound_run: Path, home: Home) -> Home:
+    """A sound run whose two snapshots were promoted one after the other."""
+    shutil.copytree(sound_run, home.folder)
+    with Ledger.open(home.ledger) as ledger:
+        for iteration in (0, 2):
+            ledger.aliases.promote(RUN, CHAMPION, SnapshotKey(0, iteration, 1), "ann", f"{iteration} is good")
     return home
 
 
@@ -83,6 +80,7 @@ def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
         "commits": 4,
         "experience": 3,
         "snapshots": 2,
+        "aliases": 3,
         "metrics": 2,
     }
     text = yatt("audit", "verify", "latest").out
@@ -93,6 +91,13 @@ def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
 SHARD = "experience/b000/i000002/w00-s0001.e0001"
 SNAPSHOT = "snapshots/b000-i000002.e0001"
 TAMPERED: dict[str, tuple[Tamper, str, str]] = {
+    "alias": (sql("ledger.db", "UPDATE alias_move SET iteration = 0 WHERE number = 3"), "aliases", "number 3"),
+    "alias for another reason": (
+        sql("ledger.db", "UPDATE alias_move SET why = 'no' WHERE number = 1"),
+        "aliases",
+        "number 1",
+    ),
+    "alias deleted": (sql("ledger.db", "DELETE FROM alias_move WHERE number = 2"), "aliases", "number 2"),
     "event body": (sql("ledger.db", "UPDATE event SET body = '{}' WHERE seq = 4"), "events", "seq 4"),
     "event deleted": (sql("ledger.db", "DELETE FROM event WHERE seq = 6"), "events", "seq 6"),
     "spec": (sql("ledger.db", "UPDATE spec_revision SET spec = json_set(spec, '$.seed', 9)"), "spec", "revision 1"),

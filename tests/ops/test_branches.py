@@ -31,16 +31,16 @@ def run(home: Home) -> str:
     return name
 
 
-def seed_snapshot(home: Home, run: str, iteration: int) -> None:
+def seed_snapshot(home: Home, run: str, iteration: int, weights: str = "weights") -> None:
     def write(folder: Path) -> None:
         (folder / "state").write_text(f"state {iteration}")
 
     folder = str(snapshot_folder(0, iteration, 1))
-    identity = SnapshotIdentity(run, 0, iteration, 1, "spec", "weights")
+    identity = SnapshotIdentity(run, 0, iteration, 1, "spec", weights)
     receipt = publish_snapshot(home.run_folder(run), folder, identity, write, 10)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, holder(), 60)
-        row = SnapshotRow(run, 0, iteration, 1, folder, receipt.manifest_sha256, receipt.bytes, "weights", 0.1)
+        row = SnapshotRow(run, 0, iteration, 1, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)
         ledger.records.snapshot(fence, row)
         ledger.leases.release(fence)
 
@@ -122,7 +122,10 @@ def test_a_fork_is_made_with_all_that_it_stands_on(yatt: Yatt, home: Home, run: 
         assert (snapshot.run, snapshot.iteration, snapshot.epoch) == ("heir-1", 2, 0)
         shards = ledger.records.shards("heir-1", 0, 3)
         assert [shard.folder for shard in shards] == [f"experience/b000/i000003/w00-s000{i}.e0000" for i in (0, 1)]
-        assert ledger.leases.acquire("heir-1", holder(), 1).epoch == 2, "nobody holds it"
+        fence = ledger.leases.acquire("heir-1", holder(), 60)
+        assert fence.epoch == 2, "nobody holds it"
+        (told,) = [row.payload for row in ledger.outbox.claim(fence) if row.kind == "snapshot"]
+        assert (told["model"], told["iteration"], told["epoch"], told["state"]) == ("heir-1", 2, 0, "kept")
     folder = home.run_folder("heir-1")
     assert (folder / snapshot.folder / "state").read_text() == "state 2"
     assert all((folder / shard.folder / "samples.parquet").exists() for shard in shards)

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from db.aliases import SnapshotKey
 from db.engine import Fence
 from db.ledger import Ledger
 from db.records import SnapshotRow
@@ -111,6 +112,15 @@ def test_a_run_that_begins_with_it_has_the_same_weights_bit_for_bit(
     materialise(spec, tmp_path)
     weights = safetensors.numpy.load_file(snapshot_of(home, run))
     assert weights_digest(weights_of(trainer_of(spec, tmp_path))) == weights_digest(weights)
+
+
+def test_an_alias_names_the_snapshot(yatt: Yatt, home: Home, run: str, tmp_path: Path) -> None:
+    with Ledger.open(home.ledger) as ledger:
+        ledger.records.snapshot(Fence(run, 1), SnapshotRow(run, 0, 1, 1, "snapshots/newer", "", 0, "", 0.0))
+        ledger.aliases.promote(run, "champion", SnapshotKey(0, 0, 1), "ann", "good")
+    document = yatt("export", run, "--alias", "champion", "--to", str(tmp_path / "champion"), "-o", "json").document
+    assert document["iteration"] == 0 and (tmp_path / "champion" / "config.json").exists()
+    assert "it has no candidate" in yatt("export", run, "--alias", "candidate").err
 
 
 def test_large_weights_are_several_files(

@@ -17,6 +17,7 @@ import pytest
 
 from ops.tracking.mlflow_tracker import MlflowTracker
 from tests.ops.test_mlflow_tracker import created, points, row
+from tests.ops.test_registry import body_of
 
 pytestmark = pytest.mark.verify
 START_SECONDS = 120.0
@@ -69,6 +70,31 @@ def await_health(address: str, process: subprocess.Popen[bytes]) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
     raise AssertionError(f"{address}: the server did not start")
+
+
+def test_a_server_registers_snapshots_and_moves_aliases_once(server: str, tmp_path: Path) -> None:
+    run = created(MlflowTracker(server, tmp_path / "unused"), "registry")
+    said = {"alias": "champion", "by": "ann", "why": "why", "at": 1}
+    rows = [
+        row("snapshot", body_of("m0", 0, "kept"), run, "s0"),
+        row("snapshot", body_of("m2", 2, "kept"), run, "s2"),
+        row("alias", {**body_of("m0", 0, "kept"), **said, "number": 1}, run, "a1"),
+        row("alias", {**body_of("m2", 2, "kept"), **said, "number": 2}, run, "a2"),
+        row("snapshot", body_of("m0", 0, "pruned"), run, "s0/pruned"),
+    ]
+    for _ in range(3):
+        MlflowTracker(server, tmp_path / "unused").deliver(rows)
+    with MlflowTracker(server, tmp_path / "unused").client() as client:
+        found = client.search_model_versions("name = 'toy-1'")
+        champion = client.get_model_version_by_alias("toy-1", "champion")
+        model = client.get_logged_model(champion.tags["yatt.model_id"])
+    assert {version.tags["yatt.iteration"]: version.tags["yatt.state"] for version in found} == {
+        "0": "pruned",
+        "2": "kept",
+    }
+    assert len(found) == 2
+    assert (champion.tags["yatt.iteration"], champion.run_id, model.status) == ("2", run, "READY")
+    assert not (tmp_path / "unused").exists()
 
 
 def test_a_server_takes_all_of_it_once(server: str, tmp_path: Path) -> None:

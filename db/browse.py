@@ -1,0 +1,126 @@
+"""Pages of what one run has written: placement decisions, faults, events and commits, the newest first. Reads only.
+
+Every page has a limit and goes on behind the last row that was seen, so that it costs the same at any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from sqlalchemy import select, tuple_
+
+from db.ancestry import ancestry
+from db.engine import Database
+from db.events import EventRow
+from db.models import Event, PhaseAttempt, PlacementDecision, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLine:
+    """A placement decision at a glance. run, branch: that made the iteration. Times: milliseconds since 1970."""
+
+    run: str
+    branch: int
+    iteration: int
+    seq: int
+    decision: Mapping[str, Any]
+    prediction: Mapping[str, Any]
+    reason: str
+    outcome: Mapping[str, Any] | None
+    recorded_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRow:
+    """An attempt that failed. Times: milliseconds since 1970. seconds: that it took, where its driver told."""
+
+    branch: int
+    iteration: int
+    phase: str
+    wave: int
+    number: int
+    epoch: int
+    planned_at: int
+    ended_at: int
+    failure_class: str
+    reason: str | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSnapshot:
+    """A snapshot of a run itself, on any branch. recorded_at: milliseconds since 1970."""
+
+    branch: int
+    iteration: int
+    epoch: int
+    folder: str
+    manifest_sha256: str
+    bytes: int
+    weights_digest: str
+    seconds: float
+    state: str
+    recorded_at: int
+
+
+class Browser:
+    """Reads pages."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def decisions(self, run: str, limit: int, before: int | None = None) -> list[DecisionLine]:
+        """Placement decisions of the current line, the newest iteration first; of iterations less than `before`.
+
+        Raises `RunNotFound`.
+        """
+        table, found = PlacementDecision, list[DecisionLine]()
+        columns = [table.__table__.columns[name] for name in get_type_hints(DecisionLine)]
+        with self._database.read() as connection:
+            for stretch in reversed(ancestry(connection, run)):
+                last = stretch.last if before is None else min(stretch.last, before - 1)
+                rows = connection.execute(
+                    select(*columns)
+                    .where(table.run == stretch.run, table.branch == stretch.branch)
+                    .where(table.iteration.between(stretch.first, last))
+                    .order_by(table.iteration.desc(), table.seq.desc())
+                    .limit(limit - len(found))
+                )
+                found += [DecisionLine(**row._mapping) for row in rows]
+                if len(found) == limit:
+                    break
+        return found
+
+    def faults(self, run: str, limit: int, before: int | None = None) -> list[FaultRow]:
+        """Failed attempts on all branches, the newest first; before: of those that ended earlier, in milliseconds since 1970."""
+        columns = [PhaseAttempt.__table__.columns[name] for name in get_type_hints(FaultRow)]
+        query = select(*columns).where(PhaseAttempt.run == run, PhaseAttempt.failure_class.is_not(None))
+        if before is not None:
+            query = query.where(PhaseAttempt.ended_at < before)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(PhaseAttempt.ended_at.desc()).limit(limit))
+            return [FaultRow(**row._mapping) for row in rows]
+
+    def events(self, run: str, limit: int, before: int | None = None, kinds: Sequence[str] = ()) -> list[EventRow]:
+        """Links of the audit chain, the newest first; before: of smaller numbers. kinds: those alone, all if none is given."""
+        query = select(*Event.__table__.columns).where(Event.run == run)
+        if kinds:
+            query = query.where(Event.kind.in_(kinds))
+        if before is not None:
+            query = query.where(Event.seq < before)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(Event.seq.desc()).limit(limit))
+            return [EventRow(**row._mapping) for row in rows]
+
+    def snapshots(self, run: str, limit: int, before: tuple[int, int, int] | None = None) -> list[PublishedSnapshot]:
+        """The run's own snapshots, the newest iteration first; before: behind this (iteration, branch, epoch)."""
+        key = (Snapshot.iteration, Snapshot.branch, Snapshot.epoch)
+        columns = [Snapshot.__table__.columns[name] for name in get_type_hints(PublishedSnapshot)]
+        query = select(*columns).where(Snapshot.run == run)
+        if before is not None:
+            query = query.where(tuple_(*key) < before)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(*(column.desc() for column in key)).limit(limit))
+            return [PublishedSnapshot(**row._mapping) for row in rows]

@@ -1,0 +1,142 @@
+"""The fleet: many runs at a glance, some at a time, with what tells how they do. Reads only.
+
+Each page is a handful of queries, however many runs there are and however long they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, select
+
+from db.engine import Database
+from db.models import Lease, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, Snapshot
+from db.overview import RunLine
+from db.runs import RUN_COLUMNS, RunRow
+
+REWARD, ITERATION_SECONDS = "reward/mean", "seconds/iteration"
+RECENT = 16
+"""Iterations that a run's pace is taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLine:
+    """A run of a fleet. reward: of the newest commit. iteration_seconds: mean over the newest iterations."""
+
+    line: RunLine
+    reward: float | None
+    iteration_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPage:
+    """Some of the runs that were asked for. total: all of those. states: runs of the whole ledger by state."""
+
+    total: int
+    states: Mapping[str, int]
+    lines: tuple[FleetLine, ...]
+
+
+class FleetReader:
+    """Reads many runs at once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def page(self, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> FleetPage:
+        """Runs whose id holds the text, in a state: running ones first, then the newest."""
+        wanted = []
+        if text:
+            wanted.append(Run.id.icontains(text, autoescape=True))
+        if state is not None:
+            wanted.append(Run.state == state)
+        with self._database.read() as connection:
+            states = {row.state: row.runs for row in connection.execute(_states())}
+            total = connection.execute(select(func.count()).select_from(Run).where(*wanted)).scalar_one()
+            lines = _lines(connection, self._database.now(), wanted, limit, offset)
+            return FleetPage(total, states, lines)
+
+    def line(self, run: str) -> FleetLine | None:
+        """One run; none for an unknown one."""
+        with self._database.read() as connection:
+            lines = _lines(connection, self._database.now(), [Run.id == run], 1, 0)
+        return lines[0] if lines else None
+
+    def attempts(self, runs: Sequence[str]) -> dict[str, dict[tuple[str, str], int]]:
+        """Failed attempts of some runs, by run, then by phase and class of failure."""
+        query = (
+            select(PhaseAttempt.run, PhaseAttempt.phase, PhaseAttempt.failure_class, func.count())
+            .where(PhaseAttempt.run.in_(runs), PhaseAttempt.failure_class.is_not(None))
+            .group_by(PhaseAttempt.run, PhaseAttempt.phase, PhaseAttempt.failure_class)
+        )
+        found: dict[str, dict[tuple[str, str], int]] = {}
+        with self._database.read() as connection:
+            for run, phase, kind, count in connection.execute(query):
+                found.setdefault(run, {})[phase, kind] = count
+        return found
+
+    def newest(self, runs: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, ...], float]:
+        """Values of some metrics at each run's newest commit, by run and key; what is not there is left out."""
+        with self._database.read() as connection:
+            return {(run, key): value for key in keys for run, value in _newest_mean(connection, runs, key, 1).items()}
+
+    def outbox_pending(self, runs: Sequence[str]) -> dict[str, int]:
+        """Rows that the tracker was not told of yet, by run; runs without any are left out."""
+        query = select(Outbox.run, func.count()).where(Outbox.run.in_(runs), Outbox.delivered_at.is_(None))
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(Outbox.run))}
+
+    def newest_snapshots(self, runs: Sequence[str]) -> dict[str, int]:
+        """When the newest snapshot of each run was recorded, in milliseconds since 1970; runs without any are left out."""
+        query = select(Snapshot.run, func.max(Snapshot.recorded_at)).where(Snapshot.run.in_(runs))
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(Snapshot.run))}
+
+
+def _states() -> Select[tuple[str, int]]:
+    return select(Run.state, func.count().label("runs")).group_by(Run.state).order_by(Run.state)
+
+
+def _lines(
+    connection: Connection, now: ColumnElement[int], wanted: Sequence[ColumnElement[bool]], limit: int, offset: int
+) -> tuple[FleetLine, ...]:
+    rows = connection.execute(
+        select(*RUN_COLUMNS, Lease.epoch, Lease.holder, Lease.expires_at, now.label("now"))
+        .join(Lease, Lease.run == Run.id)
+        .where(*wanted)
+        .order_by(case((Run.state == "running", 0), else_=1), Run.created_at.desc(), Run.number.desc(), Run.id)
+        .limit(limit)
+        .offset(offset)
+    ).all()
+    names = [row.id for row in rows]
+    rewards, paces = (
+        _newest_mean(connection, names, REWARD, 1),
+        _newest_mean(connection, names, ITERATION_SECONDS, RECENT),
+    )
+    lines = []
+    for row in rows:
+        own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
+        committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
+        line = RunLine(own, row.epoch, row.holder, (row.expires_at - row.now) / 1000, committed)
+        lines.append(FleetLine(line, rewards.get(row.id), paces.get(row.id)))
+    return tuple(lines)
+
+
+def _newest_mean(connection: Connection, runs: Sequence[str], key: str, steps: int) -> dict[str, float]:
+    """Mean of a metric over the newest steps of each run's current branch; runs without points are left out."""
+    query = (
+        select(Run.id, func.avg(MetricPoint.value))
+        .join(MetricSeries, and_(MetricSeries.run == Run.id, MetricSeries.key == key))
+        .join(
+            MetricPoint,
+            and_(
+                MetricPoint.series == MetricSeries.id,
+                MetricPoint.branch == Run.current_branch,
+                MetricPoint.step.between(Run.iteration - steps + 1, Run.iteration),
+            ),
+        )
+        .where(Run.id.in_(runs))
+        .group_by(Run.id)
+    )
+    return {run: float(value) for run, value in connection.execute(query)}

@@ -1,0 +1,145 @@
+"""Metric series as a picture needs them: at most so many buckets, each reduced by the database.
+
+Reads only, along the current branch's line. Buckets are as wide as a power of two and begin at multiples of it, so that a
+series that grows keeps the buckets that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import BigInteger, Connection, func, literal, select
+
+from db.ancestry import Stretch, ancestry
+from db.engine import Database
+from db.models import MetricPoint, MetricSeries, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The points of the steps first..last: how many, and their lowest, highest and mean value."""
+
+    first: int
+    last: int
+    count: int
+    low: float
+    high: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedSeries:
+    """A metric in buckets of `width` steps, in order; empty where it has no points."""
+
+    key: str
+    metric_class: str
+    width: int
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKey:
+    """A metric of a run. metric_class: result or timing."""
+
+    key: str
+    metric_class: str
+
+
+def bucket_width(first: int, last: int, buckets: int) -> int:
+    """Steps to a bucket, a power of two, so that first..last has at most `buckets` of them besides a begun one at either end."""
+    steps = max(1, last - first + 1)
+    return 1 << max(0, (-(-steps // buckets) - 1).bit_length())
+
+
+class SeriesReader:
+    """Reads series of one run at a time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keys(self, run: str) -> tuple[SeriesKey, ...]:
+        """The metrics along the run's line, sorted. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            runs = {stretch.run for stretch in ancestry(connection, run)}
+            rows = connection.execute(
+                select(MetricSeries.key, MetricSeries.metric_class).where(MetricSeries.run.in_(runs)).distinct()
+            )
+            return tuple(SeriesKey(row.key, row.metric_class) for row in sorted(rows, key=lambda row: row.key))
+
+    def reduced(
+        self, run: str, keys: Sequence[str], buckets: int, first: int = 0, last: int | None = None
+    ) -> tuple[ReducedSeries, ...]:
+        """Series in the order of their keys, unknown ones empty; of the steps first..last, to the newest if none is given.
+
+        Raises `RunNotFound`.
+        """
+        with self._database.read() as connection:
+            stretches = ancestry(connection, run)
+            newest = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
+            end = newest if last is None else min(last, newest)
+            width = bucket_width(first, end, buckets)
+            classes: dict[str, str] = {}
+            found: dict[str, list[Bucket]] = {key: [] for key in keys}
+            for stretch in stretches:
+                part = Stretch(stretch.run, stretch.branch, max(first, stretch.first), min(end, stretch.last))
+                if part.first <= part.last:
+                    _add(connection, part, width, found, classes)
+        return tuple(
+            ReducedSeries(key, classes.get(key, ""), width, tuple(_joined(found[key], width)))
+            for key in dict.fromkeys(keys)
+        )
+
+
+def _add(
+    connection: Connection, part: Stretch, width: int, found: dict[str, list[Bucket]], classes: dict[str, str]
+) -> None:
+    """Adds a stretch's buckets to those of its keys."""
+    series = {
+        row.id: row
+        for row in connection.execute(
+            select(MetricSeries.id, MetricSeries.key, MetricSeries.metric_class).where(
+                MetricSeries.run == part.run, MetricSeries.key.in_(found)
+            )
+        )
+    }
+    if not series:
+        return
+    number = (MetricPoint.step // literal(width, BigInteger)).label("number")
+    rows = connection.execute(
+        select(
+            MetricPoint.series,
+            number,
+            func.min(MetricPoint.step).label("first"),
+            func.max(MetricPoint.step).label("last"),
+            func.count().label("count"),
+            func.min(MetricPoint.value).label("low"),
+            func.max(MetricPoint.value).label("high"),
+            func.avg(MetricPoint.value).label("mean"),
+        )
+        .where(
+            MetricPoint.series.in_(series),
+            MetricPoint.branch == part.branch,
+            MetricPoint.step.between(part.first, part.last),
+        )
+        .group_by(MetricPoint.series, number)
+        .order_by(MetricPoint.series, number)
+    )
+    for row in rows:
+        key = series[row.series].key
+        classes[key] = series[row.series].metric_class
+        found[key].append(Bucket(row.first, row.last, row._mapping["count"], row.low, row.high, row.mean))
+
+
+def _joined(buckets: Sequence[Bucket], width: int) -> list[Bucket]:
+    """Buckets that two stretches share, as one."""
+    joined: list[Bucket] = []
+    for bucket in buckets:
+        if joined and joined[-1].last // width == bucket.first // width:
+            before = joined.pop()
+            count = before.count + bucket.count
+            mean = (before.mean * before.count + bucket.mean * bucket.count) / count
+            low, high = min(before.low, bucket.low), max(before.high, bucket.high)
+            bucket = Bucket(before.first, bucket.last, count, low, high, mean)
+        joined.append(bucket)
+    return joined

@@ -1,0 +1,1 @@
+"""The dashboard: pages, JSON API and metrics endpoint over the ledger and the run folders."""

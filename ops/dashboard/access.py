@@ -1,0 +1,103 @@
+"""Who asks: the holder of a named token, told by `Authorization: Bearer`, or by the cookie of a session that was opened with one.
+
+A cookie counts only where the browser says that one of the dashboard's own pages sent the request, since browsers send cookies
+along for anybody.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from ops.dashboard.context import Context, Served
+from ops.dashboard.security import is_proven_own
+from ops.dashboard.sessions import COOKIE, SECONDS
+
+router = APIRouter(prefix="/api/v1", tags=["access"])
+_bearer = HTTPBearer(auto_error=False, description="A token of `yatt token create NAME`.")
+_cookie = APIKeyCookie(name=COOKIE, auto_error=False, description="The session that POST /api/v1/session opens.")
+NEEDS_TOKEN = "this needs a token: `yatt token create NAME` makes one, to be sent as `Authorization: Bearer TOKEN`"
+
+
+class SignIn(BaseModel):
+    """A token, to open a session with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    token: SecretStr = Field(min_length=1, max_length=200)
+
+
+class Visitor(BaseModel):
+    """Who asks; no name for somebody who may only read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None
+
+
+def session_name(served: Context, request: Request) -> str | None:
+    """Whose session the request's cookie names; for showing who is signed in, not for letting anybody do something."""
+    value = request.cookies.get(COOKIE)
+    return None if value is None else served.sessions.name_of(value)
+
+
+def acting(
+    request: Request,
+    served: Served,
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    cookie: Annotated[str | None, Depends(_cookie)],
+) -> str:
+    """The name of whoever may change something. Answers 401 to anybody else, 403 to a cookie that comes from elsewhere."""
+    if bearer is not None:
+        name = served.tokens.name_of(bearer.credentials)
+    elif cookie is None:
+        name = None
+    elif is_proven_own(request.headers, request.url.scheme):
+        name = served.sessions.name_of(cookie)
+    else:
+        raise HTTPException(HTTPStatus.FORBIDDEN, "a session counts only for requests from the dashboard's own pages")
+    if name is None:
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, NEEDS_TOKEN, {"WWW-Authenticate": "Bearer"})
+    return name
+
+
+Acting = Annotated[str, Depends(acting)]
+
+
+@router.get("/session")
+def visitor(served: Served, request: Request) -> Visitor:
+    """Who is signed in with this browser."""
+    return Visitor(name=session_name(served, request))
+
+
+@router.post("/session")
+def sign_in(served: Served, request: Request, response: Response, given: SignIn) -> Visitor:
+    """Opens a session; its cookie is for the browser alone, out of reach of scripts and of other sites."""
+    opened = served.sessions.begin(given.token.get_secret_value())
+    if opened is None:
+        raise HTTPException(
+            HTTPStatus.UNAUTHORIZED, "no such token; it may have been revoked", {"WWW-Authenticate": "Bearer"}
+        )
+    value, name = opened
+    set_cookie(response, request, value)
+    return Visitor(name=name)
+
+
+@router.delete("/session")
+def sign_out(served: Served, request: Request, response: Response) -> Visitor:
+    """Ends the session of this browser."""
+    value = request.cookies.get(COOKIE)
+    if value is not None:
+        served.sessions.end(value)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return Visitor(name=None)
+
+
+def set_cookie(response: Response, request: Request, value: str) -> None:
+    """Gives a session to the browser."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, value, max_age=SECONDS, httponly=True, samesite="strict", secure=secure)

@@ -1,0 +1,192 @@
+"""What changes a run over HTTP: stop, resume, retry, roll back, promote, verify. Each needs a named token.
+
+Consumes requests of `ops.dashboard.access.acting`; works through the same functions as the command line. The name stands in the
+audit chain: in the link of the fact itself, within its reason, or in a link of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, BackgroundTasks
+from pydantic import BaseModel, ConfigDict, Field
+
+from db.errors import LeaseHeld
+from ops.dashboard.access import Acting
+from ops.dashboard.context import LARGEST, Context, Iteration, RunId, Served
+from ops.dashboard.driving import start_driver
+from ops.dashboard.queries import snapshots
+from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
+from yatt_core.errors import ConfigurationError
+from yatt_core.logs import redact
+
+log = logging.getLogger("yatt_core.dashboard")
+router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
+Reason = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+SomeIteration = Annotated[int, Field(ge=0, le=LARGEST)]
+
+
+class Asked(BaseModel):
+    """What is asked for, and why."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reason: Reason = ""
+
+
+class Stop(Asked):
+    """within_seconds: end by then, if need be in the middle of an iteration; none: behind the current one."""
+
+    within_seconds: Annotated[float, Field(ge=0, le=7 * 86400)] | None = None
+
+
+class Resume(Asked):
+    """accept_drift: replay updates even in another environment than they were made in."""
+
+    accept_drift: bool = False
+
+
+class Retry(Asked):
+    """The iteration that is to be committed next, and the phase that is to have its budget again."""
+
+    iteration: SomeIteration
+    phase: Annotated[str, Field(pattern="^[a-z_]{1,40}$")]
+
+
+class Rollback(Asked):
+    """to: the last iteration that stays in force."""
+
+    to: SomeIteration
+
+
+class Promote(BaseModel):
+    """to: the alias. iteration: of a kept snapshot, none: the newest. why: kept in the audit chain, shown in MLflow."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    to: Literal["candidate", "champion", "rollback"]
+    iteration: SomeIteration | None = None
+    why: Annotated[
+        str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
+    ]
+
+
+class Done(BaseModel):
+    """What was done, for whom, and how the run stands now."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action: str
+    by: str
+    detail: str
+    run: FleetRun
+
+
+class Verified(BaseModel):
+    """What a verification found; it stands in the audit chain too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    branch: int
+    iteration: int
+    epoch: int
+    sound: bool
+    damage: str
+    by: str
+
+
+@router.post("/stop")
+def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
+    """Asks the run's driver to end at its next safe point; nothing is lost, a snapshot is left."""
+    if find_line(served.ledger, run_id).driver != DRIVEN:
+        raise ConfigurationError(f"run {run_id}: nobody drives it, so there is nothing to stop")
+    served.ledger.runs.set_desired_state(run_id, "stop", said(by, asked.reason), asked.within_seconds)
+    return _done(served, "stop", by, run_id, "asked to stop")
+
+
+@router.post("/resume", status_code=HTTPStatus.ACCEPTED)
+def resume(served: Served, by: Acting, run_id: RunId, asked: Resume) -> Done:
+    """Starts a driver, which goes on behind the last commit."""
+    _require_idle(served, run_id)
+    pid = start_driver(served.ledger, served.home, run_id, by, asked.reason, asked.accept_drift)
+    return _done(served, "resume", by, run_id, f"a driver is starting, pid {pid}")
+
+
+@router.post("/retry", status_code=HTTPStatus.ACCEPTED)
+def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
+    """Gives a phase that failed too often its whole budget again, and starts a driver."""
+    from flows import branches
+
+    _require_idle(served, run_id)
+    charged = branches.forgive(served.home, run_id, asked.iteration, asked.phase, said(by, asked.reason))
+    pid = start_driver(served.ledger, served.home, run_id, by, f"retry of {asked.phase}")
+    lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
+    return _done(served, "retry", by, run_id, f"{lost} forgiven; a driver is starting, pid {pid}")
+
+
+@router.post("/rollback")
+def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done:
+    """Goes back to an iteration: what follows goes on a new branch. Resuming it is another request."""
+    from flows import branches
+
+    _require_idle(served, run_id)
+    done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason))
+    detail = (
+        f"branch {done.branch} begins behind iteration {done.iteration}; {done.superseded} iterations are superseded"
+    )
+    return _done(served, "rollback", by, run_id, detail)
+
+
+@router.post("/promote")
+def promote(served: Served, by: Acting, run_id: RunId, asked: Promote, background: BackgroundTasks) -> Done:
+    """Has an alias point to a kept snapshot, once its files are verified. MLflow is told behind the answer."""
+    from ops.registry.promote import promote as promote_snapshot
+
+    find_line(served.ledger, run_id)
+    done = promote_snapshot(served.home, run_id, asked.to, asked.iteration, by=by, why=asked.why)
+    if done.model is not None:
+        background.add_task(_tell_registry, served, run_id)
+    moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
+    return _done(served, "promote", by, run_id, moved or f"{asked.to} is iteration {done.iteration} already")
+
+
+@router.post("/snapshots/{iteration}/verify")
+def verify(served: Served, by: Acting, run_id: RunId, iteration: Iteration) -> Verified:
+    """Reads every byte of the iteration's newest kept snapshot, and compares it with the ledger."""
+    row, found = snapshots.verify(served.ledger, served.home, run_id, iteration, by)
+    return Verified(
+        run=run_id,
+        branch=row.branch,
+        iteration=row.iteration,
+        epoch=row.epoch,
+        sound=found.sound,
+        damage=found.damage,
+        by=by,
+    )
+
+
+def said(by: str, reason: str) -> str:
+    """A reason as the audit chain has it; the name comes first, where no reason can take its place."""
+    return f"{by}, through the dashboard: {reason}" if reason else f"{by}, through the dashboard"
+
+
+def _tell_registry(served: Context, run_id: str) -> None:
+    from ops.registry.promote import deliver
+
+    waits = deliver(served.home, run_id)
+    if waits is not None:
+        log.warning("run %s: MLflow will be told of the promotion later: %s", run_id, redact(waits))
+
+
+def _require_idle(served: Context, run_id: str) -> None:
+    """Raises `RunNotFound`, `LeaseHeld`."""
+    line = find_line(served.ledger, run_id)
+    if line.driver == DRIVEN:
+        raise LeaseHeld(run_id, line.holder or "", line.lease_expires_in)
+
+
+def _done(served: Context, action: str, by: str, run_id: str, detail: str) -> Done:
+    return Done(action=action, by=by, detail=detail, run=find_line(served.ledger, run_id))

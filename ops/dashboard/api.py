@@ -1,0 +1,155 @@
+"""The JSON API's reading half, under /api/v1: one route for each read model of `ops.dashboard.queries`.
+
+Every list has a limit. Runs go by their whole id, looked up in the ledger before anything of a folder is read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from db.events import EventRow
+from db.series import SeriesKey
+from ops.cli.logs import LEVELS, Filter
+from ops.dashboard.context import LARGEST, Before, Iteration, Limit, Offset, RunId, SearchText, Served
+from ops.dashboard.queries import compare, faults, fleet, lineage, logs, placement, rollouts, run, series, snapshots
+
+router = APIRouter(prefix="/api/v1")
+Keys = Annotated[list[str], Query(max_length=series.KEYS, description="Metrics by their keys.")]
+Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="How many buckets at most.")]
+SomeIteration = Annotated[int | None, Query(ge=0, le=LARGEST)]
+Word = Annotated[str | None, Query(max_length=100)]
+States = Annotated[str | None, Query(pattern="^(created|running|stopped|paused|failed|completed)$")]
+Place = Annotated[
+    str | None, Query(pattern=r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", description="What `next` of the page before said.")
+]
+
+
+@router.get("/runs", tags=["fleet"])
+def list_runs(
+    served: Served, text: SearchText = "", state: States = None, limit: Limit = 50, offset: Offset = 0
+) -> fleet.Fleet:
+    """Runs whose id holds a text, in a state: running ones first, then the newest."""
+    return fleet.fleet(served.ledger, text, state, limit, offset)
+
+
+@router.get("/runs/{run_id}", tags=["run"])
+def show_run(served: Served, run_id: RunId) -> run.RunView:
+    """One run: how it stands, where its time went, its phases and newest metrics."""
+    return run.run_view(served.ledger, run_id)
+
+
+@router.get("/runs/{run_id}/metrics", tags=["run"])
+def list_metrics(served: Served, run_id: RunId) -> tuple[SeriesKey, ...]:
+    """The metrics that there are along the run's line."""
+    return series.series_keys(served.ledger, run_id)
+
+
+@router.get("/runs/{run_id}/series", tags=["run"])
+def read_series(
+    served: Served,
+    run_id: RunId,
+    key: Keys,
+    buckets: Buckets = 300,
+    first: SomeIteration = 0,
+    last: SomeIteration = None,
+) -> series.RunSeries:
+    """Series of metrics, reduced to lowest, highest and mean value of each bucket."""
+    return series.series(served.ledger, run_id, key, buckets, first or 0, last)
+
+
+@router.get("/runs/{run_id}/placements", tags=["placement"])
+def list_placements(served: Served, run_id: RunId, limit: Limit = 50, before: Before = None) -> placement.Decisions:
+    """Placement decisions, the newest first."""
+    return placement.decisions(served.ledger, run_id, limit, before)
+
+
+@router.get("/runs/{run_id}/placements/{iteration}", tags=["placement"])
+def explain_placement(served: Served, run_id: RunId, iteration: Iteration) -> placement.PlacementView:
+    """Why an iteration was placed as it was, and which role each device had when."""
+    return placement.placement(served.ledger, served.home, run_id, iteration)
+
+
+@router.get("/runs/{run_id}/rollouts/{iteration}", tags=["rollouts"])
+def list_rollouts(
+    served: Served,
+    run_id: RunId,
+    iteration: Iteration,
+    text: SearchText = "",
+    prompt: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+    order: rollouts.Order = rollouts.Order.PROMPT,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    offset: Offset = 0,
+    characters: Annotated[int, Query(ge=1, le=rollouts.CHARACTERS)] = 2_000,
+) -> rollouts.Rollouts:
+    """Samples of an iteration: searched and sorted. Texts are cut to so many characters."""
+    return rollouts.rollouts(
+        served.ledger, served.home, run_id, iteration, text, prompt, order, limit, offset, characters
+    )
+
+
+@router.get("/runs/{run_id}/rollouts/{before}/compare/{after}", tags=["rollouts"])
+def compare_iterations(
+    served: Served, run_id: RunId, before: Iteration, after: Iteration
+) -> rollouts.RolloutComparison:
+    """Rewards of two iterations side by side, and the prompts that both drew."""
+    return rollouts.compare_rollouts(served.ledger, served.home, run_id, before, after)
+
+
+@router.get("/runs/{run_id}/snapshots", tags=["snapshots"])
+def list_snapshots(served: Served, run_id: RunId, limit: Limit = 100, before: Place = None) -> snapshots.Snapshots:
+    """Snapshots with their newest verifications, the newest iteration first."""
+    return snapshots.snapshots(served.ledger, run_id, limit, before)
+
+
+@router.get("/runs/{run_id}/aliases", tags=["snapshots"])
+def list_aliases(served: Served, run_id: RunId, limit: Limit = 100) -> snapshots.AliasesView:
+    """Where the aliases point, and who promoted what, when and why."""
+    return snapshots.aliases(served.ledger, run_id, limit)
+
+
+@router.get("/runs/{run_id}/faults", tags=["faults"])
+def list_faults(served: Served, run_id: RunId, limit: Limit = 100, before: Before = None) -> faults.Faults:
+    """Crashes with what each cost, and failed attempts, the newest first."""
+    return faults.faults(served.ledger, run_id, limit, before)
+
+
+@router.get("/runs/{run_id}/logs", tags=["logs"])
+def list_logs(
+    served: Served,
+    run_id: RunId,
+    iteration: SomeIteration = None,
+    phase: Word = None,
+    actor: Word = None,
+    level: Annotated[str, Query(pattern=f"^({'|'.join(LEVELS)})$")] = "info",
+    limit: Limit = 200,
+) -> logs.Logs:
+    """The newest log records, oldest first. actor: a name or its beginning. level: the lowest one."""
+    return logs.logs(served.ledger, served.home, run_id, Filter(iteration, phase, actor, level), limit)
+
+
+@router.get("/runs/{run_id}/lineage", tags=["lineage"])
+def show_lineage(served: Served, run_id: RunId, iteration: SomeIteration = None) -> lineage.LineageView:
+    """What made a snapshot, by default the newest; and the run's branches and forks."""
+    return lineage.lineage(served.ledger, served.home, run_id, iteration)
+
+
+@router.get("/runs/{run_id}/events", tags=["audit"])
+def list_events(
+    served: Served, run_id: RunId, kind: Word = None, limit: Limit = 100, before: Before = None
+) -> tuple[EventRow, ...]:
+    """Links of the run's audit chain, the newest first; before: of smaller numbers."""
+    fleet.find_line(served.ledger, run_id)
+    return tuple(served.ledger.browse.events(run_id, limit, before, () if kind is None else (kind,)))
+
+
+@router.get("/compare", tags=["compare"])
+def compare_runs(
+    served: Served,
+    run_ids: Annotated[list[str], Query(alias="run", min_length=1, max_length=compare.RUNS)],
+    key: Annotated[list[str] | None, Query(max_length=series.KEYS)] = None,
+    buckets: Buckets = 300,
+) -> compare.Comparison:
+    """Runs side by side: differences of their specs, newest metrics, and series."""
+    return compare.compare(served.ledger, run_ids, key or (), buckets)

@@ -1,0 +1,99 @@
+"""The dashboard as an ASGI application: `uvicorn --factory ops.dashboard.app:create_app`.
+
+Consumes the home folder (ledger, run folders, tokens). Produces pages, the JSON API with its OpenAPI document, live updates,
+`/metrics` for Prometheus and `/health`. Reading needs no token; what changes something needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.types import ASGIApp
+
+from db.ledger import Ledger
+from flows.home import Home
+from ops.dashboard import access, actions, api, live, problems
+from ops.dashboard.context import Context, OpenStreams
+from ops.dashboard.pages import routes as pages
+from ops.dashboard.security import Guard
+from ops.dashboard.sessions import Sessions
+from ops.dashboard.tokens import TokenStore
+from ops.metrics import route
+
+_STATUSES = ("401", "403", "404", "409", "413", "421", "422", "503")
+THREADS = 12
+"""That routes work in: each needs a connection to the ledger, of which there are fifteen."""
+OPENAPI_PATH = "/api/v1/openapi.json"
+
+
+class Guarded(FastAPI):
+    """An application whose every answer passes the guard, those to errors that nobody foresaw among them."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The guard around all that FastAPI itself puts around the routes."""
+        return Guard(super().build_middleware_stack())
+
+
+def create_app(home: Home | None = None) -> FastAPI:
+    """The application over a home folder, by default the one that the environment names; an empty ledger is made in a new one.
+
+    Raises `LedgerUnavailable`, `LedgerVersionError`.
+    """
+    place = home or Home.locate()
+    place.folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger.open(place.ledger)
+    tokens = TokenStore(place.folder)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        current_default_thread_limiter().total_tokens = THREADS
+        yield
+        ledger.close()
+
+    # FastAPI's own pages load scripts from elsewhere.
+    app = Guarded(
+        title="YATT",
+        version=version("yatt"),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=OPENAPI_PATH,
+        lifespan=lifespan,
+    )
+    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams())
+    problems.install(app)
+    for part in (api, access, actions, live, route):
+        app.include_router(part.router)
+    app.get("/health", tags=["service"])(health)
+    pages.install(app)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def health() -> dict[str, str]:
+    """That the server answers."""
+    return {"status": "ok"}
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The document, in which every error is a problem."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        schemas["Problem"] = problems.Problem.model_json_schema()
+        content = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                answers = operation["responses"]
+                for status in _STATUSES:
+                    answers[status] = {"description": HTTPStatus(int(status)).phrase, "content": content}
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,53 @@
+"""Starts a driver for a run: `yatt resume` in a process of its own, which outlives the dashboard.
+
+Consumes a run that nobody drives. Produces the process, `resume.log` in the run folder with what it says, and links of the
+audit chain: who asked for it, and, where it ended with an error, what its last words were.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from db.ledger import Ledger
+from flows.home import Home
+from yatt_core.errors import ExitCode
+from yatt_core.logs import redact
+
+RESUME_LOG = "resume.log"
+REQUESTED, FAILED = "resume_requested", "resume_failed"
+LAST_WORDS_BYTES = 2_000
+ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED)
+
+
+def start_driver(ledger: Ledger, home: Home, run: str, by: str, reason: str, accept_drift: bool = False) -> int:
+    """Starts a driver; returns its process id. The lease decides between two that are started at once."""
+    ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
+    path = home.run_folder(run) / RESUME_LOG
+    options = ["--accept-drift"] if accept_drift else []
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
+    with path.open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    watcher = threading.Thread(target=_watch, args=(process, ledger, run, by, path), daemon=True, name=f"resume-{run}")
+    watcher.start()
+    return process.pid
+
+
+def _watch(process: subprocess.Popen[bytes], ledger: Ledger, run: str, by: str, path: Path) -> None:
+    """Waits for the driver, so that it leaves no zombie, and books an end that was none."""
+    code = process.wait()
+    if code not in ORDERLY:
+        ledger.events.append(run, FAILED, {"by": by, "exit_code": code, "said": last_words(path)})
+
+
+def last_words(path: Path) -> str:
+    """The last line of a log that holds anything, without credentials."""
+    with path.open("rb") as stream:
+        stream.seek(0, 2)
+        stream.seek(max(0, stream.tell() - LAST_WORDS_BYTES))
+        lines = stream.read().decode("utf-8", "replace").split("\n")
+    return redact(next((line.strip() for line in reversed(lines) if line.strip()), ""))

@@ -1,0 +1,99 @@
+"""Every error of the API as `application/problem+json` (RFC 9457): what went wrong, in words that are fit to be shown.
+
+Consumes exceptions; produces answers. What nobody foresaw is logged, and told without its text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
+from yatt_core.errors import ConfigurationError, DataError, YattError
+from yatt_core.logs import redact
+
+log = logging.getLogger("yatt_core.dashboard")
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(BaseModel):
+    """What went wrong. instance: the path that was asked for. errors: where a request was not as it has to be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[dict[str, str]] = []
+
+
+def problem(
+    request: Request,
+    status: int,
+    detail: str,
+    errors: list[dict[str, str]] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """An answer that says what went wrong."""
+    title = HTTPStatus(status).phrase
+    body = Problem(title=title, status=status, detail=detail, instance=request.url.path, errors=errors or [])
+    return JSONResponse(body.model_dump(), status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def status_of(error: Exception, changing: bool) -> int:
+    """The status for an error. changing: of a request that was to change something, which then cannot be done as things stand."""
+    match error:
+        case RunNotFound():
+            return HTTPStatus.NOT_FOUND
+        case LedgerUnavailable():
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        case ConfigurationError():
+            return HTTPStatus.CONFLICT if changing else HTTPStatus.NOT_FOUND
+        case LeaseHeld() | Fenced() | DataError() | LedgerError():
+            return HTTPStatus.CONFLICT
+        case _:
+            return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def install(app: FastAPI) -> None:
+    """Has the application answer every error as a problem."""
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    for kind in (YattError, LedgerError):
+        app.add_exception_handler(kind, _known)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+def _http(request: Request, error: Any) -> JSONResponse:
+    return problem(request, error.status_code, str(error.detail), headers=error.headers)
+
+
+def _invalid(request: Request, error: Any) -> JSONResponse:
+    # Not what was given: that may be a secret.
+    errors = [{"where": ".".join(map(str, each["loc"])), "what": str(each["msg"])} for each in error.errors()]
+    detail = "; ".join(f"{each['where']}: {each['what']}" for each in errors)
+    return problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors)
+
+
+def _known(request: Request, error: Exception) -> JSONResponse:
+    status = status_of(error, request.method not in ("GET", "HEAD"))
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("%s %s: %s", request.method, request.url.path, redact(str(error)))
+    return problem(request, status, redact(str(error)))
+
+
+def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s: unexpected %s", request.method, request.url.path, type(error).__name__, exc_info=error)
+    return problem(
+        request, HTTPStatus.INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}; the server's log says more"
+    )

@@ -1,0 +1,128 @@
+"""What guards every request, whatever its route: the host that it names, where it comes from, its size, and the headers
+of each answer.
+
+Pure ASGI, so that streams pass unbuffered. A request that is refused reaches no route.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ops.dashboard.problems import problem
+
+HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Names of loopback. Another name that leads here is a rebound one: its page would be read by whoever owns the name."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+BODY_BYTES = 64 << 10
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not no-referrer: browsers would then call the origin of our own forms null.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Guard:
+    """The middleware."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses or passes a request on; either way the answer has the headers."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        request = Request(scope)
+        refused = refusal(request.method, request.headers, request.url.scheme)
+        if refused is not None:
+            await problem(request, *refused)(scope, receive, send_guarded)
+            return
+        await self._app(scope, _limited(receive), send_guarded)
+
+
+TOO_LARGE = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
+
+
+def refusal(method: str, headers: Headers, scheme: str) -> tuple[int, str] | None:
+    """Why a request is refused: status and words; none for one that may pass."""
+    host = headers.get("host", "")
+    if _name_of(host) not in HOSTS:
+        return HTTPStatus.MISDIRECTED_REQUEST, "the dashboard answers to localhost, 127.0.0.1 and [::1] alone"
+    if method not in SAFE_METHODS and not comes_from_here(headers, scheme):
+        return HTTPStatus.FORBIDDEN, "a request that changes something has to come from the dashboard's own pages"
+    length = headers.get("content-length", "0")
+    if length.isascii() and length.isdigit() and int(length) > BODY_BYTES:
+        return TOO_LARGE
+    return None
+
+
+def comes_from_here(headers: Headers, scheme: str) -> bool:
+    """True unless a browser says that another site's page sent the request. Programs send no such header."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin is not None and origin != f"{scheme}://{headers.get('host', '')}":
+        return False
+    return site in (None, "same-origin", "none")
+
+
+def is_proven_own(headers: Headers, scheme: str) -> bool:
+    """True where a browser itself says that one of our own pages sent the request: what a cookie alone does not tell."""
+    said = headers.get("origin") is not None or headers.get("sec-fetch-site") == "same-origin"
+    return said and comes_from_here(headers, scheme)
+
+
+def _name_of(host: str) -> str:
+    try:
+        parts = urlsplit(f"//{host}")
+        name, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return ""
+    return name if parts.netloc == host and "@" not in host else ""
+
+
+def _limited(receive: Receive) -> Receive:
+    """Counts a body whose length was not told."""
+    seen = 0
+
+    async def receive_limited() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > BODY_BYTES:
+            # The one exception that FastAPI lets pass while it reads a body.
+            raise HTTPException(*TOO_LARGE)
+        return message
+
+    return receive_limited

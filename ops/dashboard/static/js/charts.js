@@ -1,0 +1,165 @@
+// Draws every `figure.chart` with uPlot, and draws it again when the run moves or the colours change.
+// Consumes `data-sources`: addresses of series (`/api/v1/runs/{run}/series`), and what they are called; produces a canvas, and in
+// words what is under the cursor, which the arrow keys move.
+
+const HEIGHT = 190;
+const REFRESH_MS = 1000;
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const number = (value) => {
+  if (value === null || value === undefined) return "none";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+  return String(Number(value.toPrecision(4)));
+};
+
+// uPlot wants one column of steps, and beside it a column for each series' lowest, mean and highest value.
+const columns = (series) => uPlot.join(series.map(({ steps, low, mean, high }) => [steps, low, mean, high]));
+
+// A line that never moves gets some room above and below.
+const around = (_, low, high) => {
+  if (low === null || low !== high) return uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
+  const room = Math.abs(low) / 10 || 1;
+  return [low - room, high + room];
+};
+
+// A single value has no line that could be seen.
+const alone = (plot, index) => plot.data[index].filter((value) => value != null).length < 2;
+
+const options = (chart, width) => {
+  const { series } = chart;
+  const ink = style("--faint");
+  const grid = { stroke: style("--line"), width: 1 };
+  const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui, sans-serif" };
+  const lines = [{ label: "iteration" }];
+  const bands = [];
+  series.forEach((one, at) => {
+    const colour = style(`--series-${(at % 8) + 1}`);
+    const faint = { stroke: "transparent", points: { show: false }, spanGaps: true };
+    const first = lines.length;
+    lines.push(faint, { label: one.name, stroke: colour, width: 1.75, spanGaps: true, points: { show: alone } }, faint);
+    bands.push({ series: [first + 2, first], fill: `${colour}33` });
+  });
+  return {
+    width,
+    height: HEIGHT,
+    legend: { show: false },
+    cursor: { y: false, drag: { x: true, y: false } },
+    scales: { x: { time: false }, y: { range: around } },
+    axes: [
+      { ...axis, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5] },
+      { ...axis, size: 58, values: (_, ticks) => ticks.map(number) },
+    ],
+    series: lines,
+    bands,
+    hooks: { setCursor: [(plot) => tell(chart.figure, plot, chart.series)] },
+  };
+};
+
+// Words for the values at one place of the series, each with its colour.
+const write = (figure, when, series, values) => {
+  const place = figure.querySelector(".told");
+  place.replaceChildren(`${when}:`);
+  series.forEach((one, at) => {
+    const item = document.createElement("span");
+    const swatch = document.createElement("span");
+    const value = document.createElement("b");
+    swatch.className = `swatch c${(at % 8) + 1}`;
+    value.textContent = number(values[at]);
+    item.append(swatch, `${one.name} `, value);
+    place.append(item);
+  });
+};
+
+const tell = (figure, plot, series) => {
+  const at = plot.cursor.idx;
+  if (at === null || at === undefined) writeNewest(figure, series);
+  else write(figure, `iteration ${plot.data[0][at]}`, series, series.map((_, one) => plot.data[2 + 3 * one][at]));
+};
+
+const writeNewest = (figure, series) => {
+  const ends = new Set(series.map((one) => one.steps.at(-1)));
+  write(figure, ends.size === 1 ? `at ${[...ends][0]}` : "newest", series, series.map((one) => one.mean.at(-1)));
+};
+
+const read = async ({ url, names }) => {
+  const answer = await fetch(url, { headers: { Accept: "application/json" } });
+  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  const { series } = await answer.json();
+  return series.filter((one) => one.steps.length).map((one) => ({ ...one, name: names[one.key] }));
+};
+
+class Chart {
+  constructor(figure) {
+    this.figure = figure;
+    this.box = figure.querySelector(".plot");
+    this.sources = JSON.parse(figure.dataset.sources);
+    this.series = [];
+    this.plot = null;
+    this.box.addEventListener("keydown", (event) => this.walk(event));
+    this.box.addEventListener("blur", () => this.plot?.setCursor({ left: -10, top: -10 }));
+    new ResizeObserver(() => this.plot?.setSize({ width: this.box.clientWidth, height: HEIGHT })).observe(this.box);
+  }
+
+  async load() {
+    try {
+      this.series = (await Promise.all(this.sources.map(read))).flat();
+    } catch (error) {
+      this.figure.querySelector(".told").textContent = `no figures: ${error.message}`;
+      return;
+    }
+    this.renew();
+  }
+
+  // New points of the same series: what was zoomed into stays, and so does the place under the cursor.
+  renew() {
+    const drawn = this.plot?.data[0];
+    if (!drawn || this.plot.series.length !== 1 + 3 * this.series.length) {
+      this.draw();
+      return;
+    }
+    const { min, max } = this.plot.scales.x;
+    const zoomed = min > drawn[0] || max < drawn.at(-1);
+    const step = drawn[this.plot.cursor.idx];
+    this.plot.setData(columns(this.series), !zoomed);
+    if (step === undefined) writeNewest(this.figure, this.series);
+    else this.plot.setCursor({ left: this.plot.valToPos(step, "x"), top: 10 });
+  }
+
+  draw() {
+    this.plot?.destroy();
+    this.plot = null;
+    this.figure.querySelector(".empty")?.remove();
+    if (!this.series.length) return;
+    this.plot = new uPlot(options(this, this.box.clientWidth), columns(this.series), this.box);
+    writeNewest(this.figure, this.series);
+    const words = this.figure.querySelector(".told").textContent;
+    this.box.setAttribute("aria-label", `${this.figure.dataset.title}, ${words}; arrow keys tell other iterations`);
+  }
+
+  walk(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
+    if (step === undefined || !this.plot) return;
+    event.preventDefault();
+    const steps = this.plot.data[0];
+    const now = this.plot.cursor.idx ?? (step > 0 ? -1 : steps.length);
+    const at = Math.min(steps.length - 1, Math.max(0, now + step));
+    this.plot.setCursor({ left: this.plot.valToPos(steps[at], "x"), top: 10 });
+  }
+}
+
+const charts = [...document.querySelectorAll("figure.chart")].map((figure) => new Chart(figure));
+
+let waiting = null;
+const refresh = () => {
+  waiting ??= setTimeout(async () => {
+    await Promise.all(charts.map((chart) => chart.load()));
+    waiting = null;
+  }, REFRESH_MS);
+};
+
+document.addEventListener("yatt:progress", refresh);
+document.addEventListener("yatt:theme", () => charts.forEach((chart) => chart.draw()));
+await Promise.all(charts.map((chart) => chart.load()));
+document.documentElement.dataset.charts = "drawn";

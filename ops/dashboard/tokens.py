@@ -1,0 +1,125 @@
+"""Named tokens: who may stop, resume or change a run over HTTP.
+
+Consumes and produces `tokens.json` in the home folder, mode 0600, which holds digests only; a token itself is shown once, when
+it is made. Reading it is cheap and done for every check, so that a revoked token is refused at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from yatt_core.errors import ConfigurationError
+
+FILE, LOCK = "tokens.json", ".tokens.lock"
+PREFIX = "yatt_"
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_NOBODY = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedToken:
+    """A token as it is kept. digest: sha256 of it. created_at: milliseconds since 1970."""
+
+    name: str
+    digest: str
+    created_at: int
+
+
+class TokenStore:
+    """The tokens of a home folder. Processes may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._lock = folder / LOCK
+
+    def create(self, name: str) -> str:
+        """Makes a token and returns it. Raises `ConfigurationError` for a name that is taken or cannot be one."""
+        if not NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"token name {name!r:.80}: right would be small letters, digits, dots and dashes, such as alice or ci-2"
+            )
+        token = PREFIX + secrets.token_urlsafe(32)
+        with self._changing() as tokens:
+            if any(known.name == name for known in tokens):
+                raise ConfigurationError(
+                    f"there is a token named {name} already; revoke it first, or take another name"
+                )
+            tokens.append(NamedToken(name, digest_of(token), int(time.time() * 1000)))
+        return token
+
+    def revoke(self, name: str) -> None:
+        """Makes a token worthless, and the sessions that were opened with it. Raises `ConfigurationError` for an unknown name."""
+        with self._changing() as tokens:
+            left = [known for known in tokens if known.name != name]
+            if len(left) == len(tokens):
+                names = ", ".join(known.name for known in tokens) or "none"
+                raise ConfigurationError(f"there is no token named {name!r:.80}; there are: {names}")
+            tokens[:] = left
+
+    def all(self) -> tuple[NamedToken, ...]:
+        """The tokens in the order of their making. Raises `ConfigurationError` where others could read or write the file."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise ConfigurationError(f"{self._path}: cannot be read: {error.strerror}") from None
+        with open(descriptor, encoding="utf-8") as stream:  # noqa: PTH123 - the file that was opened is the one checked
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            if mode & 0o077:
+                raise ConfigurationError(
+                    f"{self._path}: its mode is {mode:04o}, so that others get at it; right would be 0600"
+                )
+            try:
+                return tuple(NamedToken(**row) for row in json.load(stream)["tokens"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigurationError(f"{self._path}: is no file of tokens: {error!r}") from None
+
+    def name_of(self, token: str) -> str | None:
+        """Whose token it is; none for one that is unknown or revoked. Every digest is compared, each in constant time."""
+        digest, found = digest_of(token), None
+        for known in (NamedToken("", _NOBODY, 0), *self.all()):
+            if hmac.compare_digest(digest, known.digest):
+                found = known.name
+        return found or None
+
+    def digest_named(self, name: str) -> str | None:
+        """The digest of a token by its name; none for an unknown one."""
+        return next((known.digest for known in self.all() if known.name == name), None)
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[NamedToken]]:
+        """The tokens, to be changed; written when the block ends well."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._lock, "w") as lock:  # noqa: PTH123 - a lock needs the open file
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            tokens = list(self.all())
+            yield tokens
+            self._write(tokens)
+
+    def _write(self, tokens: list[NamedToken]) -> None:
+        text = json.dumps({"tokens": [asdict(token) for token in tokens]}, indent=1) + "\n"
+        fresh = self._path.with_name(f".{FILE}.{secrets.token_hex(4)}")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as stream:  # noqa: PTH123 - opened with its mode
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(self._path)
+
+
+def digest_of(token: str) -> str:
+    """What is kept of a token. It has 256 random bits, so a plain hash cannot be searched through."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

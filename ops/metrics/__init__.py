@@ -1,0 +1,1 @@
+"""Metrics for Prometheus, alert rules over them, and Grafana dashboards of them."""

@@ -1,0 +1,131 @@
+"""`/metrics`: what Prometheus scrapes, read from the ledger at each scrape.
+
+Consumes the ledger alone, so that a run whose driver is dead is exported like any other. Produces families of metrics. There are
+series of their own for a bounded number of runs: running ones first, then the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from db.errors import LedgerUnavailable
+from db.ledger import Ledger
+from db.migrate import HEAD
+from db.runs import STATES
+from ops.dashboard.queries.accounts import accounts
+from ops.dashboard.queries.fleet import DRIVEN, LOST, Fleet, FleetRun, fleet
+from ops.dashboard.queries.run import HEALTH, THROUGHPUT
+from ops.metrics import names
+from ops.metrics.names import MetricName
+
+RUNS = 200
+"""With series of their own."""
+ACCOUNTED = 20
+"""Driven runs whose time is accounted for, since that reads their newest attempts."""
+LEARNING = (*HEALTH, *THROUGHPUT)
+
+
+class LedgerCollector(Collector):
+    """Reads everything anew at each scrape."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def describe(self) -> Iterator[Metric]:
+        """The families without values, so that registering does not read the ledger."""
+        return (_family(metric) for metric in names.ALL)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; without a ledger the two that need none."""
+        yield InfoMetricFamily(names.BUILD.name, names.BUILD.help, {"version": version("yatt"), "ledger": HEAD})
+        try:
+            families = list(self._read())
+        except LedgerUnavailable:
+            yield _gauge(names.LEDGER_UP, {(): 0.0})
+            return
+        yield _gauge(names.LEDGER_UP, {(): 1.0})
+        yield from families
+
+    def _read(self) -> Iterator[Metric]:
+        found = fleet(self._ledger, limit=RUNS)
+        runs = [run.id for run in found.runs]
+        yield from _of_ledger(found)
+        yield from _of_lines(found.runs)
+        yield _gauge(
+            names.SNAPSHOT, {(run,): at / 1000 for run, at in self._ledger.fleet.newest_snapshots(runs).items()}
+        )
+        pending = self._ledger.fleet.outbox_pending(runs)
+        yield _gauge(names.OUTBOX, {(run,): float(pending.get(run, 0)) for run in runs})
+        newest = self._ledger.fleet.newest(runs, LEARNING)
+        yield _gauge(names.LEARNING, newest)
+        failed = CounterMetricFamily(names.FAILED.name, names.FAILED.help, labels=names.FAILED.labels)
+        for run, counts in self._ledger.fleet.attempts(runs).items():
+            for (phase, kind), count in counts.items():
+                failed.add_metric([run, phase, kind], count)
+        yield failed
+        yield from self._times([run.id for run in found.runs if run.driver == DRIVEN][:ACCOUNTED])
+
+    def _times(self, runs: Sequence[str]) -> Iterator[Metric]:
+        ratios: dict[tuple[str, ...], float] = {}
+        shares: dict[tuple[str, ...], float] = {}
+        for run in runs:
+            made = accounts(self._ledger, run).accounts
+            if made.ettr is not None:
+                ratios[run,] = made.ettr
+                shares |= {(run, name): took / made.wall_seconds for name, took in made.buckets.items()}
+        yield _gauge(names.ETTR, ratios)
+        yield _gauge(names.TIME_SHARE, shares)
+
+
+def registry_of(ledger: Ledger) -> CollectorRegistry:
+    """A registry that holds nothing but the ledger's metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(LedgerCollector(ledger))
+    return registry
+
+
+def _of_ledger(found: Fleet) -> Iterator[Metric]:
+    yield _gauge(names.RUNS, {(state,): float(found.states.get(state, 0)) for state in STATES})
+    yield _gauge(names.RUNS_LEFT_OUT, {(): float(found.total - len(found.runs))})
+
+
+def _of_lines(runs: Sequence[FleetRun]) -> Iterator[Metric]:
+    """What the runs' own rows say."""
+
+    def gauge(metric: MetricName, values: Mapping[str, float | None]) -> Metric:
+        return _gauge(metric, {(run,): value for run, value in values.items() if value is not None})
+
+    yield _gauge(names.STATE, {(run.id, run.state): 1.0 for run in runs})
+    yield gauge(names.DRIVEN, {run.id: float(run.driver == DRIVEN) for run in runs})
+    yield gauge(names.DRIVER_LOST, {run.id: float(run.driver == LOST) for run in runs})
+    yield gauge(names.STOP_ASKED, {run.id: float(run.desired_state == "stop") for run in runs})
+    yield gauge(names.ITERATION, {run.id: float(run.iteration) for run in runs})
+    yield gauge(names.TARGET, {run.id: float(run.target_iterations) for run in runs})
+    yield gauge(names.CREATED, {run.id: run.created_at / 1000 for run in runs})
+    yield gauge(
+        names.COMMITTED, {run.id: None if run.committed_at is None else run.committed_at / 1000 for run in runs}
+    )
+    yield gauge(names.ITERATION_SECONDS, {run.id: run.iteration_seconds for run in runs})
+    yield gauge(names.LEFT_SECONDS, {run.id: run.eta_seconds for run in runs})
+
+
+def _gauge(metric: MetricName, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(list(labels), value)
+    return family
+
+
+def _family(metric: MetricName) -> Metric:
+    match metric.kind:
+        case "counter":
+            return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+        case "info":
+            return InfoMetricFamily(metric.name, metric.help)
+        case "gauge":
+            return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

@@ -1,0 +1,179 @@
+"""Grafana dashboards over the metrics of `/metrics`, as JSON to be provisioned: `python -m ops.metrics.grafana`.
+
+Consumes the metrics' names. Produces `ops/metrics/grafana/*.json`, one dashboard a file; a test compares the files with what is
+made here, and every query with what is exported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ops.metrics import names
+from ops.metrics.names import MetricName
+
+FOLDER = Path(__file__).with_name("grafana")
+SCHEMA = 39
+"""Of Grafana 10 and 11, which migrate older ones themselves."""
+WIDTH, HEIGHT = 24, 8
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+RUN = 'run=~"$run"'
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A picture. queries: expression and legend of each. unit: in Grafana's words. columns: of 24."""
+
+    title: str
+    kind: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str = "none"
+    columns: int = 12
+
+
+def of(metric: MetricName, *labels: str) -> str:
+    """A metric's series with some labels."""
+    return f"{metric.exported}{{{', '.join(labels)}}}" if labels else metric.exported
+
+
+FLEET = (
+    Panel("Runs by state", "timeseries", ((of(names.RUNS), "{{state}}"),), columns=12),
+    Panel("Driven runs", "stat", ((f"sum({of(names.DRIVEN)})", "driven"),), columns=4),
+    Panel("Lost drivers", "stat", ((f"sum({of(names.DRIVER_LOST)})", "lost"),), columns=4),
+    Panel("Ledger", "stat", ((of(names.LEDGER_UP), "up"),), columns=4),
+    Panel(
+        "Share of the target reached",
+        "bargauge",
+        ((f"{of(names.ITERATION)} / on (run) {of(names.TARGET)} and on (run) {of(names.DRIVEN)} == 1", "{{run}}"),),
+        "percentunit",
+    ),
+    Panel(
+        "Since the last commit",
+        "timeseries",
+        ((f"(time() - {of(names.COMMITTED)}) and on (run) {of(names.DRIVEN)} == 1", "{{run}}"),),
+        "s",
+    ),
+    Panel("Effective training time", "timeseries", ((of(names.ETTR), "{{run}}"),), "percentunit"),
+    Panel(
+        "Failed attempts an hour",
+        "timeseries",
+        ((f"sum by (run, failure_class) (increase({of(names.FAILED)}[1h])) > 0", "{{run}} {{failure_class}}"),),
+    ),
+    Panel("Rows that MLflow waits for", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
+    Panel("Runs without series of their own", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
+    Panel("Version", "stat", ((of(names.BUILD), "{{version}}, ledger {{ledger}}"),), columns=6),
+)
+ONE_RUN = (
+    Panel("State", "stat", ((f"{of(names.STATE, RUN)} == 1", "{{run}} {{state}}"),), columns=6),
+    Panel("Iteration", "stat", ((of(names.ITERATION, RUN), "{{run}}"),), columns=6),
+    Panel("Left", "stat", ((of(names.LEFT_SECONDS, RUN), "{{run}}"),), "s", columns=6),
+    Panel("Age", "stat", ((f"time() - {of(names.CREATED, RUN)}", "{{run}}"),), "s", columns=6),
+    *(
+        Panel(title, "timeseries", ((of(names.LEARNING, RUN, f'metric="{metric}"'), "{{run}}"),), unit)
+        for title, metric, unit in (
+            ("Reward", "reward/mean", "none"),
+            ("Held-out accuracy", "evaluation/accuracy", "percentunit"),
+            ("KL", "kl", "none"),
+            ("Entropy", "entropy", "none"),
+            ("Response length", "length/response_mean", "none"),
+            ("Truncated responses", "truncated_share", "percentunit"),
+            ("Gradient norm", "grad_norm", "none"),
+            ("Log-probability gap of trainer and sampler", "log_prob_gap_mean", "none"),
+            ("Tokens per second", "tokens_per_second", "none"),
+        )
+    ),
+    Panel("Duration of an iteration", "timeseries", ((of(names.ITERATION_SECONDS, RUN), "{{run}}"),), "s"),
+    Panel("Where the time goes", "timeseries", ((of(names.TIME_SHARE, RUN), "{{run}} {{bucket}}"),), "percentunit"),
+    Panel(
+        "Failed attempts by phase",
+        "timeseries",
+        ((f"increase({of(names.FAILED, RUN)}[1h])", "{{phase}} {{failure_class}}"),),
+    ),
+    Panel("Since the last snapshot", "timeseries", ((f"time() - {of(names.SNAPSHOT, RUN)}", "{{run}}"),), "s"),
+    Panel(
+        "Asked to stop, lost",
+        "timeseries",
+        ((of(names.STOP_ASKED, RUN), "stop asked {{run}}"), (of(names.DRIVER_LOST, RUN), "lost {{run}}")),
+    ),
+)
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Every dashboard by the name of its file."""
+    return {
+        "fleet.json": _dashboard("yatt-fleet", "YATT: fleet", FLEET, ()),
+        "run.json": _dashboard("yatt-run", "YATT: run", ONE_RUN, (_run_variable(),)),
+    }
+
+
+def text_of(dashboard: dict[str, Any]) -> str:
+    """A dashboard as its file holds it."""
+    return json.dumps(dashboard, indent=1) + "\n"
+
+
+def expressions(dashboard: dict[str, Any]) -> list[str]:
+    """Every query of a dashboard."""
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    return asked + [each["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
+
+
+def _dashboard(uid: str, title: str, panels: Sequence[Panel], variables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    source = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+    return {
+        "uid": uid,
+        "title": title,
+        "tags": ["yatt"],
+        "schemaVersion": SCHEMA,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": [source, *variables]},
+        "panels": _placed(panels),
+    }
+
+
+def _run_variable() -> dict[str, Any]:
+    query = f"label_values({names.ITERATION.exported}, run)"
+    shown = {"name": "run", "label": "Run", "type": "query", "query": query, "datasource": SOURCE}
+    return shown | {"refresh": 2, "multi": True, "includeAll": True, "allValue": ".*", "sort": 4}
+
+
+def _placed(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    """The panels from left to right, row by row."""
+    placed, left, top = [], 0, 0
+    for number, panel in enumerate(panels, start=1):
+        if left + panel.columns > WIDTH:
+            left, top = 0, top + HEIGHT
+        placed.append(_panel(panel, number, left, top))
+        left += panel.columns
+    return placed
+
+
+def _panel(panel: Panel, number: int, left: int, top: int) -> dict[str, Any]:
+    targets = [
+        {"refId": chr(ord("A") + place), "expr": query, "legendFormat": legend, "datasource": SOURCE}
+        for place, (query, legend) in enumerate(panel.queries)
+    ]
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "datasource": SOURCE,
+        "gridPos": {"x": left, "y": top, "w": panel.columns, "h": HEIGHT},
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "targets": targets,
+    }
+
+
+def main() -> None:
+    """Writes the files."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, dashboard in dashboards().items():
+        (FOLDER / name).write_text(text_of(dashboard), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

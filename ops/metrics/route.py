@@ -1,0 +1,22 @@
+"""The route `/metrics`, in the format that the scraper asks for: Prometheus's text, or OpenMetrics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Response
+from prometheus_client.exposition import choose_encoder
+
+from ops.dashboard.context import Served
+from ops.metrics.collector import registry_of
+
+router = APIRouter(tags=["service"])
+
+
+@router.get(
+    "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+)
+def metrics(served: Served, accept: Annotated[str, Header()] = "") -> Response:
+    """Metrics of the ledger and of its runs, read at this moment."""
+    encode, media_type = choose_encoder(accept)
+    return Response(encode(registry_of(served.ledger)), media_type=media_type)

@@ -1,0 +1,73 @@
+"""The dashboard over a home folder with two runs as drivers leave them, asked as a browser on this machine asks it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from db.ledger import Ledger
+from flows.home import Home
+from ops.dashboard.app import create_app
+from ops.dashboard.context import Context
+from tests.ops.seeding import seed_run
+
+ORIGIN = "http://127.0.0.1:8686"
+FAR_AWAY = 4_102_444_800_000
+"""A time that no test lives to see."""
+
+
+def seed_home(folder: Path) -> Home:
+    """toy-1 is stopped; toy-2 has a driver, this process."""
+    home = Home(folder)
+    seed_run(home)
+    seed_run(home, ends=False)
+    with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
+        connection.execute(text("UPDATE lease SET expires_at = :at WHERE run = 'toy-2'"), {"at": FAR_AWAY})
+    return home
+
+
+@pytest.fixture(scope="session")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Made once; copying it is quicker."""
+    return seed_home(tmp_path_factory.mktemp("dashboard") / "runs")
+
+
+@pytest.fixture
+def home(seeded: Home, tmp_path: Path) -> Home:
+    return Home(Path(shutil.copytree(seeded.folder, tmp_path / "runs")))
+
+
+@pytest.fixture(scope="session")
+def reader(seeded: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """For tests that only read, which share it."""
+    folder = tmp_path_factory.mktemp("reader") / "runs"
+    with TestClient(create_app(Home(Path(shutil.copytree(seeded.folder, folder)))), base_url=ORIGIN) as client:
+        yield client
+
+
+@pytest.fixture
+def client(home: Home) -> Iterator[TestClient]:
+    with TestClient(create_app(home), base_url=ORIGIN) as client:
+        yield client
+
+
+@pytest.fixture
+def served(client: TestClient) -> Context:
+    context: Context = client.app.state.context  # type: ignore[attr-defined]
+    return context
+
+
+@pytest.fixture
+def token(served: Context) -> str:
+    return served.tokens.create("alice")
+
+
+@pytest.fixture
+def alice(token: str) -> dict[str, str]:
+    """The header that makes a request hers."""
+    return {"Authorization": f"Bearer {token}"}

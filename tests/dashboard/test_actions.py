@@ -1,0 +1,210 @@
+"""What a token's holder does to a run over HTTP, and that the audit chain names them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from db.ledger import Ledger
+from flows.home import Home
+from ops.dashboard.app import create_app
+from ops.dashboard.context import Context
+from ops.dashboard.driving import RESUME_LOG, last_words
+from tests.dashboard.conftest import ORIGIN
+from tests.ops.test_branches import seed_snapshot
+from yatt_core.data.inputs import INPUTS
+
+ROOT = Path(__file__).parents[2]
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(client: TestClient, alice: dict[str, str]) -> Ask:
+    """Posts as alice; returns the answer."""
+
+    def post(path: str, **body: Any) -> Any:
+        return client.post(f"/api/v1/runs/{path}", json=body, headers=alice)
+
+    return post
+
+
+def test_stop_asks_the_driver_and_names_who_asked(ask: Ask, served: Context) -> None:
+    answer = ask("toy-2/stop", reason="the power goes off", within_seconds=60)
+    assert answer.status_code == 200
+    assert (answer.json()["by"], answer.json()["run"]["desired_state"]) == ("alice", "stop")
+    (link,) = served.ledger.browse.events("toy-2", 1)
+    assert link.body["reason"] == "alice, through the dashboard: the power goes off"
+    assert 0 < (served.ledger.runs.stop_deadline("toy-2") or 0) <= 60
+    refused = ask("toy-1/stop")
+    assert refused.status_code == 409 and "nobody drives it" in refused.json()["detail"]
+
+
+def test_a_driven_run_is_neither_resumed_nor_changed(ask: Ask, served: Context) -> None:
+    head = served.ledger.events.head("toy-2")
+    for path, body in (("resume", {}), ("retry", {"iteration": 3, "phase": "collect"}), ("rollback", {"to": 1})):
+        answer = ask(f"toy-2/{path}", **body)
+        assert answer.status_code == 409 and "is held by driver of toy-2" in answer.json()["detail"]
+    assert served.ledger.events.head("toy-2") == head
+
+
+def test_rollback_opens_a_branch_and_names_who_did(ask: Ask, served: Context, home: Home) -> None:
+    (home.run_folder("toy-1") / INPUTS).mkdir()
+    seed_snapshot(home, "toy-1", 1)
+    refused = ask("toy-1/rollback", to=9)
+    assert refused.status_code == 409 and "not committed" in refused.json()["detail"]
+    answer = ask("toy-1/rollback", to=1, reason="it hacks the reward")
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["run"]["branch"], answer.json()["run"]["iteration"]) == (1, 1)
+    links = served.ledger.browse.events("toy-1", 10, kinds=("branch",))
+    assert links[0].body["reason"] == "alice, through the dashboard: it hacks the reward"
+
+
+def test_retry_of_what_has_not_failed_is_refused(ask: Ask, home: Home) -> None:
+    answer = ask("toy-1/retry", iteration=3, phase="collect")
+    assert answer.status_code == 409 and "has lost no attempt" in answer.json()["detail"]
+    assert not (home.run_folder("toy-1") / RESUME_LOG).exists()
+
+
+def test_a_snapshot_is_verified_byte_by_byte_and_that_is_recorded(
+    ask: Ask, client: TestClient, served: Context, home: Home
+) -> None:
+    seed_snapshot(home, "toy-1", 1)
+    listed = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
+    assert [row["verification"] for row in listed] == [None]
+    sound = ask("toy-1/snapshots/1/verify")
+    assert (sound.status_code, sound.json()["sound"], sound.json()["by"]) == (200, True, "alice")
+    state = home.run_folder("toy-1") / listed[0]["snapshot"]["folder"] / "state"
+    state.write_text("state X")
+    damaged = ask("toy-1/snapshots/1/verify").json()
+    assert damaged["sound"] is False and "sha256" in damaged["damage"]
+    (row,) = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
+    assert row["verification"]["by"] == "alice" and row["verification"]["sound"] is False
+    assert served.ledger.events.verify("toy-1") is None
+    assert ask("toy-1/snapshots/7/verify").status_code == 409
+
+
+def test_a_snapshot_is_promoted_by_name(
+    ask: Ask, client: TestClient, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: told.append(run))
+    for iteration in (1, 2):
+        seed_snapshot(home, "toy-1", iteration, f"weights {iteration}")
+    for iteration in (1, 2):
+        answer = ask("toy-1/promote", to="champion", iteration=iteration, why="wins")
+        assert answer.status_code == 200, answer.text
+    assert answer.json()["detail"] == "champion is now iteration 2, rollback is now iteration 1"
+    assert told == ["toy-1", "toy-1"]
+    aliases = client.get("/api/v1/runs/toy-1/aliases").json()
+    assert [(move["alias"], move["iteration"], move["by"], move["why"]) for move in aliases["current"]] == [
+        ("champion", 2, "alice", "wins"),
+        ("rollback", 1, "alice", "wins"),
+    ]
+    listed = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
+    assert [row["aliases"] for row in listed] == [["champion"], ["rollback"]]
+    (home.run_folder("toy-1") / listed[0]["snapshot"]["folder"] / "state").write_text("state X")
+    damaged = ask("toy-1/promote", to="candidate", iteration=2, why="wins")
+    assert damaged.status_code == 409 and "sha256" in damaged.json()["detail"]
+    assert ask("toy-1/promote", to="candidate", iteration=7, why="wins").status_code == 409
+    assert ask("toy-1/promote", to="production", why="wins").status_code == 422
+    assert ask("toy-1/promote", to="candidate", why=" ").status_code == 422
+    assert served.ledger.events.verify("toy-1") is None
+
+
+def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
+    unclear: list[tuple[str, dict[str, Any]]] = [
+        ("stop", {"reson": "x"}),
+        ("stop", {"reason": "x" * 501}),
+        ("stop", {"reason": "two\nlines"}),
+        ("stop", {"within_seconds": -1}),
+        ("stop", {"within_seconds": "soon"}),
+        ("rollback", {}),
+        ("rollback", {"to": 10**12}),
+        ("retry", {"iteration": 1, "phase": "../collect"}),
+        ("resume", {"accept_drift": "perhaps"}),
+    ]
+    for path, body in unclear:
+        answer = ask(f"toy-2/{path}", **body)
+        assert answer.status_code == 422, (path, body)
+        assert answer.json()["errors"][0]["where"].startswith("body")
+    assert served.ledger.runs.desired_state("toy-2") == "run"
+
+
+def test_the_last_words_of_a_driver_hold_no_secret(tmp_path: Path) -> None:
+    log = tmp_path / RESUME_LOG
+    log.write_text("x" * 9000 + "\nerror: cannot reach postgresql://me:hunter2@host/ledger\n\n")
+    assert last_words(log) == "error: cannot reach postgresql://me:***@host/ledger"
+    log.write_text("")
+    assert last_words(log) == ""
+
+
+def _wait(client: TestClient, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline = time.monotonic() + 150
+    while time.monotonic() < deadline:
+        line: dict[str, Any] = client.get(f"/api/v1/runs/{run}").json()["run"]
+        if wanted(line):
+            return line
+        time.sleep(0.3)
+    raise AssertionError(f"{run} did not get there: {line}")
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path) -> None:
+    """`yatt train` in a process of its own; the resumed driver outlives the dashboard that started it."""
+    home = Home(tmp_path / "runs")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "YATT_HOME": str(home.folder)}
+    with TestClient(create_app(home), base_url=ORIGIN) as client:
+        headers = {"Authorization": f"Bearer {client.app.state.context.tokens.create('alice')}"}  # type: ignore[attr-defined]
+        changes = ["--set", "iterations=400", "--set", "tracking.enabled=false"]
+        command = [sys.executable, "-m", "ops.cli.main", "train", str(ROOT / "configs/virtual.yaml"), *changes]
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        ) as driver:
+            try:
+                while not client.get("/api/v1/runs").json()["runs"]:
+                    time.sleep(0.3)
+                run = client.get("/api/v1/runs").json()["runs"][0]["id"]
+                _wait(client, run, lambda line: line["iteration"] >= 1)
+                assert client.post(f"/api/v1/runs/{run}/stop", json={}, headers=headers).status_code == 200
+                stopped = _wait(client, run, lambda line: line["driver"] == "nobody")
+            finally:
+                driver.wait(60)
+        assert stopped["state"] == "stopped"
+        assert client.post(f"/api/v1/runs/{run}/resume", json={"reason": "go on"}, headers=headers).status_code == 202
+        further = _wait(
+            client, run, lambda line: line["driver"] == "driven" and line["iteration"] > stopped["iteration"]
+        )
+        assert client.post(f"/api/v1/runs/{run}/resume", json={}, headers=headers).status_code == 409
+        client.post(f"/api/v1/runs/{run}/stop", json={}, headers=headers)
+        ended = _wait(client, run, lambda line: line["driver"] == "nobody")
+        assert ended["iteration"] >= further["iteration"]
+        kinds = [link["kind"] for link in client.get(f"/api/v1/runs/{run}/events?limit=500").json()]
+        assert "resume_requested" in kinds and "resume_failed" not in kinds
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.events.verify(run) is None
+        requested = ledger.events.of_kind(run, "resume_requested")
+        assert [(link.body["by"], link.body["reason"]) for link in requested] == [("alice", "go on")]
+
+
+@pytest.mark.verify
+def test_a_driver_that_cannot_start_says_why_in_the_audit_chain(ask: Ask, client: TestClient, served: Context) -> None:
+    """Its spec is none."""
+    with served.ledger._database.write() as connection:
+        connection.exec_driver_sql("UPDATE spec_revision SET spec = '{\"name\": 1}' WHERE run = 'toy-1'")
+    assert ask("toy-1/resume").status_code == 202
+    deadline = time.monotonic() + 100
+    while not (found := served.ledger.events.of_kind("toy-1", "resume_failed")):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert found[0].body["exit_code"] == 2 and found[0].body["by"] == "alice"
+    assert "error:" in json.dumps(found[0].body["said"])

@@ -1,0 +1,197 @@
+"""What the JSON API tells of a ledger and run folders, and what becomes of names and texts that mean harm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from db.ledger import Ledger
+from flows.home import Home
+from ops.dashboard.context import Context
+from tests.ops.seeding import SHARDS, toy_spec
+from yatt_core.data.batch import SAMPLES_FILE
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "'; DROP TABLE run; --",
+    '" onmouseover="x',
+    "%' OR '1'='1",
+    "..",
+    "a_b%c",
+    "\u202eevil",
+    "{{7*7}}",
+    "-rf",
+)
+
+
+def test_the_fleet_is_paged_searched_and_counted(reader: TestClient) -> None:
+    fleet = reader.get("/api/v1/runs").json()
+    assert [(run["id"], run["state"], run["driver"]) for run in fleet["runs"]] == [
+        ("toy-2", "running", "driven"),
+        ("toy-1", "stopped", "nobody"),
+    ]
+    assert (fleet["total"], fleet["states"]) == (2, {"running": 1, "stopped": 1})
+    assert fleet["runs"][0]["reward"] == 0.2 and fleet["runs"][0]["progress"] == 0.5
+    assert [run["id"] for run in reader.get("/api/v1/runs?limit=1&offset=1").json()["runs"]] == ["toy-1"]
+    assert [run["id"] for run in reader.get("/api/v1/runs?state=stopped").json()["runs"]] == ["toy-1"]
+    assert [run["id"] for run in reader.get("/api/v1/runs?text=Y-2").json()["runs"]] == ["toy-2"]
+
+
+def test_a_lost_driver_is_told_from_a_living_one(client: TestClient, served: Context) -> None:
+    with served.ledger._database.write() as connection:
+        connection.execute(text("UPDATE lease SET expires_at = 0 WHERE run = 'toy-2'"))
+    line = client.get("/api/v1/runs/toy-2").json()["run"]
+    assert (line["driver"], line["eta_seconds"]) == ("lost", None)
+    assert line["holder"].startswith("driver of toy-2")
+
+
+def test_a_run_shows_its_time_phases_and_health(reader: TestClient) -> None:
+    view = reader.get("/api/v1/runs/toy-1").json()
+    assert view["metrics"]["reward/mean"] == 0.2
+    assert view["health"] == ["reward/mean", "evaluation/accuracy", "entropy"]
+    assert [(phase["phase"], phase["done"]) for phase in view["phases"]] == [("collect", 2)]
+    assert sum(view["time"]["buckets"].values()) == pytest.approx(view["time"]["wall_seconds"])
+    assert view["outbox_pending"] == 3 and view["time"]["since"] is None
+
+
+def test_rollouts_are_searched_sorted_cut_and_compared(reader: TestClient) -> None:
+    path = "/api/v1/runs/toy-1/rollouts/1"
+    best = reader.get(f"{path}?order=best&limit=2").json()
+    assert [row["reward"] for row in best["samples"]] == [0.13, 0.12]
+    assert (best["total"], best["matching"]) == (8, 8)
+    found = reader.get(f"{path}?text=ANSWER 1.0&characters=3").json()
+    assert [(row["response"], row["response_cut"], row["characters"]) for row in found["samples"]] == [
+        ("ans", True, 10)
+    ]
+    assert [row["sample"] for row in reader.get(f"{path}?prompt=2").json()["samples"]] == [0, 1]
+    compared = reader.get(f"{path}/compare/2").json()
+    assert compared["before"]["samples"] == compared["after"]["samples"] == 8
+    assert sum(compared["before"]["counts"]) == 8
+    assert [row["prompt_id"] for row in compared["prompts"]] == ["p0", "p1", "p2", "p3"]
+    missing = reader.get("/api/v1/runs/toy-1/rollouts/9")
+    assert missing.status_code == 404 and "no experience of iteration 9" in missing.json()["detail"]
+
+
+def test_experience_that_is_not_what_was_recorded_is_not_shown(client: TestClient, home: Home) -> None:
+    files = sorted((home.run_folder("toy-1") / "experience").rglob(SAMPLES_FILE))
+    assert len(files) == 2 * SHARDS
+    assert client.get("/api/v1/runs/toy-1/rollouts/1").status_code == 200
+    whole = files[0].read_bytes()
+    for changed in (whole + b"x", whole[:-9] + b"x" + whole[-8:]):
+        files[0].write_bytes(changed)
+        answer = client.get("/api/v1/runs/toy-1/rollouts/1")
+        assert answer.status_code == 409 and "is not the file that its manifest names" in answer.json()["detail"]
+
+
+def test_logs_by_actor_phase_iteration_and_level(reader: TestClient) -> None:
+    def messages(query: str) -> list[str]:
+        return [row["message"] for row in reader.get(f"/api/v1/runs/toy-1/logs?{query}").json()["records"]]
+
+    assert messages("") == ["driver started, pid 7", "shard 0", "shard 1", "slow"]
+    assert messages("actor=controller") == ["shard 0", "shard 1"]
+    assert messages("phase=learn") == ["slow"]
+    assert messages("iteration=2") == ["shard 1"]
+    assert messages("level=warning") == ["shard 1", "slow"]
+    assert messages("limit=1") == ["slow"]
+    assert reader.get("/api/v1/runs/toy-1/logs").json()["actors"] == ["controller-0", "driver"]
+
+
+def test_of_long_logs_the_ends_are_read(client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.dashboard.queries.logs.TAIL_BYTES", 1000)
+    line = {"time": 5.0, "level": "info", "actor": "driver", "message": "many"}
+    with (home.run_folder("toy-1") / "logs" / "e0001.driver.jsonl").open("a") as stream:
+        stream.writelines(json.dumps(line | {"message": f"many {number}"}) + "\n" for number in range(1000))
+    answer = client.get("/api/v1/runs/toy-1/logs?limit=500").json()
+    assert answer["whole"] is False
+    assert answer["records"][-1]["message"] == "many 999"
+    assert 10 < len(answer["records"]) < 30
+
+
+def test_lists_have_limits(reader: TestClient) -> None:
+    paths = reader.get("/api/v1/openapi.json").json()["paths"]
+    for path in (
+        "/runs",
+        "/runs/{run_id}/placements",
+        "/runs/{run_id}/rollouts/{iteration}",
+        "/runs/{run_id}/snapshots",
+        "/runs/{run_id}/faults",
+        "/runs/{run_id}/logs",
+        "/runs/{run_id}/events",
+    ):
+        parameters = {each["name"]: each["schema"] for each in paths[f"/api/v1{path}"]["get"]["parameters"]}
+        assert parameters["limit"]["maximum"] <= 500 and parameters["limit"]["minimum"] == 1, path
+        filled = path.format(run_id="toy-1", iteration=1)
+        assert reader.get(f"/api/v1{filled}?limit=501").status_code == 422
+        assert reader.get(f"/api/v1{filled}?limit=0").status_code == 422
+
+
+@pytest.mark.parametrize("name", ["../toy-1", "..", "toy-1/..", "/etc/passwd", "toy-1\x00", "toy-", "TOY-1", *HOSTILE])
+def test_only_what_the_ledger_names_is_looked_for(reader: TestClient, name: str) -> None:
+    given = quote(name, safe="")
+    for rest in ("", "/logs", "/rollouts/1", "/lineage", "/snapshots", "/live", "/placements/1", "/series?key=loss"):
+        answer = reader.get(f"/api/v1/runs/{given}{rest}")
+        assert answer.status_code in (404, 422), (name, rest)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "passwd:" not in answer.text and "root:" not in answer.text
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_hostile_words_are_words(reader: TestClient, words: str) -> None:
+    for path in ("/api/v1/runs", "/api/v1/runs/toy-1/rollouts/1"):
+        answer = reader.get(path, params={"text": words}).json()
+        assert answer.get("runs", answer.get("samples")) == []
+    assert reader.get("/api/v1/runs/toy-1/logs", params={"actor": words}).json()["records"] == []
+    assert reader.get("/api/v1/runs/toy-1/events", params={"kind": words}).json() == []
+    assert reader.get("/api/v1/runs/toy-1/series", params={"key": words}).json()["series"][0]["steps"] == []
+    assert reader.get("/api/v1/runs").json()["total"] == 2
+
+
+def test_runs_with_hostile_names_are_shown_as_they_are(client: TestClient, served: Context) -> None:
+    spec = toy_spec()
+    document = spec.model_dump(mode="json")
+    runs = [served.ledger.runs.create(name, document, spec.digest, 4).id for name in HOSTILE]
+    listed = {run["id"] for run in client.get("/api/v1/runs").json()["runs"]}
+    assert listed == {"toy-1", "toy-2", *runs}
+    exported = client.get("/metrics")
+    assert exported.headers["content-type"].startswith("text/plain")
+    for run in runs:
+        answer = client.get(f"/api/v1/runs/{quote(run, safe='')}")
+        if "/" in run:  # a path has no room for it, so that nothing is found
+            assert answer.status_code == 404
+        else:
+            assert answer.json()["run"]["id"] == run
+        assert answer.headers["content-type"].startswith("application/")
+        label = run.replace("\\", "\\\\").replace('"', '\\"')
+        assert f'yatt_run_iteration{{run="{label}"}} -1.0' in exported.text.splitlines()
+
+
+def test_a_link_in_the_log_folder_leads_nowhere(client: TestClient, home: Home, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text(json.dumps({"time": 1.0, "level": "info", "message": "secret"}) + "\n")
+    (home.run_folder("toy-1") / "logs" / "e0009.driver.jsonl").symlink_to(secret)
+    assert "secret" not in client.get("/api/v1/runs/toy-1/logs").text
+
+
+def test_runs_are_compared(client: TestClient, home: Home) -> None:
+    spec = toy_spec(9)
+    with Ledger.open(home.ledger) as ledger:
+        ledger.runs.create("toy", spec.model_dump(mode="json"), spec.digest, 9)
+    answer = client.get("/api/v1/compare?run=toy-1&run=toy-3&key=entropy").json()
+    assert answer["differences"] == [{"key": "iterations", "values": {"toy-1": "4", "toy-3": "9"}}]
+    assert {"key": "entropy", "values": {"toy-1": 2.0}} in answer["metrics"]
+    assert [series["series"][0]["mean"] for series in answer["series"]] == [[2.0, 2.0], []]
+
+
+def test_a_ledger_that_is_away_is_said(client: TestClient, home: Home) -> None:
+    ledger = Path(home.ledger.removeprefix("sqlite:///"))
+    ledger.rename(ledger.with_suffix(".away"))
+    ledger.mkdir()
+    client.app.state.context.ledger.close()  # type: ignore[attr-defined]  (no connection that is open already)
+    answer = client.get("/api/v1/runs")
+    assert answer.status_code == 503 and answer.json()["title"] == "Service Unavailable"
+    assert "yatt_ledger_up 0.0" in client.get("/metrics").text

@@ -1,0 +1,110 @@
+"""Live updates over a real socket: each change once, nothing for the mere passing of time, an end when the server ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from db.ledger import Ledger
+from db.outbox import OutboxEntry
+from flows.home import Home
+from ops.dashboard import live
+from ops.dashboard.app import create_app
+from tests.db.tools import holder
+from tests.ops.seeding import commit_of
+
+
+@pytest.fixture
+def server(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[uvicorn.Server]:
+    monkeypatch.setattr(live, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(live, "SILENCE_SECONDS", 0.2)
+    config = uvicorn.Config(create_app(home), log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    server.address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # type: ignore[attr-defined]
+    yield server
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+class Stream:
+    """The events of a stream, one at a time."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._lines = answer.iter_lines()
+
+    def next(self) -> dict[str, Any]:
+        event: dict[str, Any] = {}
+        for line in self._lines:
+            if not line and event:
+                return event
+            if line and not line.startswith(":"):
+                name, _, value = line.partition(": ")
+                event[name] = json.loads(value) if name == "data" else value
+        raise EOFError
+
+
+@pytest.fixture
+def client(server: uvicorn.Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.address, timeout=30) as client:  # type: ignore[attr-defined]
+        yield client
+
+
+def test_a_stream_tells_each_change_once_and_ends_with_the_server(
+    server: uvicorn.Server, client: httpx.Client, home: Home
+) -> None:
+    with client.stream("GET", "/api/v1/runs/toy-1/live") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        stream = Stream(answer)
+        first = stream.next()
+        assert (first["event"], first["data"]["iteration"], first["data"]["driver"]) == ("run", 2, "nobody")
+        with Ledger.open(home.ledger) as ledger:
+            head = ledger.events.head("toy-1").seq
+            assert first["id"] == str(head)
+            fence = ledger.leases.acquire("toy-1", holder("a new driver\n\ndata: {}"), 600)
+            driven = stream.next()
+            assert driven["data"]["driver"] == "driven" and "a new driver\n\ndata: {}" in driven["data"]["holder"]
+            ledger.leases.renew(fence, 700)  # no news
+            ledger.outbox.enqueue(fence, [OutboxEntry("x", "tags", {}, 1)])
+            ledger.commits.commit(fence, commit_of(3))
+            news = stream.next()
+            # What came between was no news, or this would not be the next event.
+            assert (news["data"]["iteration"], news["data"]["reward"]) == (3, 0.3)
+            assert int(news["id"]) > int(driven["id"])
+        server.should_exit = True
+        with pytest.raises((EOFError, httpx.RemoteProtocolError, httpx.ReadError)):
+            while True:
+                stream.next()
+
+
+def test_unknown_runs_have_no_stream_and_streams_have_a_limit(
+    server: uvicorn.Server, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.get("/api/v1/runs/none/live").status_code == 404
+    monkeypatch.setattr(live, "STREAMS", 1)
+    with client.stream("GET", "/api/v1/runs/toy-1/live") as answer:
+        Stream(answer).next()
+        refused = client.get("/api/v1/runs/toy-1/live")
+        assert refused.status_code == 503 and "open already" in refused.json()["detail"]
+    answered = 503
+    while answered == 503:  # until the server has noticed that the first one went away
+        with client.stream("GET", "/api/v1/runs/toy-1/live") as answer:
+            answered = answer.status_code
+    assert answered == 200
+
+
+def test_a_text_cannot_end_an_event() -> None:
+    wire = live.event("run", {"holder": "a\n\nevent: x\rdata: y"}, 7)
+    assert wire.count("\n\n") == 1 and wire.endswith("\n\n") and "\r" not in wire

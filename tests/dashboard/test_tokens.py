@@ -1,0 +1,104 @@
+"""Named tokens: kept as digests in a file that nobody else reads, compared in constant time, worthless once revoked."""
+
+from __future__ import annotations
+
+import hmac
+import stat
+from pathlib import Path
+
+import pytest
+
+from ops.dashboard import tokens
+from ops.dashboard.tokens import FILE, TokenStore, digest_of
+from tests.ops.conftest import Yatt
+from tests.ops.conftest import home as home
+from tests.ops.conftest import yatt as yatt
+from yatt_core.errors import ConfigurationError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    return TokenStore(tmp_path)
+
+
+def test_a_token_names_its_holder_and_only_its_digest_is_kept(store: TokenStore, tmp_path: Path) -> None:
+    token = store.create("alice")
+    assert store.name_of(token) == "alice"
+    assert store.name_of(token[:-1]) is None
+    assert store.name_of("") is None
+    text = (tmp_path / FILE).read_text()
+    assert token not in text and digest_of(token) in text
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+
+
+def test_a_revoked_token_is_worthless_at_once_for_every_process(store: TokenStore, tmp_path: Path) -> None:
+    alice, bob = store.create("alice"), store.create("bob")
+    elsewhere = TokenStore(tmp_path)
+    assert elsewhere.name_of(alice) == "alice"
+    store.revoke("alice")
+    assert (elsewhere.name_of(alice), elsewhere.name_of(bob)) == (None, "bob")
+    with pytest.raises(ConfigurationError, match="no token named 'alice'; there are: bob"):
+        store.revoke("alice")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_a_file_that_others_get_at_is_refused(store: TokenStore, tmp_path: Path, mode: int) -> None:
+    token = store.create("alice")
+    (tmp_path / FILE).chmod(mode)
+    with pytest.raises(ConfigurationError, match="right would be 0600"):
+        store.name_of(token)
+
+
+def test_a_link_is_no_file_of_tokens(store: TokenStore, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"tokens": [{"name": "mallory", "digest": "' + digest_of("x") + '", "created_at": 0}]}')
+    other.chmod(0o600)
+    (tmp_path / FILE).symlink_to(other)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        store.name_of("x")
+
+
+@pytest.mark.parametrize("name", ["", "Alice", "a b", "a/b", "../a", "a\n", "-a", "a" * 65, "<b>", "ä"])
+def test_names_are_plain_words(store: TokenStore, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="small letters"):
+        store.create(name)
+    assert store.all() == ()
+
+
+def test_a_name_is_given_once(store: TokenStore) -> None:
+    store.create("alice")
+    with pytest.raises(ConfigurationError, match="already"):
+        store.create("alice")
+
+
+def test_every_digest_is_compared_in_constant_time_whichever_it_is(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [store.create(name) for name in ("alice", "bob", "carol")]
+    compared: list[tuple[str, str]] = []
+
+    class Watched:
+        @staticmethod
+        def compare_digest(one: str, other: str) -> bool:
+            compared.append((one, other))
+            return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr(tokens, "hmac", Watched)
+    everything = [row.digest for row in store.all()]
+    for token in (*given, "yatt_unknown", ""):
+        compared.clear()
+        store.name_of(token)
+        assert [other for _, other in compared][1:] == everything
+        assert {one for one, _ in compared} == {digest_of(token)}
+
+
+def test_the_command_line_makes_lists_and_revokes(yatt: Yatt) -> None:
+    made = yatt("token", "create", "alice", "-o", "json").document
+    assert made["name"] == "alice" and made["token"].startswith("yatt_")
+    listed = yatt("token", "list", "-o", "json")
+    assert [row["name"] for row in listed.document["tokens"]] == ["alice"]
+    assert made["token"] not in listed.out and "digest" not in listed.out
+    refused = yatt("token", "create", "Alice")
+    assert refused.code == 2 and "small letters" in refused.err
+    assert yatt("token", "revoke", "alice", "-o", "json").document == {"name": "alice", "revoked": True}
+    assert yatt("token", "list", "-o", "json").document == {"tokens": []}

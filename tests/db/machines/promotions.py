@@ -1,0 +1,89 @@
+"""The state machine of aliases: operators promote, drivers record and prune snapshots, in any order.
+
+The model holds where the aliases point and which snapshots are kept; after every step the ledger has to say the same.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from db.aliases import ALIASES, CHAMPION, ROLLBACK, SnapshotKey
+from db.errors import AliasRefused
+from db.outbox import OutboxEntry
+from db.records import SnapshotRow
+from tests.db.machines.world import DRIVERS, World
+
+SNAPSHOTS = st.integers(0, 4)
+
+
+class Promotions(World):
+    """The model: the kept and the pruned snapshots, by iteration, where each alias points, and every move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: set[int] = set()
+        self.pruned: set[int] = set()
+        self.pointing: dict[str, int] = {}
+        self.moves: list[tuple[str, int]] = []
+
+    def _row(self, iteration: int) -> SnapshotRow:
+        return SnapshotRow(self.run, 0, iteration, 1, f"s{iteration}", f"m{iteration}", 1, f"w{iteration}", 0.1)
+
+    @rule(driver=DRIVERS, iteration=SNAPSHOTS)
+    def record(self, driver: int, iteration: int) -> None:
+        recorded = self.write(driver, lambda fence: self.ledger.records.snapshot(fence, self._row(iteration)))
+        if recorded:
+            self.kept.add(iteration)
+
+    @rule(driver=DRIVERS, iteration=SNAPSHOTS)
+    def prune(self, driver: int, iteration: int) -> None:
+        """A driver that decided on it before somebody promoted the snapshot."""
+        if iteration not in self.kept:
+            return
+        gone = self.write(driver, lambda fence: self.ledger.records.snapshot_pruned(fence, self._row(iteration)))
+        if gone is not None:
+            assert gone == (iteration not in self.pointing.values()), "what an alias points to was pruned, or else not"
+            if gone:
+                self.kept.remove(iteration)
+                self.pruned.add(iteration)
+
+    @rule(alias=st.sampled_from(ALIASES), iteration=SNAPSHOTS)
+    def promote(self, alias: str, iteration: int) -> None:
+        before = dict(self.pointing)
+        try:
+            moves = self.ledger.aliases.promote(
+                self.run, alias, SnapshotKey(0, iteration, 1), "ann", "because", lambda told: self._entries(told)
+            )
+        except AliasRefused:
+            refused = alias == ROLLBACK and before.get(CHAMPION) in (None, iteration)
+            assert iteration not in self.kept or refused
+            return
+        assert iteration in self.kept
+        assert bool(moves) == (before.get(alias) != iteration)
+        self.links += bool(moves)
+        self.pointing[alias] = iteration
+        if moves and alias == CHAMPION and CHAMPION in before:
+            self.pointing[ROLLBACK] = before[CHAMPION]
+        self.moves += [(move.alias, move.iteration) for move in moves]
+
+    def _entries(self, moves: object) -> list[OutboxEntry]:
+        assert isinstance(moves, list)
+        return [OutboxEntry(f"{self.run}/alias-{move.number}", "alias", {}, move.at) for move in moves]
+
+    @invariant()
+    def the_ledger_says_the_same(self) -> None:
+        pointing = {alias: key.iteration for alias, key in self.ledger.aliases.pointing(self.run).items()}
+        assert pointing == self.pointing
+        assert set(pointing.values()) <= self.kept, "an alias points to what is gone"
+        if ROLLBACK in pointing:
+            assert pointing[ROLLBACK] != pointing[CHAMPION], "the champion is what would replace it"
+
+    def teardown(self) -> None:
+        """The history leads to where the aliases point, and everything was told once."""
+        super().teardown()
+        history = self.ledger.aliases.history(self.run)
+        assert [(move.alias, move.iteration) for move in history] == self.moves
+        assert [move.number for move in history] == list(range(1, len(history) + 1))
+        assert {alias: move.iteration for alias, move in self.ledger.aliases.current(self.run).items()} == self.pointing
+        assert self.ledger.outbox.counts(self.run) == (len(history), 0)

@@ -1,0 +1,153 @@
+"""Pages of a run and of the fleet: the newest first, each once, none left out, whatever comes meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from db.engine import Fence
+from db.history import RunHistory
+from db.ledger import Ledger
+from db.metrics import TIMING, Metric
+from db.records import DecisionRow, SnapshotRow
+from flows.accounting import accounts_of
+from tests.db.tools import SimulatedClock, commit_of, commit_through, holder
+
+
+def attempt(
+    ledger: Ledger, fence: Fence, clock: SimulatedClock, iteration: int, phase: str, fails: bool = False
+) -> None:
+    clock.advance(0.25)
+    made = ledger.phases.plan(fence, 0, iteration, phase)
+    ledger.phases.dispatch(fence, made)
+    clock.advance(1)
+    if fails:
+        ledger.phases.fail(fence, made, "infrastructure", "lost")
+    else:
+        ledger.phases.finish(fence, made, {"replayed": 0}, 1.0)
+
+
+def drive(ledger: Ledger, fence: Fence, clock: SimulatedClock, first: int, last: int) -> None:
+    for iteration in range(first, last + 1):
+        if iteration % 5 == 3:
+            attempt(ledger, fence, clock, iteration, "learn", fails=True)
+        for phase in ("collect", "learn"):
+            attempt(ledger, fence, clock, iteration, phase)
+        ledger.leases.renew(fence, 10)
+        ledger.commits.commit(fence, commit_of(iteration))
+
+
+@pytest.mark.postgresql
+def test_the_newest_attempts_are_accounted_for_like_the_whole(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
+    ledger.leases.start_segment(fence, "", "one")
+    drive(ledger, fence, clock, 0, 9)
+    ledger.leases.end_segment(fence, "ended")
+    ledger.leases.release(fence)
+    clock.advance(50)
+    again = ledger.leases.acquire(run, holder("second"), 10)
+    ledger.leases.start_segment(again, "", "two")
+    drive(ledger, again, clock, 10, 19)
+    whole = ledger.overview.history(run)
+    assert whole.since is None and ledger.overview.history(run, 1000) == whole
+    assert ledger.overview.history(run, len(whole.attempts)) == whole
+    for newest in (5, 12, 22, 30):
+        _check(whole, ledger.overview.history(run, newest), newest)
+
+
+def _check(whole: RunHistory, part: RunHistory, newest: int) -> None:
+    assert part.attempts == whole.attempts[-newest:]
+    assert part.since == part.attempts[0].planned_at
+    found, all_of_it = accounts_of(part), accounts_of(whole)
+    end = max(attempt.ended_at or 0 for attempt in whole.attempts)
+    assert found.wall_seconds == pytest.approx((end - part.since) / 1000)
+    assert sum(found.buckets.values()) == pytest.approx(found.wall_seconds)
+    assert found.buckets["idle"] == (50 if newest > 22 else 0)
+    assert found.crashes == all_of_it.crashes[len(all_of_it.crashes) - len(found.crashes) :]
+    assert len(found.crashes) == sum(attempt.state == "FAILED" for attempt in part.attempts)
+
+
+@pytest.mark.postgresql
+def test_pages_of_a_run_go_on_where_the_last_one_ended(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
+    commit_through(ledger, fence, range(1))
+    for iteration in range(1, 6):
+        ledger.records.decision(fence, DecisionRow(0, iteration, 0, {}, {"mode": "split"}, {}, f"why {iteration}"))
+        row = SnapshotRow(run, 0, iteration, fence.epoch, f"s{iteration}", "d", 1, "w", 0.1)
+        ledger.records.snapshot(fence, row)
+        attempt(ledger, fence, clock, iteration, "learn", fails=True)
+        commit_through(ledger, fence, [iteration])
+    first = ledger.browse.decisions(run, 2)
+    assert [row.iteration for row in first] == [5, 4]
+    assert [row.iteration for row in ledger.browse.decisions(run, 9, before=4)] == [3, 2, 1]
+    faults = ledger.browse.faults(run, 2)
+    assert [row.iteration for row in faults] == [5, 4]
+    assert [row.iteration for row in ledger.browse.faults(run, 9, faults[-1].ended_at)] == [3, 2, 1]
+    kept = ledger.browse.snapshots(run, 2)
+    last = kept[-1]
+    rest = ledger.browse.snapshots(run, 9, (last.iteration, last.branch, last.epoch))
+    assert [row.iteration for row in (*kept, *rest)] == [5, 4, 3, 2, 1]
+    commits = ledger.browse.events(run, 3, kinds=("commit",))
+    assert [link.body["iteration"] for link in commits] == [5, 4, 3]
+    assert [link.body["iteration"] for link in ledger.browse.events(run, 9, commits[-1].seq, ("commit",))] == [2, 1, 0]
+    assert len(ledger.browse.events(run, 500)) == ledger.events.head(run).seq
+
+
+@pytest.mark.postgresql
+def test_decisions_follow_the_line_behind_a_rollback(ledger: Ledger, run: str, fence: Fence) -> None:
+    for iteration in range(5):
+        ledger.records.decision(fence, DecisionRow(0, iteration, 0, {}, {}, {}, f"first {iteration}"))
+        commit_through(ledger, fence, [iteration])
+    branch = ledger.runs.start_branch(fence, 2, "back")
+    ledger.records.decision(fence, DecisionRow(branch, 3, 0, {}, {}, {}, "second 3"))
+    commit_through(ledger, fence, [3], branch)
+    reasons = [row.reason for row in ledger.browse.decisions(run, 9)]
+    assert reasons == ["second 3", "first 2", "first 1", "first 0"]
+
+
+@pytest.mark.postgresql
+def test_the_fleet_tells_pace_reward_faults_and_what_waits(ledger: Ledger, clock: SimulatedClock) -> None:
+    for number in range(3):
+        run = ledger.runs.create("toy", {}, "d", 100).id
+        fence = ledger.leases.acquire(run, holder("driver"), 10)
+        if number == 1:
+            ledger.runs.set_state(fence, "running")
+            for iteration in range(40):
+                pace = 10.0 if iteration < 24 else 2.0
+                metrics = [Metric("reward/mean", iteration / 100), Metric("seconds/iteration", pace, TIMING)]
+                ledger.commits.commit(fence, commit_of(iteration, metrics=metrics))
+            attempt(ledger, fence, clock, 40, "learn", fails=True)
+            attempt(ledger, fence, clock, 40, "learn", fails=True)
+        clock.advance(1)
+    page = ledger.fleet.page()
+    assert [line.line.run.id for line in page.lines] == ["toy-2", "toy-3", "toy-1"]
+    assert (page.total, page.states) == (3, {"created": 2, "running": 1})
+    first = page.lines[0]
+    assert (first.reward, first.iteration_seconds) == (0.39, 2.0)
+    assert page.lines[1].reward is None
+    names = [line.line.run.id for line in page.lines]
+    assert ledger.fleet.attempts(names) == {"toy-2": {("learn", "infrastructure"): 2}}
+    assert ledger.fleet.outbox_pending(names) == {"toy-2": 40}
+    assert ledger.fleet.newest(names, ["reward/mean", "kl"]) == {("toy-2", "reward/mean"): 0.39}
+    assert [line.line.run.id for line in ledger.fleet.page(limit=1, offset=2).lines] == ["toy-1"]
+    assert ledger.fleet.page(text="%").total == 0
+    assert ledger.fleet.page(text="OY-3").total == 1
+
+
+def test_long_runs_are_read_by_their_indexes(ledger: Ledger) -> None:
+    """On a ledger that is empty SQLite plans by the indexes alone."""
+    plans = {
+        "SELECT * FROM event WHERE run = 'a' AND kind = 'b' ORDER BY seq DESC": "event_run_kind_seq_index",
+        "SELECT planned_at FROM phase_attempt WHERE run = 'a' ORDER BY planned_at DESC": "phase_attempt_run_planned_at_index",
+        "SELECT * FROM phase_attempt WHERE run = 'a' AND failure_class IS NOT NULL ORDER BY ended_at DESC": (
+            "phase_attempt_failed_index"
+        ),
+    }
+    with ledger._database.read() as connection:
+        if connection.dialect.name != "sqlite":
+            pytest.skip("PostgreSQL plans an empty table without indexes")
+        for query, index in plans.items():
+            plan = " ".join(row.detail for row in connection.execute(text(f"EXPLAIN QUERY PLAN {query}")))
+            assert index in plan and "TEMP B-TREE" not in plan, plan

@@ -1,0 +1,110 @@
+"""What Prometheus scrapes: every metric that is promised, of dead drivers' runs too, and of a bounded number of runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families as parse
+from sqlalchemy import text
+
+from db.ledger import Ledger
+from flows.home import Home
+from ops.metrics import collector, names
+from tests.dashboard.conftest import client as client
+from tests.dashboard.conftest import home as home
+from tests.dashboard.conftest import seeded as seeded
+from tests.db.tools import holder
+from tests.ops.seeding import seed_run, toy_spec
+from tests.ops.test_branches import seed_snapshot
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from db.holder import this_process
+from db.ledger import Ledger
+from tests.db.tools import commit_of
+with Ledger.open(sys.argv[1]) as ledger:
+    run = ledger.runs.find(sys.argv[2]).id
+    fence = ledger.leases.acquire(run, this_process("driver"), 0.2)
+    ledger.leases.start_segment(fence, "", "segment")
+    ledger.runs.set_state(fence, "running")
+    ledger.commits.commit(fence, commit_of(0))
+    attempt = ledger.phases.plan(fence, 0, 1, "collect")
+    ledger.phases.dispatch(fence, attempt)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def scraped(client: TestClient) -> dict[str, dict[tuple[str, ...], float]]:
+    """Values by name and labels' values, parsed as Prometheus does."""
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in parse(answer.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> None:
+    seed_snapshot(home, "toy-1", 2)
+    run = seed_run(home, committed=1)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, holder("another"), 600)
+        ledger.leases.start_segment(fence, "", "segment")
+        failing = ledger.phases.plan(fence, 0, 2, "collect")
+        ledger.phases.dispatch(fence, failing)
+        ledger.phases.fail(fence, failing, "infrastructure", "lost")
+        with ledger._database.write() as connection:
+            connection.execute(
+                text("UPDATE metric_series SET key = 'seconds/iteration' WHERE key = 'tokens_per_second'")
+            )
+    found = scraped(client)
+    assert {metric.exported for metric in names.ALL} <= found.keys()
+    for metric in names.ALL:
+        assert all(len(labels) == len(metric.labels) for labels in found[metric.exported]) or metric is names.BUILD
+    assert found["yatt_runs"]["running",] == 1 and found["yatt_runs"]["failed",] == 0
+    assert found["yatt_run_iteration"]["toy-1",] == 2
+    assert found["yatt_run_driven"] == {("toy-1",): 0, ("toy-2",): 1, (run,): 1}
+    assert sum(value for labels, value in found["yatt_run_time_ratio"].items() if "toy-2" in labels) == pytest.approx(1)
+    assert list(found["yatt_run_failed_attempts_total"].values()) == [1]
+    assert found["yatt_run_left_seconds"]["toy-2",] == 2 * 512
+
+
+def test_a_run_is_exported_after_its_driver_was_killed(client: TestClient, home: Home) -> None:
+    spec = toy_spec()
+    with Ledger.open(home.ledger) as ledger:
+        run = ledger.runs.create("toy", spec.model_dump(mode="json"), spec.digest, 4).id
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", KILLED, home.ledger, run]
+    killed = subprocess.run(command, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True)
+    assert killed.returncode == -9, killed.stderr.decode()
+    while scraped(client)["yatt_run_driven"][run,]:
+        time.sleep(0.05)
+    found = scraped(client)
+    assert found["yatt_run_driver_lost"][run,] == 1
+    assert found["yatt_run_iteration"][run,] == 0
+    assert found["yatt_run_state"][run, "running"] == 1
+    assert found["yatt_run_last_commit_timestamp_seconds"][run,] > 1e9
+
+
+def test_runs_with_series_of_their_own_are_bounded(
+    client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "RUNS", 1)
+    found = scraped(client)
+    assert found["yatt_run_iteration"].keys() == {("toy-2",)}
+    assert found["yatt_runs_left_out"][()] == 1
+    assert sum(found["yatt_runs"].values()) == 2
+
+
+def test_the_format_is_the_one_that_is_asked_for(client: TestClient) -> None:
+    answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
