@@ -14,6 +14,7 @@ from sqlalchemy import Connection, and_, case, exists, null, select
 from sqlalchemy.orm import aliased
 
 from db.ancestry import Stretch, ancestry
+from db.errors import RunNotFound
 from db.models import Event, Lease, PhaseAttempt, Segment, Shard
 from db.rows import rows_of
 
@@ -94,14 +95,17 @@ def read_history(connection: Connection, run: str) -> RunHistory:
         run=run,
         line=tuple(ancestry(connection, run)),
         segments=rows_of(connection, Segment, SegmentTimes, run, Segment.epoch),
-        leases=_leases(connection, run),
+        leases=read_leases(connection, run),
         attempts=rows_of(connection, PhaseAttempt, AttemptTimes, run, PhaseAttempt.planned_at, receipt=receipt),
         sealed=_sealed(connection, run),
     )
 
 
-def _leases(connection: Connection, run: str) -> tuple[LeaseTimes, ...]:
-    """From the audit chain, which names who took the lease when; the newest epoch's renewal from the lease itself."""
+def read_leases(connection: Connection, run: str) -> tuple[LeaseTimes, ...]:
+    """The epochs of a run's lease, by the audit chain; the newest one's renewal by the lease itself.
+
+    Raises `RunNotFound`.
+    """
     events = connection.execute(
         select(Event.kind, Event.at, Event.body)
         .where(Event.run == run, Event.kind.in_((LEASE_TAKEN, LEASE_RELEASED)))
@@ -111,7 +115,9 @@ def _leases(connection: Connection, run: str) -> tuple[LeaseTimes, ...]:
     released = {event.body["epoch"]: event.at for event in events if event.kind == LEASE_RELEASED}
     # A taker finds the renewal of whoever held the lease before it.
     renewed = {event.body["epoch"] - 1: event.body.get("renewed_at") for event in events if event.kind == LEASE_TAKEN}
-    lease = connection.execute(select(Lease).where(Lease.run == run).with_only_columns(*Lease.__table__.columns)).one()
+    lease = connection.execute(select(*Lease.__table__.columns).where(Lease.run == run)).one_or_none()
+    if lease is None:
+        raise RunNotFound(f"there is no run {run!r} in this ledger")
     if lease.holder is not None:
         renewed[lease.epoch] = lease.expires_at - lease.ttl_ms
     return tuple(LeaseTimes(epoch, at, released.get(epoch), renewed.get(epoch)) for epoch, at in taken.items())

@@ -14,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from db.alarms import Alarms
 from db.audit import Audits
 from db.commit import Commits
 from db.engine import Clock, Database, DatabaseTime, database_url, open_engine
@@ -45,6 +46,7 @@ class Ledger:
         self.metrics = Metrics(database)
         self.outbox = Deliveries(database)
         self.events = Events(database)
+        self.alarms = Alarms(database)
         self.overview = Overviews(database)
 
     @classmethod

@@ -19,7 +19,7 @@ from db.outbox import OutboxEntry
 from flows import prefect_server
 from flows.claims import ended_on_error, offered
 from flows.home import Home
-from flows.protocols import Observer, Tracker
+from flows.protocols import Notifier, Observer, Tracker
 from flows.segment import Outcome, Segment
 from yatt_core import durable
 from yatt_core.cluster.client import ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
@@ -67,17 +67,23 @@ def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
 
 
 def run_segment(
-    home: Home, name: str, observer: Observer, tracker: Tracker | None, accept_drift: bool = False
+    home: Home,
+    name: str,
+    observer: Observer,
+    tracker: Tracker | None,
+    accept_drift: bool = False,
+    notifier: Notifier | None = None,
 ) -> Outcome:
     """Drives one segment in this process; returns when it has ended.
 
-    accept_drift: updates are replayed even where the environment is not the recorded one. Raises `db.errors.LeaseHeld` when
-    somebody else drives the run, and what ended the segment.
+    accept_drift: updates are replayed even where the environment is not the recorded one. notifier: tells people, where the
+    spec wants it. Raises `db.errors.LeaseHeld` when somebody else drives the run, and what ended the segment.
     """
     run, spec = load_run(home, name)
-    segment = open_segment(home, run, spec, observer, tracker if spec.tracking.enabled else None, accept_drift)
+    tracker = tracker if spec.tracking.enabled else None
+    segment = open_segment(home, run, spec, observer, tracker, accept_drift, notifier)
     try:
-        return segment.already_finished() or _drive(home, run, spec, segment)
+        return segment.already_finished() or segment.out_of_budget() or _drive(home, run, spec, segment)
     finally:
         _end_services(home, segment)
 
@@ -121,7 +127,13 @@ def _end_services(home: Home, segment: Segment) -> None:
 
 
 def open_segment(
-    home: Home, run: str, spec: RunSpec, observer: Observer, tracker: Tracker | None, accept_drift: bool = False
+    home: Home,
+    run: str,
+    spec: RunSpec,
+    observer: Observer,
+    tracker: Tracker | None,
+    accept_drift: bool = False,
+    notifier: Notifier | None = None,
 ) -> Segment:
     """Takes the lease and books the segment; from here on it has to be ended."""
     ledger = Ledger.open(home.ledger)
@@ -135,7 +147,7 @@ def open_segment(
     ledger.runs.set_desired_state(run, "run", "a segment began")
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(run, spec))
-    segment = Segment(home, run, spec, ledger, fence, observer, tracker, accept_drift)
+    segment = Segment(home, run, spec, ledger, fence, observer, tracker, accept_drift, notifier=notifier)
     segment.start_threads()
     return segment
 

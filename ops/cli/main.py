@@ -17,6 +17,7 @@ import typer
 from typer.main import get_command
 
 from ops.cli import (
+    alarms,
     audit,
     branches,
     doctor,
@@ -46,7 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, plan, branches, runs, logs, rollouts, placement, evaluate, export, audit, schema, doctor):
+for module in (train, plan, branches, runs, alarms, logs, rollouts, placement, evaluate, export, audit, schema, doctor):
     module.register(app)
 
 
