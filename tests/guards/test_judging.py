@@ -70,9 +70,7 @@ def drive(ledger: Ledger, stream: Sequence[Values], killed_behind: frozenset[int
 
 
 @given(streams, st.frozensets(st.integers(1, 25)), st.frozensets(st.integers(1, 25)))
-def test_kills_change_no_alarm(
-    stream: list[Values], killed_behind: frozenset[int], killed_in: frozenset[int]
-) -> None:
+def test_kills_change_no_alarm(stream: list[Values], killed_behind: frozenset[int], killed_in: frozenset[int]) -> None:
     quiet = drive(Ledger(), stream, frozenset(), frozenset())
     killed = drive(Ledger(), stream, killed_behind, killed_in)
     assert killed.alarms == quiet.alarms

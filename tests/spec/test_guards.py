@@ -74,7 +74,9 @@ def test_what_is_refused_is_said_with_its_key(changes: dict[str, object], said: 
 
 def test_a_mistake_names_its_file(tmp_path: Path) -> None:
     path = write(tmp_path / "run.yaml", tree(guards__custom=[{"name": "x", "metric": "nothing", "at_most": 1}]))
-    assert refusal(path) == [f"{path}: guards.custom.0.metric: there is no metric 'nothing'; docs/formats.md lists them"]
+    assert refusal(path) == [
+        f"{path}: guards.custom.0.metric: there is no metric 'nothing'; docs/formats.md lists them"
+    ]
 
 
 def test_the_known_metrics_are_those_of_the_documentation() -> None:
