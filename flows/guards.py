@@ -104,7 +104,7 @@ class Guards:
         """The iteration's alarms are in the ledger."""
         for body in judged.alarms:
             self._say(body)
-        if judged.alarms:
+        if any(body["action"] != ALERT for body in judged.alarms):
             self.look_up()
 
     def report(self, alarm: Alarm, branch: int, iteration: int, ledger: Ledger | None = None) -> bool:
@@ -156,9 +156,9 @@ class Guards:
         return self.over_budget(branch, iteration)
 
     def over_budget(self, branch: int, iteration: int) -> Ending | None:
-        """How the segment has to end because the run's budget is used up. The alarm is raised once for each limit."""
+        """How the segment has to end short of its target because the run's budget is used up; one alarm for each limit."""
         budget, ending = self._spec.guards.budget, None
-        if self._spending is None:
+        if self._spending is None or iteration >= self._spec.iterations:
             return None
         for alarm in judge_budget(budget, self._spending.so_far(), iteration):
             if alarm.name not in self._told:

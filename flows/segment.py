@@ -205,10 +205,9 @@ class Segment:
 
     def set_state(self, state: str, reason: str) -> None:
         """Says in the ledger, and through the outbox in the tracker, what has become of the run; to people, what went wrong."""
-        self.ledger.runs.set_state(self.fence, state, reason)
-        if state in NEWS and self.spec.guards.notify is not None:
-            entry = state_entry(self.run, self.fence.epoch, state, reason, self.clock.time_ms())
-            self.ledger.outbox.enqueue(self.fence, [entry])
+        is_news = state in NEWS and self.spec.guards.notify is not None
+        news = [state_entry(self.run, self.fence.epoch, state, reason, self.clock.time_ms())] if is_news else []
+        self.ledger.runs.set_state(self.fence, state, reason, news)
         self._tell(state, "status", {"status": TRACKED_STATES[state]})
 
     def _tell_digests(self) -> None:

@@ -141,7 +141,8 @@ def _results_now(ledger: Ledger, run: str) -> RunResults:
     results = run_results(ledger, run)
     segments = segment_seconds(ledger, ledger.overview.show(run))
     own = time.time() - psutil.Process().create_time()
-    return replace(results, seconds=results.seconds - segments[max(segments)] + own)
+    newest = segments[max(segments)] if segments else 0.0  # one that found its budget used up books none
+    return replace(results, seconds=results.seconds - newest + own)
 
 
 def stop(
