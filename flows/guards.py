@@ -71,6 +71,7 @@ class Guards:
         self._spending = Spending(ledger, fence, spec.devices, clock) if spec.guards.budget.is_limited else None
         self._told: set[str] = set()
         self._under_way: tuple[int, PhaseUnderWay] | None = None
+        self._stalled: PhaseUnderWay | None = None
         self.look_up()
 
     def look_up(self) -> None:
@@ -107,13 +108,11 @@ class Guards:
         if any(body["action"] != ALERT for body in judged.alarms):
             self.look_up()
 
-    def report(self, alarm: Alarm, branch: int, iteration: int, ledger: Ledger | None = None) -> bool:
-        """Raises an alarm that no commit carries; False if the ledger has it already. ledger: of the calling thread."""
+    def report(self, alarm: Alarm, branch: int, iteration: int, ledger: Ledger | None = None) -> None:
+        """Raises an alarm that no commit carries, unless the ledger has it already. ledger: of the calling thread."""
         ledger, body = ledger or self._ledger, alarm.body(self._fence.run, branch, iteration)
-        if not ledger.alarms.record(self._fence, body, self._entries(body)):
-            return False
-        self._say(body)
-        return True
+        if ledger.alarms.record(self._fence, body, self._entries(body)):
+            self._say(body)
 
     def _entries(self, body: Mapping[str, Any]) -> list[OutboxEntry]:
         return [] if self._spec.guards.notify is None else [alarm_entry(body, self._clock.time_ms())]
@@ -136,12 +135,14 @@ class Guards:
     def look_at_phase(self, ledger: Ledger) -> None:
         """Raises an alarm, once an attempt, when the phase under way has stalled; called again and again by another thread."""
         under_way, guard = self._under_way, self._spec.guards.stalled_phase
-        if under_way is None or guard is None:
+        if under_way is None or guard is None or under_way[1] is self._stalled:
             return
         branch, attempt = under_way
         alarm = attempt.alarm(guard, self._clock.monotonic())
-        if alarm is None or not self.report(alarm, branch, attempt.iteration, ledger):
+        if alarm is None:
             return
+        self.report(alarm, branch, attempt.iteration, ledger)
+        self._stalled = attempt
         if alarm.action != ALERT:
             self._asked = self._open_in(ledger)
             self._stops.ask(0.0)
