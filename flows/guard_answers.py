@@ -30,6 +30,11 @@ def roll_back(segment: Segment, state: ControlState) -> bool:
     asked = segment.guards.to_roll_back()
     if asked is None:
         return False
+    current = segment.ledger.runs.find(segment.run).current_branch
+    if current != segment.branch:  # opened by a transaction whose answer never came
+        segment.enter_branch(current)
+        segment.guards.look_up()
+        return True
     try:
         at = _target(segment, asked)
     except Paused as refused:

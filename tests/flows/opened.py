@@ -15,14 +15,14 @@ from tests.services import ROOT
 from yatt_core.spec import load_spec
 
 
-class MovedClock(SystemClock):
-    """The machine's time, and what a test adds to it."""
+class HandClock(SystemClock):
+    """Moves when a test moves it: `now`, in seconds."""
 
     def __init__(self) -> None:
-        self.ahead = 0.0
+        self.now = 0.0
 
     def monotonic(self) -> float:
-        return super().monotonic() + self.ahead
+        return self.now
 
 
 def new_run(home: Home, *overrides: str) -> str:

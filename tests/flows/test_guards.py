@@ -17,7 +17,7 @@ from flows.home import Home
 from flows.protocols import SilentObserver
 from flows.segment import Segment
 from flows.stopping import StopRequests
-from tests.flows.opened import MovedClock, commit, new_run, opened
+from tests.flows.opened import HandClock, commit, new_run, opened
 from yatt_core.errors import ExitCode, NumericError
 
 HIGH = "guards.custom=[{name: high, metric: reward/mean, at_most: 1.0, window: 2, action: ACTION}]"
@@ -135,6 +135,16 @@ def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
     assert segment.guards.ending(0, 1) is None and segment.guards.to_roll_back() is None
 
 
+def test_a_branch_whose_opening_was_not_acknowledged_is_not_opened_again(opener: Opener) -> None:
+    segment = opener.new(HIGH.replace("ACTION", "rollback"))
+    for iteration in (0, 1):
+        state = commit(segment, iteration, reward__mean=3.0)
+    segment.ledger.runs.start_branch(segment.fence, 0, "guard high at iteration 1 of branch 0")
+    assert roll_back(segment, state)
+    assert segment.branch == 1 and len(segment.ledger.overview.branches(segment.run)) == 2
+    assert not roll_back(segment, state)
+
+
 def test_another_branch_answers_what_was_asked_on_the_one_before(opener: Opener) -> None:
     segment = opener.new(HIGH.replace("ACTION", "pause"))
     for iteration in (0, 1):
@@ -159,26 +169,26 @@ def test_an_update_that_is_not_finite_raises_an_alarm_whatever_the_answer(opener
     assert segment.guards.ending(0, 2) is None, "recovery answers, not the guard"
 
 
-def guards_of(segment: Segment, clock: MovedClock, stops: StopRequests) -> Guards:
+def guards_of(segment: Segment, clock: HandClock, stops: StopRequests) -> Guards:
     return Guards(segment.ledger, segment.fence, segment.spec, clock, SilentObserver(), stops)
 
 
 @pytest.mark.parametrize("action", ["alert", "pause"])
 def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str) -> None:
     segment = opener.new(f"guards.stalled_phase={{share: 0.5, action: {action}}}")
-    clock, stops = MovedClock(), StopRequests()
+    clock, stops = HandClock(), StopRequests()
     guards = guards_of(segment, clock, stops)
     with Ledger.open(segment.home.ledger) as beat:
         guards.look_at_phase(beat)
         for attempt in (1, 2):
             with guards.phase(0, 3, "collect", attempt, deadline=100.0):
-                clock.ahead += 49.0
+                clock.now += 49.0
                 guards.look_at_phase(beat)
                 assert len(beat.alarms.of(segment.run)) == attempt - 1
-                clock.ahead += 2.0
+                clock.now += 2.0
                 guards.look_at_phase(beat)
                 guards.look_at_phase(beat)
-        clock.ahead += 1000.0
+        clock.now += 1000.0
         guards.look_at_phase(beat)
         rows = beat.alarms.of(segment.run)
     assert [(row.rule, row.evidence["attempt"], row.evidence["threshold"]) for row in rows] == [
@@ -191,15 +201,15 @@ def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str)
 
 def test_budgets_count_every_segment_and_are_told_of_once_a_limit(opener: Opener) -> None:
     segment = opener.new("guards.budget={device_hours: 3.0, wall_hours: 2.0}", "trainer.engine.ranks=2")
-    run, clock = segment.run, MovedClock()
+    run, clock = segment.run, HandClock()
     guards = guards_of(segment, clock, StopRequests())
     assert guards.ending(0, 4) is None
-    clock.ahead = 1.6 * 3600
+    clock.now = 1.6 * 3600
     for _ in range(2):
         over = guards.ending(0, 4)
         assert over is not None and over.exit_code == ExitCode.FAILURE and over.state == "paused"
         assert "3.2 device-hours, its budget is 3" in over.reason
-    clock.ahead = 2.1 * 3600
+    clock.now = 2.1 * 3600
     assert guards.ending(0, 5) is not None
     rows = segment.ledger.alarms.of(run)
     assert [row.evidence["bound"] for row in rows] == ["device_hours", "wall_hours"]

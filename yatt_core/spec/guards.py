@@ -102,7 +102,7 @@ class ThroughputGuard(MetricGuard):
     """Of `tokens_per_second`: the run has become slow."""
 
     action: TimedAction = "alert"
-    """As above; slowness is not rolled back, since that would make the result follow the clock."""
+    """As of `kl`; slowness is not rolled back, since that would make the result follow the clock."""
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
     """Newest values whose mean is judged, once there are so many."""
     fall: float | None = Field(default=0.3, gt=0.0, lt=1.0)
@@ -122,7 +122,7 @@ class RewardLengthGuard(SpecModel):
     """Responses grow, and what they are for does not: the reward has not risen, or it has and fewer answers are right."""
 
     action: Action = "alert"
-    """As above."""
+    """As of `kl`."""
     window: PositiveInt = Field(default=20, le=LONGEST_WINDOW)
     """Two windows of so many iterations, one right behind the other, are compared by their means."""
     growth: float = Field(default=1.5, gt=1.0)
@@ -135,7 +135,7 @@ class NonFiniteGuard(SpecModel):
     """Of updates that were skipped because a loss or gradient was not finite; `recovery.on_non_finite` answers a single one."""
 
     action: Action = "alert"
-    """As above. Where `recovery.on_non_finite` is no skip, the alarm tells of that answer instead."""
+    """As of `kl`. Where `recovery.on_non_finite` is no skip, the alarm tells of that answer instead."""
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
     """Newest iterations that count, once there is one."""
     at_most: NonNegativeInt = 0
@@ -146,7 +146,7 @@ class StalledPhaseGuard(SpecModel):
     """Of a phase under way: it takes much longer than it did before. Its deadline, at which it fails, follows its last twenty."""
 
     action: TimedAction = "alert"
-    """As above. `pause` and `stop` leave a phase in the middle where it can be left; else they wait for its end or deadline."""
+    """As of `kl`. `pause` and `stop` leave a phase in the middle where it can be left; else they wait for its end or deadline."""
     share: float = Field(default=0.5, gt=0.0, lt=1.0)
     """Share of its deadline from which on a phase counts as stalled."""
 
@@ -155,7 +155,7 @@ class BudgetGuard(SpecModel):
     """What the run may use up, over all of its segments and branches; looked at behind each iteration."""
 
     action: TimedAction = "pause"
-    """As above. A run whose budget is used up is not driven further before the budget is raised."""
+    """As of `kl`. A run whose budget is used up is not driven further before the budget is raised."""
     device_hours: PositiveFloat | None = None
     """Hours of being driven, times the devices: rollout instances or trainer ranks, whichever is more. `null`: no limit."""
     wall_hours: PositiveFloat | None = None
