@@ -118,7 +118,8 @@ def _captured() -> Iterator[list[str]]:
 def _without(address: str, text: str) -> str:
     """The text without any part of an address, as it is written or meant."""
     _, _, secret = address.partition("://")
-    parts = {part for form in (secret, unquote(secret)) for part in (form, *re.split(r"[^\w.~-]+", form))}
+    quoted = (secret, *re.split(r"[^\w.~%-]+", secret))
+    parts = {part for form in quoted for part in (form, unquote(form), *re.split(r"[^\w.~-]+", unquote(form)))}
     for part in sorted(parts, key=len, reverse=True):
         if len(part) >= SHORTEST_SECRET:
             text = text.replace(part, "***")

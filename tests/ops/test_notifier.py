@@ -17,7 +17,7 @@ from flows import outbox
 from flows.notifications import LONGEST_LIST, NotificationDeliverer, message_of
 from flows.outbox import OutboxPump
 from flows.protocols import Notification
-from ops.notifier import AppriseNotifier
+from ops.notifier import AppriseNotifier, _without
 from tests.http_sink import Sink, http_sink
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.guards import NotifySpec
@@ -68,6 +68,12 @@ def test_a_server_that_is_slow_or_down_is_an_error(sink: Sink) -> None:
     sink.close()
     with pytest.raises(InfrastructureError, match=r"address 1 of 1"):
         AppriseNotifier([down], "YATT_NOTIFY").notify(MESSAGE)
+
+
+def test_what_a_service_says_is_stripped_of_the_address() -> None:
+    said = "Connection to mail.example for p@ss42 at hook-7f3a (hook-7f3a) failed: error=500"
+    stripped = _without("mailtos://user:p%40ss42@mail.example/hook-7f3a", said)
+    assert stripped == "Connection to *** for *** at *** (***) failed: error=500"
 
 
 def test_only_those_who_have_not_taken_a_message_get_it_again(sink: Sink) -> None:
