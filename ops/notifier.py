@@ -35,12 +35,14 @@ class AppriseNotifier:
         asset = apprise.AppriseAsset(
             app_id="YATT", app_desc="YATT", storage_mode=apprise.PersistentStoreMode.MEMORY, async_mode=False
         )
-        self._services = [apprise.Apprise.instantiate(address, asset=asset) for address in addresses]
-        for place, service in enumerate(self._services):
+        self._services: list[apprise.NotifyBase] = []
+        for place, address in enumerate(addresses):
+            service = apprise.Apprise.instantiate(address, asset=asset)
             if service is None:
                 raise ConfigurationError(
                     f"{self._place(place)} is none that can be sent to; right would be such as {EXAMPLES}"
                 )
+            self._services.append(service)
         self._key, self._taken = "", set[int]()
 
     @classmethod
