@@ -27,8 +27,15 @@ def results(simulation: Simulation) -> RunResults:
         return run_results(ledger, simulation.run)
 
 
-@pytest.mark.parametrize(("action", "state", "code"), [("pause", "paused", 1), ("stop", "stopped", 0)])
-@pytest.mark.parametrize("killed_at", ["", "committed:2"])
+@pytest.mark.parametrize(
+    ("action", "state", "code", "killed_at"),
+    [
+        pytest.param("pause", "paused", 1, "", marks=pytest.mark.verify),
+        ("pause", "paused", 1, "committed:2"),
+        ("stop", "stopped", 0, ""),
+        pytest.param("stop", "stopped", 0, "committed:2", marks=pytest.mark.verify),
+    ],
+)
 def test_an_end_is_made_by_whoever_finds_it_and_a_resume_goes_on(
     tmp_path: Path, action: str, state: str, code: int, killed_at: str
 ) -> None:
@@ -73,8 +80,8 @@ def test_a_rollback_goes_to_before_the_window_and_draws_other_prompts(tmp_path: 
         assert all(value <= 3.0 for _, value in ledger.metrics.history(simulation.run, "grad_norm"))
 
 
-@pytest.mark.parametrize("cold", [False, True])
-@pytest.mark.parametrize("where", ["alarm", "branch", "behind"])
+@pytest.mark.parametrize("cold", [False, pytest.param(True, marks=pytest.mark.verify)])
+@pytest.mark.parametrize("where", ["alarm", "branch", pytest.param("behind", marks=pytest.mark.verify)])
 def test_a_rollback_comes_out_the_same_wherever_a_driver_dies(tmp_path: Path, where: str, cold: bool) -> None:
     """Behind the commit that carries the alarm, behind the branch's opening, and at the branch's first commit."""
     quiet = rolled_back(tmp_path / "quiet")
