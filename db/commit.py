@@ -1,7 +1,8 @@
 """The commit of an iteration: one transaction that makes everything about it true at once, or nothing.
 
-Consumes what the phases came to; produces the iteration's row, control state, metric points, outbox rows and audit link, and
-extends the lease. Iterations have no gap: k follows k-1 along the branch's line; 0 is the start (initial weights, warm-up).
+Consumes what the phases came to; produces the iteration's row, control state, metric points, outbox rows, audit link and
+alarms, and extends the lease. Iterations have no gap: k follows k-1 along the branch's line; 0 is the start (initial weights,
+warm-up).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
+from db.alarms import ALARM
 from db.ancestry import Stretch, ancestry, stretch_of
 from db.engine import Database, Fence, canonical_json
 from db.errors import AlreadyCommitted, OutOfOrder
@@ -26,7 +28,8 @@ from db.outbox import METRICS, OutboxEntry, enqueue, metrics_id
 class IterationCommit:
     """All that becomes true with an iteration. fingerprint: what a replay of its update has to reproduce.
 
-    event: what the audit link says besides the digests. tracked: whether the tracker is told the metrics.
+    event: what the audit link says besides the digests. alarms: what guards found, a link each behind the commit's. tracked:
+    whether the tracker is told the metrics.
     """
 
     branch: int
@@ -39,6 +42,7 @@ class IterationCommit:
     metrics: Sequence[Metric] = ()
     outbox: Sequence[OutboxEntry] = ()
     event: Mapping[str, Any] = field(default_factory=dict)
+    alarms: Sequence[Mapping[str, Any]] = ()
     tracked: bool = True
 
 
@@ -82,6 +86,8 @@ class Commits:
             enqueue(connection, fence.run, _outbox(fence.run, commit))
             connection.execute(update(Lease).where(Lease.run == fence.run).values(expires_at=now + Lease.ttl_ms))
             append(connection, run, "commit", _event(fence, commit))
+            for body in commit.alarms:
+                append(connection, lock_run(connection, self._database, fence.run), ALARM, body)
 
     def latest(self, run: str) -> CommitRow | None:
         """The newest commit along the current branch's line; None before the first. Raises `RunNotFound`."""

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 from sqlalchemy import Connection, case, null, select
 
 from db.ancestry import Stretch, ancestry
+from db.errors import RunNotFound
 from db.models import Event, Lease, PhaseAttempt, Segment, Shard
 from db.rows import rows_of
 
@@ -102,7 +103,7 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
     attempts = select(*columns, receipt.label("receipt")).where(PhaseAttempt.run == run)
     if since is not None:
         attempts = attempts.where(PhaseAttempt.planned_at >= since)
-    leases = _leases(connection, run, since)
+    leases = read_leases(connection, run, since)
     epochs = {lease.epoch for lease in leases}
     segments = rows_of(connection, Segment, SegmentTimes, run, Segment.epoch)
     return RunHistory(
@@ -129,8 +130,12 @@ def _begun_behind(segment: SegmentTimes, since: int | None) -> SegmentTimes:
     return segment if since is None else replace(segment, started_at=max(segment.started_at, since))
 
 
-def _leases(connection: Connection, run: str, since: int | None) -> tuple[LeaseTimes, ...]:
-    """From the audit chain, which names who took the lease when; the newest epoch's renewal from the lease itself."""
+def read_leases(connection: Connection, run: str, since: int | None = None) -> tuple[LeaseTimes, ...]:
+    """The epochs of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: in milliseconds, those
+    alone that ended behind it.
+
+    Raises `RunNotFound`.
+    """
     events = connection.execute(
         select(Event.kind, Event.at, Event.body)
         .where(Event.run == run, Event.kind.in_((LEASE_TAKEN, LEASE_RELEASED)))
@@ -140,7 +145,9 @@ def _leases(connection: Connection, run: str, since: int | None) -> tuple[LeaseT
     released = {event.body["epoch"]: event.at for event in events if event.kind == LEASE_RELEASED}
     # A taker finds the renewal of whoever held the lease before it.
     renewed = {event.body["epoch"] - 1: event.body.get("renewed_at") for event in events if event.kind == LEASE_TAKEN}
-    lease = connection.execute(select(Lease).where(Lease.run == run).with_only_columns(*Lease.__table__.columns)).one()
+    lease = connection.execute(select(*Lease.__table__.columns).where(Lease.run == run)).one_or_none()
+    if lease is None:
+        raise RunNotFound(f"there is no run {run!r} in this ledger")
     if lease.holder is not None:
         renewed[lease.epoch] = lease.expires_at - lease.ttl_ms
     rows = [LeaseTimes(epoch, at, released.get(epoch), renewed.get(epoch)) for epoch, at in taken.items()]

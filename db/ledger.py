@@ -14,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from db.alarms import Alarms
 from db.aliases import Aliases
 from db.audit import Audits
 from db.browse import Browser
@@ -50,6 +51,7 @@ class Ledger:
         self.outbox = Deliveries(database)
         self.events = Events(database)
         self.aliases = Aliases(database)
+        self.alarms = Alarms(database)
         self.overview = Overviews(database)
         self.fleet = FleetReader(database)
         self.series = SeriesReader(database)

@@ -98,6 +98,18 @@ class Metrics:
         with self._database.read() as connection:
             return [(point.step, point.value) for point in _along(connection, ancestry(connection, run), key)]
 
+    def newest(self, run: str, key: str, count: int) -> list[tuple[int, float]]:
+        """(step, value) of a metric's newest points in order of step, as many at most. Raises `RunNotFound`."""
+        found: list[tuple[int, float]] = []
+        points = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step.desc())
+        with self._database.read() as connection:
+            for stretch in reversed(ancestry(connection, run)):
+                number = _series_number(connection, stretch.run, key)
+                if number is not None and len(found) < count:
+                    rows = connection.execute(points.where(_within(number, stretch)).limit(count - len(found)))
+                    found += [(row.step, row.value) for row in rows]
+        return found[::-1]
+
     def latest(self, run: str) -> dict[str, Point]:
         """The newest point of every metric. Raises `RunNotFound`."""
         newest: dict[str, Point] = {}
@@ -133,12 +145,15 @@ class Metrics:
 def _along(connection: Connection, stretches: Sequence[Stretch], key: str) -> Iterator[Point]:
     points = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step)
     for stretch in stretches:
-        number = connection.execute(
-            select(MetricSeries.id).where(MetricSeries.run == stretch.run, MetricSeries.key == key)
-        ).scalar_one_or_none()
+        number = _series_number(connection, stretch.run, key)
         if number is not None:
             for row in connection.execute(points.where(_within(number, stretch))):
                 yield Point(key, row.step, row.value)
+
+
+def _series_number(connection: Connection, run: str, key: str) -> int | None:
+    query = select(MetricSeries.id).where(MetricSeries.run == run, MetricSeries.key == key)
+    return connection.execute(query).scalar_one_or_none()
 
 
 def _within(number: int, stretch: Stretch) -> ColumnElement[bool]:

@@ -1,4 +1,4 @@
-"""The outbox: what the tracker is still to be told, in order, each row once.
+"""The outbox: what the tracker, or people, are still to be told, in order, each row once.
 
 Rows are claimed under the epoch. A row that was claimed before and not marked delivered may or may not have arrived: its
 deliverer searches before it creates. A metrics row holds branch and iteration; its values come from the points when claimed.
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, or_, select, update
 
 from db.engine import Database, Fence
 from db.errors import Conflict, OutOfOrder
@@ -18,12 +18,14 @@ from db.holder import Holder
 from db.metrics import points_at
 from db.models import Lease, Outbox
 
-METRICS = "metrics"
+METRICS, NOTIFICATION = "metrics", "notification"
+"""Kinds that are treated apart: points, which are read when they are claimed, and what people are told."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxEntry:
-    """Something to tell. id: the same whenever it is written again. kind: run, params, tags, metrics, artifact, ..."""
+    """Something to tell. id: the same whenever it is written again. kind: run, params, tags, metrics, artifact, ...;
+    notification: for people, not for the tracker."""
 
     id: str
     kind: str
@@ -100,13 +102,17 @@ class Deliveries:
         with self._database.fenced(fence) as (connection, _):
             return enqueue(connection, fence.run, entries)
 
-    def claim(self, fence: Fence, limit: int = 100) -> list[ClaimedRow]:
-        """The oldest undelivered rows, which this epoch has not claimed yet or has given back. Raises `Fenced`."""
+    def claim(self, fence: Fence, limit: int = 100, notifications: bool = False) -> list[ClaimedRow]:
+        """The oldest undelivered rows, which this epoch has not claimed yet or has given back. Raises `Fenced`.
+
+        notifications: those for people, in place of those for the tracker: neither waits for the other.
+        """
         with self._database.fenced(fence) as (connection, _):
             rows = connection.execute(
                 select(*Outbox.__table__.columns)
                 .where(Outbox.run == fence.run, Outbox.delivered_at.is_(None))
                 .where(or_(Outbox.claimed_epoch.is_(None), Outbox.claimed_epoch != fence.epoch))
+                .where(_of_lane(notifications))
                 .order_by(Outbox.seq)
                 .limit(limit)
             ).all()
@@ -147,9 +153,18 @@ class Deliveries:
         with self._database.read() as connection:
             return connection.execute(select(Outbox.external_id).where(Outbox.id == entry_id)).scalar_one_or_none()
 
-    def counts(self, run: str) -> tuple[int, int]:
-        """(pending, delivered) rows."""
-        query = select(func.count(), func.count(Outbox.delivered_at)).where(Outbox.run == run)
+    def last_notified(self, run: str) -> float | None:
+        """Seconds since people were last told something; None if they never were."""
+        query = select(func.max(Outbox.delivered_at), self._database.now()).where(
+            Outbox.run == run, Outbox.kind == NOTIFICATION
+        )
+        with self._database.read() as connection:
+            last, now = connection.execute(query).one()
+        return None if last is None else (now - last) / 1000
+
+    def counts(self, run: str, notifications: bool = False) -> tuple[int, int]:
+        """(pending, delivered) rows for the tracker, or those for people."""
+        query = select(func.count(), func.count(Outbox.delivered_at)).where(Outbox.run == run, _of_lane(notifications))
         with self._database.read() as connection:
             total, delivered = connection.execute(query).one()
         return total - delivered, delivered
@@ -176,6 +191,10 @@ def _holder_of(lease: Row[Any]) -> Holder | None:
     if lease.holder is None:
         return None
     return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
+
+
+def _of_lane(notifications: bool) -> ColumnElement[bool]:
+    return Outbox.kind == NOTIFICATION if notifications else Outbox.kind != NOTIFICATION
 
 
 def _with_points(connection: Connection, run: str, row: ClaimedRow) -> ClaimedRow:

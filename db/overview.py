@@ -9,8 +9,9 @@ from sqlalchemy import Connection, func, select
 
 from db.engine import Database
 from db.errors import RunNotFound
-from db.history import RunHistory, read_history
+from db.history import LeaseTimes, RunHistory, read_history, read_leases
 from db.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
+from db.outbox import NOTIFICATION
 from db.rows import rows_of
 from db.runs import RUN_COLUMNS, RunRow
 
@@ -87,7 +88,9 @@ class SnapshotLine:
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """All that `yatt show` tells of a run. samples, tokens: of all recorded shards, on all branches."""
+    """All that `yatt show` tells of a run. samples, tokens: of all recorded shards, on all branches. outbox_pending: rows that
+    the tracker, notifications_pending: those that people are still to be told.
+    """
 
     line: RunLine
     phases: tuple[PhaseSummary, ...]
@@ -97,6 +100,7 @@ class RunOverview:
     samples: int
     tokens: int
     outbox_pending: int
+    notifications_pending: int
 
 
 class Overviews:
@@ -121,7 +125,10 @@ class Overviews:
             line = self._line(connection, run)
             sums = select(func.coalesce(func.sum(Shard.samples), 0), func.coalesce(func.sum(Shard.tokens), 0))
             samples, tokens = connection.execute(sums.where(Shard.run == run)).one()
-            pending = select(func.count()).where(Outbox.run == run, Outbox.delivered_at.is_(None))
+            waiting = select(
+                func.count().filter(Outbox.kind != NOTIFICATION), func.count().filter(Outbox.kind == NOTIFICATION)
+            ).where(Outbox.run == run, Outbox.delivered_at.is_(None))
+            for_tracker, for_people = connection.execute(waiting).one()
             return RunOverview(
                 line=line,
                 phases=_phases(connection, run),
@@ -130,7 +137,8 @@ class Overviews:
                 snapshots=rows_of(connection, Snapshot, SnapshotLine, run, Snapshot.recorded_at),
                 samples=int(samples),
                 tokens=int(tokens),
-                outbox_pending=connection.execute(pending).scalar_one(),
+                outbox_pending=int(for_tracker),
+                notifications_pending=int(for_people),
             )
 
     def _line(self, connection: Connection, run: str) -> RunLine:
@@ -146,8 +154,8 @@ class Overviews:
         with self._database.read() as connection:
             return tuple(ForkRow(**row._mapping) for row in connection.execute(query.order_by(Branch.created_at)))
 
-    def segments(self, run: str, newest: int) -> tuple[SegmentRow, ...]:
-        """The newest segments of a run, in order; empty for an unknown one."""
+    def segments(self, run: str, newest: int | None = None) -> tuple[SegmentRow, ...]:
+        """A run's segments in order; newest: of so many alone. Empty for an unknown run."""
         columns = [Segment.__table__.columns[name] for name in SegmentRow.__slots__]
         query = select(*columns).where(Segment.run == run).order_by(Segment.epoch.desc()).limit(newest)
         with self._database.read() as connection:
@@ -158,15 +166,15 @@ class Overviews:
         with self._database.read() as connection:
             return rows_of(connection, Branch, BranchRow, run, Branch.number)
 
-    def segments(self, run: str) -> tuple[SegmentRow, ...]:
-        """The run's segments in order; empty for an unknown one."""
-        with self._database.read() as connection:
-            return rows_of(connection, Segment, SegmentRow, run, Segment.epoch)
-
     def history(self, run: str, newest: int | None = None) -> RunHistory:
         """When everything of one run happened; newest: of so many attempts alone. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return read_history(connection, run, newest)
+
+    def leases(self, run: str) -> tuple[LeaseTimes, ...]:
+        """Who held the run when, drivers and commands. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return read_leases(connection, run)
 
 
 def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:

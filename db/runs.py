@@ -187,14 +187,15 @@ class Runs:
             raise RunNotFound(f"there is no run {run!r} in this ledger")
         return None if row.stop_at is None else (row.stop_at - row.now) / 1000
 
-    def set_state(self, fence: Fence, state: str, reason: str = "") -> None:
-        """Says what has become of the run (one of `STATES`) and why. Raises `Fenced`."""
+    def set_state(self, fence: Fence, state: str, reason: str = "", told: Sequence[OutboxEntry] = ()) -> None:
+        """Says what has become of the run (one of `STATES`) and why, in the ledger and to others. Raises `Fenced`."""
         if state not in STATES:
             raise LedgerError(f"run state {state!r}: right would be one of {', '.join(STATES)}")
         with self._database.fenced(fence) as (connection, _):
             connection.execute(update(Run).where(Run.id == fence.run).values(state=state, state_reason=reason))
             row = lock_run(connection, self._database, fence.run)
             append(connection, row, "state", {"state": state, "reason": reason, "epoch": fence.epoch})
+            enqueue(connection, fence.run, told)
 
     def set_mlflow_run(self, fence: Fence, mlflow_run_id: str) -> None:
         """Remembers the tracker's name for the run. Raises `Fenced`."""

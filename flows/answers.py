@@ -15,6 +15,7 @@ from flows.experience import cursor_behind, has_damage
 from flows.segment import Segment
 from flows.state import ControlState
 from yatt_core.errors import DataError, FailureClass, NumericError, ReplayError, StorageFullError, YattError
+from yatt_core.guards.rules import non_finite_alarm
 from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.flow")
@@ -65,6 +66,8 @@ def within_budget(segment: Segment, iteration: int, name: str, error: YattError)
 def _answer_non_finite(segment: Segment, iteration: int, reason: str) -> None:
     """Raises what `recovery.on_non_finite` asks for; returns for `stop`."""
     wanted = segment.spec.recovery.on_non_finite
+    if wanted != SKIP and segment.spec.guards.non_finite is not None:  # a skip is judged with its iteration
+        segment.guards.report(non_finite_alarm(iteration, wanted, reason), segment.branch, iteration)
     if wanted == "stop":
         return
     if wanted == "pause":

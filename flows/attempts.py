@@ -47,7 +47,11 @@ def phase(body: Callable[Concatenate[Segment, int, P], R]) -> Callable[Concatena
         segment.fleet.deadline = segment.deadlines.of(name)
         segment.allow(segment.fleet.deadline, f"{name} of iteration {iteration}")
         try:
-            with log_context(iteration=iteration, phase=name), segment.stops.phase(name):
+            with (
+                log_context(iteration=iteration, phase=name),
+                segment.guards.phase(segment.branch, iteration, name, attempt.number, segment.fleet.deadline),
+                segment.stops.phase(name),
+            ):
                 result = body(segment, iteration, *args, **kwargs)
         except FencedError:
             raise

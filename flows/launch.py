@@ -20,7 +20,7 @@ from flows.claims import ended_on_error, offered
 from flows.flat import flatten
 from flows.home import Home
 from flows.lease import take_lease
-from flows.protocols import Observer, Tracker
+from flows.protocols import Notifier, Observer, Tracker
 from flows.segment import Outcome, Segment
 from flows.windows import Window
 from yatt_core import durable
@@ -74,19 +74,21 @@ def run_segment(
     observer: Observer,
     tracker: Tracker | None,
     accept_drift: bool = False,
+    notifier: Notifier | None = None,
     window: Window | None = None,
 ) -> Outcome:
     """Drives one segment in this process; returns when it has ended.
 
-    accept_drift: updates are replayed even where the environment is not the recorded one. window: this process is a scheduled
-    flow run, which then is the segment: it goes on with the Prefect server that it has, and stops at the window's end. Raises
-    `db.errors.LeaseHeld` when somebody else drives the run, and what ended the segment.
+    accept_drift: updates are replayed even where the environment is not the recorded one. notifier: tells people, where the
+    spec wants it. window: this process is a scheduled flow run, which then is the segment: it goes on with the Prefect server
+    that it has, and stops at the window's end. Raises `db.errors.LeaseHeld` when somebody else drives the run, and what ended
+    the segment.
     """
     run, spec = load_run(home, name)
     tracker = tracker if spec.tracking.enabled else None
-    segment = open_segment(home, run, spec, observer, tracker, accept_drift, window)
+    segment = open_segment(home, run, spec, observer, tracker, accept_drift, notifier, window)
     try:
-        return segment.already_finished() or _drive(home, run, spec, segment)
+        return segment.already_finished() or segment.out_of_budget() or _drive(home, run, spec, segment)
     finally:
         _end_services(home, segment)
 
@@ -141,6 +143,7 @@ def open_segment(
     observer: Observer,
     tracker: Tracker | None,
     accept_drift: bool = False,
+    notifier: Notifier | None = None,
     window: Window | None = None,
 ) -> Segment:
     """Takes the lease and books the segment; from here on it has to be ended."""
@@ -154,7 +157,7 @@ def open_segment(
     ledger.runs.set_desired_state(run, "run", "a segment began")
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(run, spec))
-    segment = Segment(home, run, spec, ledger, fence, observer, tracker, accept_drift, window=window)
+    segment = Segment(home, run, spec, ledger, fence, observer, tracker, accept_drift, notifier=notifier, window=window)
     segment.start_threads()
     return segment
 

@@ -1,4 +1,4 @@
-"""Delivers the outbox to the tracker from a thread of its own, so that tracking never holds up training.
+"""Delivers the outbox from threads of their own, so that neither tracking nor telling people ever holds up training.
 
 Rows are claimed under the segment's epoch, sent in order, and marked; a row that was sent and not marked (a crash between) is
 sent again with its own timestamp and changes nothing. While the tracker is away rows wait in the ledger. A row's id says which
@@ -11,6 +11,7 @@ import logging
 import re
 import threading
 from itertools import groupby
+from typing import Protocol
 
 from db.engine import Fence
 from db.errors import Fenced, LedgerUnavailable
@@ -94,14 +95,51 @@ def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedR
     return ids
 
 
-class OutboxPump:
-    """The delivering thread of a segment."""
+class Deliverer(Protocol):
+    """Delivers one kind of rows. longest_wait: between two tries while what it delivers to is away."""
 
-    def __init__(self, address: str, fence: Fence, tracker: Tracker) -> None:
-        self._address, self._fence, self._tracker = address, fence, tracker
+    @property
+    def name(self) -> str: ...
+    @property
+    def longest_wait(self) -> float: ...
+
+    def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
+        """Sends some of what is due; returns how many rows, 0 once nothing is. last: the segment ends, all is due.
+
+        Raises `InfrastructureError`, `LedgerUnavailable` with nothing lost, `Fenced`.
+        """
+        ...
+
+    def waiting(self, ledger: Ledger, run: str) -> int:
+        """Rows that are not delivered."""
+        ...
+
+
+class TrackerDeliverer:
+    """Delivers to the tracker."""
+
+    name, longest_wait = "outbox", RETRY_SECONDS
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+
+    def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
+        """A batch, whether the segment ends or not."""
+        return deliver_pending(ledger, fence, self._tracker)
+
+    def waiting(self, ledger: Ledger, run: str) -> int:
+        """Rows that the tracker has not got."""
+        return ledger.outbox.counts(run)[0]
+
+
+class OutboxPump:
+    """A delivering thread of a segment."""
+
+    def __init__(self, address: str, fence: Fence, deliverer: Deliverer) -> None:
+        self._address, self._fence, self._deliverer = address, fence, deliverer
         self._ended = threading.Event()
         self._drained = threading.Event()
-        self._thread = threading.Thread(target=self._pump, name="outbox", daemon=True)
+        self._thread = threading.Thread(target=self._pump, name=deliverer.name, daemon=True)
 
     def start(self) -> None:
         """Begins to deliver."""
@@ -114,22 +152,24 @@ class OutboxPump:
         return self._drained.is_set()
 
     def _pump(self) -> None:
-        ledger = Ledger.open(self._address, migrate=False)
+        ledger, wait = Ledger.open(self._address, migrate=False), RETRY_SECONDS
         try:
             while True:
                 last_round = self._ended.is_set()
                 try:
-                    while deliver_pending(ledger, self._fence, self._tracker):
+                    while self._deliverer.deliver(ledger, self._fence, last_round):
                         pass
-                    waiting, _ = ledger.outbox.counts(self._fence.run) if last_round else (0, 0)
+                    waiting = self._deliverer.waiting(ledger, self._fence.run) if last_round else 0
                 except Fenced:
                     return
                 except (InfrastructureError, LedgerUnavailable) as error:
-                    log.warning("the outbox waits: %s", error)
+                    log.warning("the outbox waits (%s): %s", self._deliverer.name, error)
                     if last_round:
                         return
-                    self._ended.wait(RETRY_SECONDS)
+                    self._ended.wait(wait)
+                    wait = min(2 * wait, self._deliverer.longest_wait)
                     continue
+                wait = RETRY_SECONDS
                 if last_round:
                     if (
                         not waiting

@@ -200,7 +200,8 @@ def _scored(state: ControlState, metrics: Sequence[Metric]) -> ControlState:
 def _commit(
     segment: Segment, state: ControlState, metrics: list[Metric], experience_digest: str | None
 ) -> ControlState:
-    after = replace(state, environment=segment.start.environment)
+    judged = segment.guards.judge(segment.branch, state.iteration, state.guards, metrics)
+    after = replace(state, environment=segment.start.environment, guards=judged.since)
     digest = after.fingerprint.get("weights_digest")
     row = IterationCommit(
         branch=segment.branch,
@@ -211,9 +212,12 @@ def _commit(
         weights_digest=None if digest is None else str(digest),
         fingerprint=after.fingerprint,
         metrics=metrics,
+        outbox=judged.entries,
+        alarms=judged.alarms,
         tracked=segment.spec.tracking.enabled,
     )
     segment.ledger.commits.commit(segment.fence, row)
+    segment.guards.committed(judged)
     values = {metric.key: metric.value for metric in metrics}
     segment.observer.committed(
         IterationSummary(after.iteration, segment.spec.iterations, values, segment.iteration_seconds())

@@ -55,7 +55,7 @@ class SilentObserver:
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
-    """A row of the outbox, ready to be delivered.
+    """A row of the outbox, ready to be delivered to the tracker.
 
     key: its deterministic id. kind: `run` (create the tracking run), `params`, `tags`, `metrics` (branch, iteration and
     metrics by key), `artifact`, `status`, `snapshot` and `alias` (`flows.registry`). body: what to send. at_ms: the row's
@@ -78,6 +78,26 @@ class Tracker(Protocol):
         """Sends rows of one run in their order; returns identifiers made by it, by row key (the tracking run's for `run`).
 
         Raises `InfrastructureError` when the tracking system cannot be reached; none of the rows then counts as sent.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A message for people. key: the same when it is sent again."""
+
+    key: str
+    title: str
+    body: str
+
+
+class Notifier(Protocol):
+    """Sends messages to people; the same one may be given again."""
+
+    def notify(self, message: Notification) -> None:
+        """Sends it to everybody who has not taken it yet.
+
+        Raises `InfrastructureError` while somebody has not, saying nothing of where they are.
         """
         ...
 

@@ -40,8 +40,8 @@ FIXED = {
 }
 """What stays as it is along a line of iterations, across forks too, and why."""
 UNREAD_BY_UPDATES = (
-    "name", "dynamic_sampling", "rewards", "controllers", "placement", "snapshots", "evaluation", "recovery", "retention",
-    "tracking",
+    "name", "dynamic_sampling", "rewards", "controllers", "placement", "snapshots", "evaluation", "recovery", "guards",
+    "retention", "tracking",
 )  # fmt: skip
 """What no update reads, so that updates replayed under another value come out the same; rewards and admissions are in the log."""
 UNREAD_BY_SAMPLES = tuple(key for key in UNREAD_BY_UPDATES if key not in ("dynamic_sampling", "rewards"))

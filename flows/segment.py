@@ -23,12 +23,14 @@ from flows.clock import Clock, SystemClock
 from flows.deadlines import PhaseDeadlines
 from flows.fleet_start import FleetStart
 from flows.foresight import Foresight
+from flows.guards import Ending, Guards
 from flows.home import Home
 from flows.lease import LeaseKeeper
-from flows.outbox import OutboxPump, row_ids
+from flows.notifications import NotificationDeliverer, state_entry
+from flows.outbox import OutboxPump, TrackerDeliverer, row_ids
 from flows.placement import Work
 from flows.placement_inputs import Inputs
-from flows.protocols import Observer, Tracker
+from flows.protocols import Notifier, Observer, Tracker
 from flows.results import SEGMENT_ENDED, run_results
 from flows.snapshots import SnapshotKeeper
 from flows.state import ControlState
@@ -45,11 +47,13 @@ from yatt_core.placement.seen import Usage
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
-OUTBOX_DRAIN_SECONDS = 60.0
+OUTBOX_DRAIN_SECONDS, NOTIFICATION_DRAIN_SECONDS = 60.0, 20.0
 LEDGER_POLL_SECONDS = 1.0
 BETWEEN_PHASES_SECONDS = 300.0
 """What the main loop may take outside of phases before it counts as hanging."""
 DIGESTS = ("weights_digest", "experience_digest", "metrics_digest")
+NEWS = ("paused", "failed")
+"""States that people are told of."""
 TRACKED_STATES = {
     "running": "RUNNING",
     "completed": "FINISHED",
@@ -89,6 +93,7 @@ class Segment:
         accept_drift: bool = False,
         clock: Clock | None = None,
         fleet: Fleet | None = None,
+        notifier: Notifier | None = None,
         window: Window | None = None,
     ) -> None:
         self.home, self.run, self.spec, self.accept_drift = home, run, spec, accept_drift
@@ -101,6 +106,7 @@ class Segment:
         self.placed: Inputs | None = None
         self.work: Work | None = None
         self.stops = StopRequests()
+        self.guards = Guards(ledger, fence, spec, self.clock, observer, self.stops)
         self.deadlines = PhaseDeadlines(ledger, run, spec.recovery)
         self.seconds: dict[str, float] = {}
         self.gauges: dict[str, float] = {}
@@ -111,11 +117,12 @@ class Segment:
         self.enter_branch(ledger.runs.find(run).current_branch, fleet)
         self.start = FleetStart(self)
         recovery = spec.recovery
-        self._lease = LeaseKeeper(
-            home.ledger, fence, recovery.lease_seconds, recovery.ledger_wait_seconds, self._see_requests
-        )
+        self._lease = LeaseKeeper(home.ledger, fence, recovery.lease_seconds, recovery.ledger_wait_seconds, self._beat)
         self._heartbeat = ExitStack()
-        self._pump = OutboxPump(home.ledger, fence, tracker) if tracker else None
+        self._pump = OutboxPump(home.ledger, fence, TrackerDeliverer(tracker)) if tracker else None
+        notify = spec.guards.notify
+        told = NotificationDeliverer(notifier, notify) if notifier and notify else None
+        self._notifications = OutboxPump(home.ledger, fence, told) if told else None
         self.restart_clock()
 
     def enter_branch(self, branch: int, fleet: Fleet | None = None) -> None:
@@ -130,8 +137,8 @@ class Segment:
         """Lease, heartbeat and outbox; from here on the segment must be ended."""
         self._lease.start()
         self._heartbeat.enter_context(Heartbeat(self.folder, self.fence.epoch))
-        if self._pump:
-            self._pump.start()
+        for pump in filter(None, (self._pump, self._notifications)):
+            pump.start()
 
     def book(self, flow_run_id: str, flow_run_name: str) -> None:
         """Books the flow run that this segment is, and that the run is running."""
@@ -169,6 +176,15 @@ class Segment:
         self.end("nothing to do")
         return Outcome(self.run, row.state, row.iteration, "target reached before", ExitCode.OK)
 
+    def out_of_budget(self) -> Outcome | None:
+        """Ends the segment at once where the run has used up its budget; none where something of it is left."""
+        ending = self.guards.over_budget(self.branch, self.committed_iteration())
+        if ending is None:
+            return None
+        outcome = self._conclude(ending)
+        self.end("out of budget")
+        return outcome
+
     def close(self, state: ControlState) -> Outcome:
         """A graceful end: a last snapshot, the run's state, nothing left in the outbox if the tracker answers."""
         self.allow(3 * self.spec.recovery.phase_deadline_seconds, "the last snapshot")
@@ -176,24 +192,30 @@ class Segment:
             self.observer.stage("taking the last snapshot")
             self.snapshots.begin(state.iteration)
             self.snapshots.wait()
-        done = state.iteration >= self.spec.iterations
-        name, reason = ("completed", "target reached") if done else ("stopped", self.stops.reason)
-        return self._conclude(name, reason, ExitCode.OK)
+        ending = self.guards.ending(self.branch, state.iteration)
+        if ending is None:
+            done = state.iteration >= self.spec.iterations
+            name, reason = ("completed", "target reached") if done else ("stopped", self.stops.reason)
+            ending = Ending(name, reason, ExitCode.OK)
+        return self._conclude(ending)
 
     def pause(self, reason: str) -> Outcome:
         """Ends with the run paused: somebody has to look before it goes on."""
         self.observer.warned(f"paused: {reason}")
-        return self._conclude("paused", reason, ExitCode.FAILURE)
+        return self._conclude(Ending.of("pause", reason))
 
-    def _conclude(self, state: str, reason: str, exit_code: int) -> Outcome:
-        self.set_state(state, redact(reason))
+    def _conclude(self, ending: Ending) -> Outcome:
+        self.set_state(ending.state, redact(ending.reason))
         self._tell_digests()
-        self.outcome = Outcome(self.run, state, self.committed_iteration(), reason, exit_code)
+        iteration = self.committed_iteration()
+        self.outcome = Outcome(self.run, ending.state, iteration, ending.reason, ending.exit_code)
         return self.outcome
 
     def set_state(self, state: str, reason: str) -> None:
-        """Says in the ledger, and through the outbox in the tracker, what has become of the run."""
-        self.ledger.runs.set_state(self.fence, state, reason)
+        """Says in the ledger, and through the outbox in the tracker, what has become of the run; to people, what went wrong."""
+        is_news = state in NEWS and self.spec.guards.notify is not None
+        news = [state_entry(self.run, self.fence.epoch, state, reason, self.clock.time_ms())] if is_news else []
+        self.ledger.runs.set_state(self.fence, state, reason, news)
         self._tell(state, "status", {"status": TRACKED_STATES[state]})
 
     def _tell_digests(self) -> None:
@@ -223,6 +245,8 @@ class Segment:
         """Ends threads and actors and gives the lease back; safe to call however far the segment got."""
         if self._pump and not self._pump.stop(OUTBOX_DRAIN_SECONDS):
             self.observer.warned("MLflow did not take all points; they wait in the ledger for the next resume")
+        if self._notifications and not self._notifications.stop(NOTIFICATION_DRAIN_SECONDS):
+            self.observer.warned("not all alarms could be sent; they wait in the ledger for the next resume")
         self.start.end()
         self._heartbeat.close()
         self._lease.stop()
@@ -240,10 +264,17 @@ class Segment:
     # -- what the loop asks -------------------------------------------------------------------------------------------
 
     def goes_on(self, state: ControlState) -> bool:
-        """False at the target, and as soon as somebody asked for a stop."""
+        """False at the target, and as soon as somebody, or a guard, asked for an end."""
         self.check()
         self._see_requests(self.ledger)
-        return state.iteration < self.spec.iterations and not self.stops.asked
+        if self.stops.asked or self.guards.ending(self.branch, state.iteration) is not None:
+            return False
+        return state.iteration < self.spec.iterations
+
+    def _beat(self, ledger: Ledger) -> None:
+        """Looks around, from the thread that renews the lease."""
+        self._see_requests(ledger)
+        self.guards.look_at_phase(ledger)
 
     def _see_requests(self, ledger: Ledger) -> None:
         """Looks whether an operator wants the run to stop, and by when; and whether the segment's window is over."""

@@ -20,7 +20,7 @@ class ControlState:
     sampling_average: prompts per valid group, by which dynamic sampling draws its next wave.
     fingerprint: of the iteration's update, which a replay has to reproduce. best: the highest held-out accuracy and its
     iteration. environment: what the update's last bits depend on. reward_moments: of all rewards so far. placement: what the
-    placement policy remembers.
+    placement policy remembers. guards: the iteration of the last alarm of each guard that has raised one.
     """
 
     iteration: int
@@ -31,6 +31,7 @@ class ControlState:
     best: tuple[float, int] | None = None
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
     placement: Mapping[str, Any] = field(default_factory=dict)
+    guards: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def initial(cls, data: DataSpec) -> ControlState:
@@ -48,6 +49,7 @@ class ControlState:
             "best": list(self.best) if self.best else None,
             "reward_moments": asdict(self.reward_moments),
             "placement": dict(self.placement),
+            "guards": dict(self.guards),
         }
 
     @classmethod
@@ -57,13 +59,14 @@ class ControlState:
         return cls(
             iteration=state["iteration"],
             cursor=Cursor.from_json(state["cursor"]),
-            # Commits from before there were sampling averages, moments and placements have none of them.
+            # Commits from before there were sampling averages, moments, placements and guards have none of them.
             sampling_average=float(state.get("sampling_average", FIRST_AVERAGE)),
             fingerprint=state["fingerprint"],
             environment=state["environment"],
             best=(best[0], best[1]) if best else None,
             reward_moments=RewardMoments(**state.get("reward_moments", {})),
             placement=state.get("placement", {}),
+            guards=state.get("guards", {}),
         )
 
 

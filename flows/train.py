@@ -22,6 +22,7 @@ from db.errors import LedgerUnavailable
 from flows import artifacts
 from flows.answers import Paused, PhaseRetry
 from flows.claims import claimed_segment
+from flows.guard_answers import roll_back
 from flows.phases import checkpoint, collect, commit, commit_start, evaluate, learn, place, prepare, sync, warm_up
 from flows.recovery import recover
 from flows.segment import Outcome, Segment
@@ -41,11 +42,16 @@ def train(run: str) -> Outcome:
 
 
 def drive(segment: Segment, progress: artifacts.Progress) -> Outcome:
-    """Goes on until the target, a stop request, or what only a person can answer; a failure leads back to the last commit."""
+    """Goes on until the target, a stop request, or what only a person can answer.
+
+    A failure leads back to the last commit, a guard perhaps further.
+    """
     state: ControlState | None = None
     while True:
         try:
-            if state is not None and not segment.goes_on(state):
+            if state is not None and roll_back(segment, state):
+                state = None
+            elif state is not None and not segment.goes_on(state):
                 return segment.close(state)
             state = advance(segment, state)
             progress.update(state.iteration)

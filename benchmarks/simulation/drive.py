@@ -102,7 +102,7 @@ def simulated_spec(trace: Trace, every: int) -> RunSpec:
 def drive(trace: Trace, every: int) -> Driven:
     """Drives a run to its end with a snapshot every so many iterations."""
     where = MEMORY_FILES if os.access(MEMORY_FILES, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="yatt-simulated-", dir=where) as folder, _without_prefect_and_ray():
+    with tempfile.TemporaryDirectory(prefix="yatt-simulated-", dir=where) as folder, without_prefect_and_ray():
         home = Home(Path(folder))
         spec = simulated_spec(trace, every)
         run = create_run(home, spec)
@@ -140,7 +140,7 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
 
 
 @contextmanager
-def _without_prefect_and_ray() -> Iterator[None]:
+def without_prefect_and_ray() -> Iterator[None]:
     """The phases as plain functions, and the simulated devices as Ray's."""
     devices = tuple(Device(i, "gpu", f"node-{i // 8}", f"node-{i // 8}:gpu{i % 8}") for i in range(DEVICES))
     with ExitStack() as stack:

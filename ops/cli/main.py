@@ -17,6 +17,7 @@ import typer
 from typer.main import get_command
 
 from ops.cli import (
+    alarms,
     audit,
     branches,
     dashboard,
@@ -57,6 +58,7 @@ for module in (
     plan,
     branches,
     runs,
+    alarms,
     logs,
     rollouts,
     placement,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli.accounts import time_facts, write_time
+from ops.cli.alarms import alarm_facts, write_alarms
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples, find_run, opened_ledger
 from ops.cli.output import duration, place, size, write, write_json, write_table
 
@@ -66,7 +67,7 @@ def _line_json(line: RunLine) -> dict[str, Any]:
 
 
 def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show one run: results and their digests, phases, failures, where the time went, segments, snapshots."""
+    """Show one run: results and their digests, alarms, phases, failures, where the time went, segments, snapshots."""
     from flows.home import Home
 
     located = Home.locate(home)
@@ -101,6 +102,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
         "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
         **_tables(overview),
+        **alarm_facts(ledger, run),
         **time_facts(ledger, run, revision.spec["snapshots"]["every"]),
     }
 
@@ -110,6 +112,7 @@ def _tables(overview: RunOverview) -> dict[str, Any]:
         "samples": overview.samples,
         "tokens": overview.tokens,
         "outbox_pending": overview.outbox_pending,
+        "notifications_pending": overview.notifications_pending,
         "phases": [asdict(phase) | {"failures": dict(phase.failures)} for phase in overview.phases],
         "segments": [asdict(segment) for segment in overview.segments],
         "branches": [asdict(branch) for branch in overview.branches],
@@ -122,6 +125,8 @@ def _print_run(facts: dict[str, Any]) -> None:
     write(f"{facts['run']} is {facts['state']}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
     for name, value in _headlines(facts):
         write(f"  {name:<22}{value}")
+    if facts["alarms"]:
+        write_alarms(facts["alarms"], facts["alarm_count"])
     metrics = facts["metrics"]
     write_table(("metric", "newest value"), sorted(metrics.items()))
     rows = [
@@ -146,11 +151,12 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     def share(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
 
-    traffic = facts["flow_bytes_per_sample"]
+    traffic, spent = facts["flow_bytes_per_sample"], facts["spent"]
     return [
         ("held-out accuracy", f"{share(facts['accuracy'])}, after the warm-up {share(facts['accuracy_warmup'])}"),
         ("time", duration(facts["seconds"])),
         ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
+        ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),
         ("driver", facts["driver"] or "none"),
         ("weights digest", facts["weights_digest"] or "-"),
         ("experience digest", facts["experience_digest"]),
@@ -159,8 +165,13 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
         ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {facts['outbox_pending']} rows still to send"),
         ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
+        *_untold(facts["notifications_pending"]),
         ("folder", facts["folder"]),
     ]
+
+
+def _untold(pending: int) -> list[tuple[str, str]]:
+    return [("notifications", f"{pending} that nobody was sent yet")] if pending else []
 
 
 def _failures(failures: dict[str, int]) -> str:

@@ -57,10 +57,12 @@ def train(
     """Start a run and train until its target, or until Ctrl-C asks for an end at the next safe point."""
     from flows.home import Home
     from ops.cli.preflight import check_before_start
+    from ops.notifier import AppriseNotifier
     from yatt_core.spec import load_spec
 
     checked = load_spec(spec, overrides or ())
     place = Home.locate(home)
+    AppriseNotifier.from_environment(checked.guards.notify)
     check_before_start(place.folder, checked)
     from flows.launch import create_run
 
@@ -91,6 +93,9 @@ def resume(
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
         finish_fork(place, ledger, name)
+        row = ledger.runs.find(name)
+    if row.state == "paused":
+        message(f"{name} was paused: {row.state_reason}")
     if overrides:
         number = revise(place, name, overrides)
         message(f"{name}: revision {number} of its spec is in force")
@@ -99,19 +104,21 @@ def resume(
 
 def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
     """One segment in this process, watched; then what it came to."""
-    from flows.launch import run_segment
+    from flows.launch import load_run, run_segment
     from ops.cli.failures import exit_code
     from ops.cli.progress import watching
     from ops.cli.summary import print_summary
+    from ops.notifier import AppriseNotifier
     from ops.tracking.mlflow_tracker import MlflowTracker
     from yatt_core.errors import ExitCode
 
     keep_caches_inside(home)
+    notifier = AppriseNotifier.from_environment(load_run(home, run)[1].guards.notify)
     message(f"run {run} in {home.run_folder(run)}")
     try:
         with watching(run) as observer:
             tracker = MlflowTracker(home.tracking_uri, home.artifacts)
-            outcome = run_segment(home, run, observer, tracker, accept_drift)
+            outcome = run_segment(home, run, observer, tracker, accept_drift, notifier)
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
             message(f"the run keeps all that it committed; `yatt logs {run}` says more, `yatt resume {run}` goes on")
@@ -134,7 +141,8 @@ def _results_now(ledger: Ledger, run: str) -> RunResults:
     results = run_results(ledger, run)
     segments = segment_seconds(ledger, ledger.overview.show(run))
     own = time.time() - psutil.Process().create_time()
-    return replace(results, seconds=results.seconds - segments[max(segments)] + own)
+    newest = segments[max(segments)] if segments else 0.0  # one that found its budget used up books none
+    return replace(results, seconds=results.seconds - newest + own)
 
 
 def stop(

@@ -13,14 +13,15 @@ from pathlib import Path
 from db.errors import LeaseHeld
 from db.ledger import Ledger
 from flows.home import Home
-from flows.launch import run_segment
-from flows.protocols import SilentObserver
+from flows.launch import load_run, run_segment
+from flows.protocols import IterationSummary, SilentObserver
+from ops.notifier import AppriseNotifier
 from ops.tracking.mlflow_tracker import MlflowTracker
 from yatt_core.errors import ExitCode, YattError
 
 
 class KillingObserver(SilentObserver):
-    """Kills this process, as `kill -9` would, once a phase of an iteration is under way.
+    """Kills this process, as `kill -9` would, once a phase of an iteration is under way; with `committed`, behind its commit.
 
     Of `collect`: once a shard of the wave is recorded, or with `settled` in its place once that wave is settled.
     """
@@ -32,6 +33,10 @@ class KillingObserver(SilentObserver):
     def phase_started(self, iteration: int, phase: str) -> None:
         if (iteration, phase) == self._moment:
             threading.Thread(target=self._kill_in_the_middle, daemon=True).start()
+
+    def committed(self, summary: IterationSummary) -> None:
+        if (summary.iteration, "committed") == self._moment:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _kill_in_the_middle(self) -> None:
         iteration, phase = self._moment
@@ -64,7 +69,8 @@ def main() -> int:
         observer = KillingObserver(home, arguments.run, phase, int(iteration), int(wave[0]) if wave else 0)
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     try:
-        outcome = run_segment(home, arguments.run, observer, tracker, arguments.accept_drift)
+        notifier = AppriseNotifier.from_environment(load_run(home, arguments.run)[1].guards.notify)
+        outcome = run_segment(home, arguments.run, observer, tracker, arguments.accept_drift, notifier)
     except LeaseHeld as error:
         sys.stdout.write(f"{error}\n")
         return ExitCode.LEASE_HELD

@@ -12,7 +12,7 @@ from db.errors import LedgerUnavailable
 from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
-from flows.outbox import OutboxPump, deliver_pending, tracking_run
+from flows.outbox import OutboxPump, TrackerDeliverer, deliver_pending, tracking_run
 from flows.protocols import OutboxItem
 from yatt_core.errors import InfrastructureError
 
@@ -75,7 +75,7 @@ def test_rows_wait_while_the_tracker_is_away(filled: tuple[str, Ledger, Fence]) 
 def test_the_pump_drains_at_its_end(filled: tuple[str, Ledger, Fence]) -> None:
     address, ledger, fence = filled
     tracker = RecordingTracker()
-    pump = OutboxPump(address, fence, tracker)
+    pump = OutboxPump(address, fence, TrackerDeliverer(tracker))
     pump.start()
     assert pump.stop(drain_seconds=30)
     assert len(tracker.arrived) == 251
@@ -86,7 +86,7 @@ def test_the_pump_says_when_rows_stay_behind(filled: tuple[str, Ledger, Fence]) 
     address, ledger, fence = filled
     tracker = RecordingTracker()
     tracker.away = True
-    pump = OutboxPump(address, fence, tracker)
+    pump = OutboxPump(address, fence, TrackerDeliverer(tracker))
     pump.start()
     assert not pump.stop(drain_seconds=30)
     assert ledger.outbox.counts(fence.run) == (251, 0)
@@ -120,7 +120,7 @@ def test_rows_that_stay_claimed_are_not_taken_for_delivered(filled: tuple[str, L
     address, ledger, fence = filled
     ledger.outbox.claim(fence, 1)
     ledger.runs.set_mlflow_run(fence, "tracking-run")
-    pump = OutboxPump(address, fence, RecordingTracker())
+    pump = OutboxPump(address, fence, TrackerDeliverer(RecordingTracker()))
     pump.start()
     assert not pump.stop(drain_seconds=30)
     assert ledger.outbox.counts(fence.run) == (1, 250)

@@ -16,8 +16,8 @@ from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 
 COMMANDS = (
-    "train", "deploy", "resume", "stop", "runs", "show", "logs", "rollouts", "placement", "evaluate", "promote", "aliases", "schema",
-    "doctor",
+    "train", "deploy", "resume", "stop", "runs", "show", "logs", "rollouts", "placement", "evaluate", "promote", "aliases",
+    "schema", "doctor",
 )  # fmt: skip
 HEAVY = (
     "torch",

@@ -13,6 +13,7 @@ from yatt_core.spec.algorithm import AlgorithmSpec, CriticSpec, GrpoSpec, PpoSpe
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.data import DataSpec
 from yatt_core.spec.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
+from yatt_core.spec.guards import GuardsSpec
 from yatt_core.spec.judges import EndpointPart, GenerativePart, VirtualJudge, is_trained, judge_obstacles
 from yatt_core.spec.model import ModelFromConfig, ModelSizes, ModelSpec, WarmupSpec
 from yatt_core.spec.placement import PlacementSpec
@@ -84,6 +85,7 @@ class RunSpec(SpecModel):
     snapshots: SnapshotSpec = SnapshotSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     recovery: RecoverySpec = RecoverySpec()
+    guards: GuardsSpec = GuardsSpec()
     retention: RetentionSpec = RetentionSpec()
     tracking: TrackingSpec = TrackingSpec()
 
@@ -111,6 +113,11 @@ class RunSpec(SpecModel):
     def accuracy_part(self) -> str:
         """Name of the reward part that tells right from wrong."""
         return self.rewards.accuracy_name
+
+    @property
+    def devices(self) -> int:
+        """Devices that the run asks for: rollout and training share them."""
+        return max(self.rollout.engine.instances, self.trainer.engine.ranks)
 
     @property
     def critic(self) -> CriticSpec | None:
@@ -147,6 +154,7 @@ class RunSpec(SpecModel):
         """What cannot be true at once, a line each that begins with the key to change."""
         yield from self._reward_mistakes()
         yield from self._placement_mistakes()
+        yield from self.guards.mistakes()
         if self.virtual != (self.trainer.engine.kind == "virtual"):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
             yield f"rollout.engine and trainer.engine: both virtual or both real, not {kinds}"

@@ -1,0 +1,53 @@
+"""A segment that is opened and not driven: its ledger, spec and guards are real, no actor is started."""
+
+from __future__ import annotations
+
+from db.commit import IterationCommit
+from db.ledger import Ledger
+from db.metrics import RESULT, Metric
+from flows.clock import SystemClock
+from flows.home import Home
+from flows.launch import create_run, current_spec, open_segment
+from flows.protocols import SilentObserver
+from flows.segment import Segment
+from flows.state import ControlState
+from tests.services import ROOT
+from yatt_core.spec import load_spec
+
+
+class HandClock(SystemClock):
+    """Moves when a test moves it: `now`, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def new_run(home: Home, *overrides: str) -> str:
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.enabled=false", *overrides])
+    return create_run(home, spec)
+
+
+def opened(home: Home, run: str) -> Segment:
+    """Takes the run's lease, as a driver would."""
+    with Ledger.open(home.ledger) as ledger:
+        spec = current_spec(ledger, run)
+    return open_segment(home, run, spec, SilentObserver(), None)
+
+
+def commit(segment: Segment, iteration: int, **values: float) -> ControlState:
+    """Commits an iteration with metrics (`__` for a slash), judged by the segment's guards as the flow does it."""
+    before = segment.ledger.commits.latest(segment.run)
+    since = {} if before is None else ControlState.from_json(before.state).guards
+    metrics = [Metric(key.replace("__", "/"), value, RESULT) for key, value in values.items()]
+    judged = segment.guards.judge(segment.branch, iteration, since, metrics)
+    state = ControlState(iteration, ControlState.initial(segment.spec.data).cursor, guards=judged.since)
+    row = IterationCommit(
+        segment.branch, iteration, state.to_json(), logged_at_ms=0, metrics=metrics, outbox=judged.entries,
+        alarms=judged.alarms,
+    )  # fmt: skip
+    segment.ledger.commits.commit(segment.fence, row)
+    segment.guards.committed(judged)
+    return state

@@ -1,0 +1,156 @@
+"""The product's own loop, phases, recovery and ledger over a simulated cluster, in this process and in simulated time.
+
+A driver may be killed at a place of its life; the next one takes over what the cluster and the ledger hold. Made of the parts of
+`benchmarks.simulation`, which tell branches apart here and give the updates metrics of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+import flows.train
+from benchmarks.simulation.cluster import Cluster, DriverKilled, Publication, Trainer
+from benchmarks.simulation.drive import LEASE_SECONDS, NoProgress, without_prefect_and_ray
+from benchmarks.simulation.fleet import SimulatedFleet
+from benchmarks.simulation.trace import ENGINE, TRAINER, Durations, Trace
+from db.holder import this_process
+from db.ledger import Ledger
+from flows.home import Home
+from flows.launch import create_run, current_spec
+from flows.protocols import IterationSummary, SilentObserver
+from flows.segment import Outcome, Segment
+from tests.services import ROOT
+from yatt_core.checkpoints.publish import SnapshotIdentity
+from yatt_core.errors import NumericError
+from yatt_core.keys import snapshot_folder
+from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt
+from yatt_core.spec import RunSpec, load_spec
+
+ENGINES, SHARDS = 1, 4
+
+
+class MetricCluster(Cluster):
+    """Its updates have a gradient norm that follows from the weights, between 0 and 4."""
+
+    def _apply(self, task: BatchTask) -> None:
+        super()._apply(task)
+        receipt = self.trainer.receipt
+        assert receipt is not None
+        self.trainer.receipt = replace(receipt, metrics={"loss": 0.0, "grad_norm": self.trainer.state[0] / 64})
+
+
+class BranchFleet(SimulatedFleet):
+    """On a branch of the run; on another one than before, its actors are new. Updates named in the spec are not finite."""
+
+    def __init__(self, cluster: Cluster, spec: RunSpec, epoch: int, branch: int) -> None:
+        super().__init__(cluster, spec, epoch)
+        self._branch = branch
+        if branch != getattr(cluster.trainer, "branch", branch):
+            cluster.trainer, cluster.collection = BranchTrainer(branch), None
+            cluster.lost |= {TRAINER, ENGINE}
+        elif not isinstance(cluster.trainer, BranchTrainer):
+            cluster.trainer = BranchTrainer(branch)
+
+    def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
+        if task.key.branch == 0 and task.key.iteration in self._spec.trainer.engine.non_finite_at:  # type: ignore[union-attr]
+            raise NumericError(f"{task.key}: the loss is nan")
+        return super().learn(task, prepared)
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        trainer = self._cluster.trainer
+        trainer.version = task.key.iteration
+        fingerprint: dict[str, float | str] = {"skipped": 1.0, "weights_digest": trainer.state.hex()}
+        trainer.receipt = UpdateReceipt(task.key, trainer.version, {}, fingerprint, {})
+        return trainer.receipt
+
+    def begin_snapshot(self, run: str, audit_head: str) -> None:
+        cluster, trainer = self._cluster, self._cluster.trainer
+        digest = trainer.state.hex()
+        identity = SnapshotIdentity(
+            run, self._branch, trainer.version, self._epoch, self._spec.digest, digest, audit_head
+        )
+        folder = str(snapshot_folder(self._branch, trainer.version, self._epoch))
+        trainer.publication = Publication(identity, folder, trainer.state, cluster.trace.durations.publish)
+
+
+class BranchTrainer(Trainer):
+    """A trainer that knows which branch its actors were made for."""
+
+    def __init__(self, branch: int) -> None:
+        super().__init__()
+        self.branch = branch
+
+
+class Watcher(SilentObserver):
+    """Kills the driver at a place, once; keeps what it is warned of."""
+
+    def __init__(self, cluster: Cluster, killed_at: str) -> None:
+        self._cluster, self._killed_at, self.warnings = cluster, killed_at, list[str]()
+
+    def reach(self, place: str) -> None:
+        if place == self._killed_at:
+            raise DriverKilled
+
+    def phase_started(self, iteration: int, phase: str) -> None:
+        if phase == "place":
+            self._cluster.iteration_begins(iteration)
+        self.reach(f"{phase}:{iteration}")
+
+    def committed(self, summary: IterationSummary) -> None:
+        self.reach(f"committed:{summary.iteration}")
+
+    def warned(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@dataclass
+class Simulation:
+    """One run in a folder of its own."""
+
+    home: Home
+    run: str
+    cluster: MetricCluster
+
+    @classmethod
+    def of(cls, folder: Path, *overrides: str) -> Simulation:
+        home = Home(folder)
+        fast = ("tracking.enabled=false", "evaluation.every=0", f"recovery.lease_seconds={LEASE_SECONDS}")
+        spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", [*fast, *overrides])
+        run = create_run(home, spec)
+        trace = Trace(spec.iterations, {}, Durations())
+        return cls(home, run, MetricCluster(home.run_folder(run), trace, SHARDS, ENGINES, spec.snapshots.every))
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.home.ledger, migrate=False, clock=self.cluster.clock.time_ms)
+
+    def drive(self, killed_at: str = "", cold: bool = False) -> Outcome | None:
+        """One driver's life; none where it was killed at the place. cold: no actor outlived the one before."""
+        if cold:
+            self.cluster.trainer, self.cluster.lost = Trainer(), {TRAINER, ENGINE}
+        ledger = self.ledger()
+        watcher = Watcher(self.cluster, killed_at)
+        try:
+            spec = current_spec(ledger, self.run)
+            fence = ledger.leases.acquire(self.run, this_process(), LEASE_SECONDS, lambda holder: True)
+
+            def fleet(spec: RunSpec, folder: Path, epoch: int, branch: int, *_: object) -> BranchFleet:
+                watcher.reach(f"branch:{branch}")
+                return BranchFleet(self.cluster, spec, epoch, branch)
+
+            with without_prefect_and_ray(), mock.patch("flows.segment.Fleet", fleet):
+                clock = self.cluster.clock
+                segment = Segment(self.home, self.run, spec, ledger, fence, watcher, None, clock=clock)
+                outcome = segment.already_finished() or segment.out_of_budget()
+                if outcome is None:
+                    segment.book("", "")
+                    outcome = flows.train.drive(segment, cast(Any, NoProgress()))
+                    segment.end("ended")
+            return outcome
+        except DriverKilled:
+            ledger.leases.renew(fence, LEASE_SECONDS)  # what its keeper's thread did up to here
+            return None
+        finally:
+            ledger.close()

@@ -1,0 +1,218 @@
+"""The guards of a segment over a real ledger: alarms in the commit's transaction, what they ask for, stalls and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from db.ledger import Ledger
+from flows.answers import Paused, answer
+from flows.branches import revise
+from flows.guard_answers import roll_back
+from flows.guards import Guards
+from flows.home import Home
+from flows.protocols import SilentObserver
+from flows.segment import Segment
+from flows.stopping import StopRequests
+from tests.flows.opened import HandClock, commit, new_run, opened
+from yatt_core.errors import ExitCode, NumericError
+
+HIGH = "guards.custom=[{name: high, metric: reward/mean, at_most: 1.0, window: 2, action: ACTION}]"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "runs")
+
+
+class Opener:
+    """Opens segments of one home, and ends those that a test has not ended."""
+
+    def __init__(self, home: Home) -> None:
+        self.home, self._segments = home, list[Segment]()
+
+    def new(self, *overrides: str) -> Segment:
+        return self.again(new_run(self.home, *overrides))
+
+    def again(self, run: str) -> Segment:
+        self._segments.append(opened(self.home, run))
+        return self._segments[-1]
+
+    def end(self, segment: Segment, outcome: str = "ended") -> None:
+        self._segments.remove(segment)
+        segment.end(outcome)
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.end("ended")
+
+
+@pytest.fixture
+def opener(home: Home) -> Iterator[Opener]:
+    opener = Opener(home)
+    yield opener
+    opener.close()
+
+
+def test_an_alarm_comes_with_its_commit_and_its_evidence(opener: Opener) -> None:
+    segment = opener.new(HIGH.replace("ACTION", "alert"), "guards.notify={}")
+    for iteration, value in enumerate((0.5, 3.0, 3.0, 3.0)):
+        commit(segment, iteration, reward__mean=value)
+    rows = segment.ledger.alarms.of(segment.run)
+    assert [(row.rule, row.iteration, row.first) for row in rows] == [("high", 1, 0), ("high", 3, 2)], "each value once"
+    assert rows[0].evidence == {
+        "metric": "reward/mean", "bound": "at_most", "observed": 1.75, "threshold": 1.0, "baseline": None,
+        "window": [[0, 0.5], [1, 3.0]],
+    }  # fmt: skip
+    kinds = [link.kind for link in segment.ledger.events.links(segment.run)]
+    assert [kinds[place - 1] for place, kind in enumerate(kinds) if kind == "alarm"] == ["commit", "commit"]
+    assert segment.ledger.events.verify(segment.run) is None
+    told = segment.ledger.outbox.claim(segment.fence, notifications=True)
+    assert [row.id for row in told] == [row.id for row in rows]
+    assert {row.kind for row in segment.ledger.outbox.claim(segment.fence)} == {"metrics"}, "the tracker is not told"
+    assert segment.guards.ending(0, 3) is None
+
+
+@pytest.mark.parametrize(("action", "state", "code"), [("pause", "paused", 1), ("stop", "stopped", 0)])
+def test_an_end_is_asked_for_until_it_was_made(opener: Opener, action: str, state: str, code: int) -> None:
+    segment = opener.new(HIGH.replace("ACTION", action))
+    run = segment.run
+    for iteration in (0, 1):
+        commit(segment, iteration, reward__mean=3.0)
+    asked = segment.guards.ending(0, 1)
+    assert asked is not None and (asked.state, asked.exit_code) == (state, code)
+    assert "guard high: reward/mean was 3 on average over iterations 0 to 1, above 1" in asked.reason
+    opener.end(segment, "lost")  # killed behind the commit
+
+    follower = opener.again(run)
+    assert follower.guards.ending(0, 1) == asked
+    follower.set_state(asked.state, asked.reason)
+    opener.end(follower)
+
+    resumed = opener.again(run)
+    assert resumed.guards.ending(0, 1) is None, "a person has looked"
+    commit(resumed, 2, reward__mean=3.0)
+    assert resumed.guards.ending(0, 2) is None, "two values behind the alarm are needed"
+    commit(resumed, 3, reward__mean=3.0)
+    assert resumed.guards.ending(0, 3) is not None
+
+
+def test_the_windows_of_a_follower_are_those_of_a_driver_that_was_never_replaced(opener: Opener) -> None:
+    values = [1.0, 2.0, 0.5, 3.0, 0.0, 4.0, 4.0, 4.0]
+    guard = HIGH.replace("ACTION", "alert")
+    quiet, struck = opener.new(guard), opener.new(guard)
+    for iteration, value in enumerate(values):
+        commit(quiet, iteration, reward__mean=value)
+        # Judged by one that dies before it commits, and again.
+        struck.guards.judge(0, iteration, {}, [])
+        run = struck.run
+        opener.end(struck, "lost")
+        struck = opener.again(run)
+        commit(struck, iteration, reward__mean=value)
+    one, other = (
+        [(row.iteration, row.evidence) for row in segment.ledger.alarms.of(segment.run)] for segment in (quiet, struck)
+    )
+    assert one == other and len(one) == 4
+
+
+def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
+    """No snapshot was taken."""
+    segment = opener.new(HIGH.replace("ACTION", "rollback"))
+    for iteration in (0, 1):
+        state = commit(segment, iteration, reward__mean=3.0)
+    assert segment.guards.ending(0, 1) is None
+    assert segment.guards.to_roll_back() is not None
+    assert not roll_back(segment, state)
+    asked = segment.guards.ending(0, 1)
+    assert asked is not None and asked.state == "paused" and "no rollback for" in asked.reason
+    assert not roll_back(segment, state), "once"
+    assert [row.action for row in segment.ledger.alarms.of(segment.run)] == ["rollback", "pause"]
+    segment.set_state("paused", asked.reason)
+    segment.guards.look_up()
+    assert segment.guards.ending(0, 1) is None and segment.guards.to_roll_back() is None
+
+
+def test_a_branch_whose_opening_was_not_acknowledged_is_not_opened_again(opener: Opener) -> None:
+    segment = opener.new(HIGH.replace("ACTION", "rollback"))
+    for iteration in (0, 1):
+        state = commit(segment, iteration, reward__mean=3.0)
+    segment.ledger.runs.start_branch(segment.fence, 0, "guard high at iteration 1 of branch 0")
+    assert roll_back(segment, state)
+    assert segment.branch == 1 and len(segment.ledger.overview.branches(segment.run)) == 2
+    assert not roll_back(segment, state)
+
+
+def test_another_branch_answers_what_was_asked_on_the_one_before(opener: Opener) -> None:
+    segment = opener.new(HIGH.replace("ACTION", "pause"))
+    for iteration in (0, 1):
+        commit(segment, iteration, reward__mean=3.0)
+    segment.ledger.runs.start_branch(segment.fence, 0, "yatt rollback --to 0")
+    segment.guards.look_up()
+    assert segment.guards.ending(1, 0) is None
+
+
+@pytest.mark.parametrize("wanted", ["rollback", "pause", "stop"])
+def test_an_update_that_is_not_finite_raises_an_alarm_whatever_the_answer(opener: Opener, wanted: str) -> None:
+    segment = opener.new(f"recovery.on_non_finite={wanted}")
+    for _ in range(2):  # a driver that dies behind the alarm finds the same update again
+        attempt = segment.ledger.phases.plan(segment.fence, 0, 3, "learn")
+        segment.ledger.phases.dispatch(segment.fence, attempt)
+        segment.ledger.phases.fail(segment.fence, attempt, "numeric", "the loss is nan")
+        with suppress(Paused):
+            answer(segment, 3, "learn", NumericError("the loss is nan"))
+    (alarm,) = segment.ledger.alarms.of(segment.run)
+    assert (alarm.rule, alarm.iteration, alarm.action) == ("non_finite", 3, "alert")
+    assert f"the answer is {wanted}" in alarm.text and alarm.evidence == {"reason": "the loss is nan"}
+    assert segment.guards.ending(0, 2) is None, "recovery answers, not the guard"
+
+
+def guards_of(segment: Segment, clock: HandClock, stops: StopRequests) -> Guards:
+    return Guards(segment.ledger, segment.fence, segment.spec, clock, SilentObserver(), stops)
+
+
+@pytest.mark.parametrize("action", ["alert", "pause"])
+def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str) -> None:
+    segment = opener.new(f"guards.stalled_phase={{share: 0.5, action: {action}}}")
+    clock, stops = HandClock(), StopRequests()
+    guards = guards_of(segment, clock, stops)
+    with Ledger.open(segment.home.ledger) as beat:
+        guards.look_at_phase(beat)
+        for attempt in (1, 2):
+            with guards.phase(0, 3, "collect", attempt, deadline=100.0):
+                clock.now += 49.0
+                guards.look_at_phase(beat)
+                assert len(beat.alarms.of(segment.run)) == attempt - 1
+                clock.now += 2.0
+                guards.look_at_phase(beat)
+                guards.look_at_phase(beat)
+        clock.now += 1000.0
+        guards.look_at_phase(beat)
+        rows = beat.alarms.of(segment.run)
+    assert [(row.rule, row.evidence["attempt"], row.evidence["threshold"]) for row in rows] == [
+        ("stalled_phase", 1, 50.0), ("stalled_phase", 2, 50.0),
+    ]  # fmt: skip
+    assert "collect has been under way for 51 s" in rows[0].text
+    assert stops.asked == stops.overdue == (action == "pause")
+    assert (guards.ending(0, 2) is not None) == (action == "pause")
+
+
+def test_budgets_count_every_segment_and_are_told_of_once_a_limit(opener: Opener) -> None:
+    segment = opener.new("guards.budget={device_hours: 3.0, wall_hours: 2.0}", "trainer.engine.ranks=2")
+    run, clock = segment.run, HandClock()
+    guards = guards_of(segment, clock, StopRequests())
+    assert guards.ending(0, 4) is None
+    clock.now = 1.6 * 3600
+    for _ in range(2):
+        over = guards.ending(0, 4)
+        assert over is not None and over.exit_code == ExitCode.FAILURE and over.state == "paused"
+        assert "3.2 device-hours, its budget is 3" in over.reason
+    clock.now = 2.1 * 3600
+    assert guards.ending(0, 5) is not None
+    rows = segment.ledger.alarms.of(run)
+    assert [row.evidence["bound"] for row in rows] == ["device_hours", "wall_hours"]
+    opener.end(segment)
+    revise(opener.home, run, ["guards.budget={wall_hours: 9.0}"])
+    assert opener.again(run).guards.ending(0, 5) is None, "a raised budget asks for nothing"

@@ -1,0 +1,40 @@
+"""What a run has used up, by its leases: drivers that gave them back, were killed, or hold one still."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from db.ledger import Ledger
+from flows.spending import spent_by
+from tests.db.tools import SimulatedClock, holder
+from tests.spec.trees import VIRTUAL, spec
+
+
+def test_every_driver_counts_to_its_last_sign_of_life_by_the_devices_of_its_spec(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    small, large = spec(**VIRTUAL), spec(**VIRTUAL, rollout__engine__instances=4)
+    with Ledger.open(tmp_path / "ledger.db", clock=clock) as ledger:
+        run = ledger.runs.create("toy", small.model_dump(mode="json"), small.digest, 9).id
+        first = ledger.leases.acquire(run, holder("first"), 10)
+        clock.advance(1800)
+        ledger.leases.renew(first, 10)
+        ledger.leases.release(first)
+        clock.advance(7200)  # nobody drives it
+        killed = ledger.leases.acquire(run, holder("killed"), 10)
+        clock.advance(3600)
+        ledger.leases.renew(killed, 10)
+        clock.advance(7200)
+        changed = ledger.leases.acquire(run, holder("operator"), 10)
+        ledger.runs.add_revision(changed, large.model_dump(mode="json"), large.digest, "more", 9)
+        ledger.leases.release(changed)
+        clock.advance(60)
+        living = ledger.leases.acquire(run, holder("living"), 10)
+        clock.advance(1800)
+        ledger.leases.renew(living, 10)
+        spent = spent_by(ledger, run)
+        assert spent.wall_hours == pytest.approx(0.5 + 1.0 + 0.5)
+        assert spent.device_hours == pytest.approx(2 * (0.5 + 1.0) + 4 * 0.5)
+        before = spent_by(ledger, run, before_epoch=living.epoch)
+        assert before.wall_hours == pytest.approx(1.5)

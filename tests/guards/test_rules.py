@@ -1,0 +1,117 @@
+"""Each rule: what trips it, what it stays quiet at, and the evidence that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from yatt_core.guards.findings import Finding, Seen
+from yatt_core.guards.rules import MetricRule, RewardLengthRule, Rule, SkippedRule, rules_of
+from yatt_core.spec.guards import CustomGuard, GuardsSpec, MetricGuard, NonFiniteGuard, RewardLengthGuard
+
+DEFAULTS = {rule.name: rule for rule in rules_of(GuardsSpec())}
+
+
+def series(values: Sequence[float], first: int = 1) -> tuple[Seen, ...]:
+    return tuple(Seen(first + place, value) for place, value in enumerate(values))
+
+
+def found(rule: Rule, since: int = -1, **values: Sequence[float]) -> Finding | None:
+    named = {key.replace("__", "/"): series(points) for key, points in values.items()}
+    return rule.judge({metric: named.get(metric, ()) for metric in rule.metrics}, since)
+
+
+@pytest.mark.parametrize(
+    ("guard", "metric", "quiet", "tripping", "bound", "threshold"),
+    [
+        ("kl", "kl", [0.4] * 5, [0.1, 0.1, 0.9, 0.9, 0.9], "at_most", 0.5),
+        ("log_prob_gap", "log_prob_gap_mean", [0.02] * 5, [0.05, 0.2, 0.2, 0.2, 0.2], "at_most", 0.1),
+        ("truncation", "truncated_share", [0.4] * 10, [0.6] * 10, "at_most", 0.5),
+        ("entropy", "entropy", [2.0] * 50 + [1.0] * 10, [2.0] * 50 + [0.3] * 10, "fall", 0.4),
+        ("gradient_norm", "grad_norm", [1.0] * 20 + [9.0] * 3, [1.0] * 20 + [1.0, 1.0, 40.0], "rise", 10.0),
+        ("throughput", "tokens_per_second", [100.0] * 20 + [50.0] * 10, [100.0] * 20 + [20.0] * 10, "fall", 30.0),
+    ],
+)
+def test_the_metrics_of_the_defaults(
+    guard: str, metric: str, quiet: list[float], tripping: list[float], bound: str, threshold: float
+) -> None:
+    rule = DEFAULTS[guard]
+    assert isinstance(rule, MetricRule) and rule.metric == metric
+    assert found(rule, **{metric.replace("/", "__"): quiet}) is None
+    alarm = found(rule, **{metric.replace("/", "__"): tripping})
+    assert alarm is not None and alarm.evidence["bound"] == bound
+    assert alarm.evidence["threshold"] == pytest.approx(threshold)
+    window = alarm.evidence["window"]
+    assert [value for _, value in window] == tripping[-rule.guard.window :]
+    assert alarm.first == window[0][0]
+    assert metric in alarm.text and f"iterations {window[0][0]} to {window[-1][0]}" in alarm.text
+
+
+def test_too_few_values_say_nothing() -> None:
+    rule = MetricRule("high", "kl", MetricGuard(at_most=0.5, window=3))
+    assert found(rule, kl=[9.0, 9.0]) is None
+    assert found(rule, kl=[9.0, 9.0, 9.0]) is not None
+    sudden = MetricRule("sudden", "kl", MetricGuard(rise=2.0, window=1, baseline=4))
+    assert found(sudden, kl=[1.0, 1.0, 1.0, 9.0]) is None
+    assert found(sudden, kl=[1.0, 1.0, 1.0, 1.0, 9.0]) is not None
+
+
+def test_only_what_came_behind_the_last_alarm_is_judged_against_whatever_was_before() -> None:
+    rule = MetricRule("sudden", "kl", MetricGuard(rise=2.0, window=2, baseline=2))
+    values = [1.0, 1.0, 9.0, 9.0]
+    assert found(rule, since=2, kl=values) is not None
+    assert found(rule, since=3, kl=values) is None
+
+
+def test_a_share_of_nothing_says_nothing() -> None:
+    rule = MetricRule("sudden", "kl", MetricGuard(rise=2.0, window=1, baseline=2))
+    assert found(rule, kl=[0.0, 0.0, 9.0]) is None
+
+
+def test_the_bounds_of_one_guard() -> None:
+    guard = CustomGuard(name="both", metric="entropy", at_least=1.0, at_most=2.0, window=1)
+    rule = MetricRule("both", "entropy", guard)
+    assert found(rule, entropy=[1.5]) is None
+    for value, bound in ((0.5, "at_least"), (2.5, "at_most")):
+        alarm = found(rule, entropy=[value])
+        assert alarm is not None and alarm.evidence["bound"] == bound
+
+
+LENGTH = RewardLengthRule("reward_against_length", RewardLengthGuard(window=2, growth=1.5, gain=0.1))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rewards", "accuracies", "why"),
+    [
+        ([10, 10, 14, 14], [0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5], None),
+        ([10, 10, 20, 20], [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.6, 0.6], None),
+        ([10, 10, 20, 20], [0.5, 0.5, 0.55, 0.55], [0.5, 0.5, 0.6, 0.6], "the reward changed by 0.05"),
+        ([10, 10, 20, 20], [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.4, 0.4], "accuracy changed by -0.1"),
+        ([20, 20], [0.5, 0.1], [0.5, 0.1], None),
+    ],
+)
+def test_longer_responses_have_to_be_worth_it(
+    lengths: list[float], rewards: list[float], accuracies: list[float], why: str | None
+) -> None:
+    values: dict[str, Any] = {"length__response_mean": lengths, "reward__mean": rewards, "accuracy": accuracies}
+    alarm = found(LENGTH, **values)
+    assert (alarm is None) == (why is None)
+    if alarm is not None and why is not None:
+        assert why in alarm.text and alarm.evidence["observed"] == pytest.approx(2.0)
+        assert alarm.first == 3
+    assert found(LENGTH, since=3, **values) is None
+
+
+def test_skipped_updates_are_counted_in_a_window_that_need_not_be_full() -> None:
+    rule = SkippedRule(NonFiniteGuard(window=3, at_most=1))
+    rewards = series([0.0] * 6)
+    marks = (Seen(2, 1.0), Seen(4, 1.0))
+    found = rule.judge({"update/skipped": marks, "reward/mean": rewards[:4]}, -1)
+    assert found is not None and found.evidence["window"] == [[2, 1.0], [4, 1.0]]
+    assert rule.judge({"update/skipped": marks, "reward/mean": rewards[:5]}, -1) is None, "2 is outside of it"
+    assert rule.judge({"update/skipped": marks, "reward/mean": rewards[:4]}, 2) is None, "2 was told of"
+    once = SkippedRule(NonFiniteGuard())
+    assert once.judge({"update/skipped": marks[:1], "reward/mean": rewards[:2]}, -1) is not None
+    assert once.judge({"update/skipped": (), "reward/mean": rewards}, -1) is None

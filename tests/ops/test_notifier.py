@@ -1,0 +1,186 @@
+"""Telling people, to a real server on loopback: one that is down, slow, failing or has enough; and what it never says."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from db.engine import Fence
+from db.holder import this_process
+from db.ledger import Ledger
+from db.outbox import NOTIFICATION, ClaimedRow, OutboxEntry
+from flows import outbox
+from flows.notifications import LONGEST_LIST, NotificationDeliverer, message_of
+from flows.outbox import OutboxPump
+from flows.protocols import Notification
+from ops.notifier import AppriseNotifier, _without
+from tests.http_sink import Sink, http_sink
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.spec.guards import NotifySpec
+
+MESSAGE = Notification("toy-1/a..toy-1/b", "YATT: toy-1", "- entropy fell [toy-1/a]")
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with http_sink() as sink:
+        yield sink
+
+
+def address(sink: Sink, options: str = "") -> str:
+    return f"json://person:hunter22@127.0.0.1:{sink.port}/hook-7f3a{options}"
+
+
+def test_a_message_arrives_with_its_title(sink: Sink) -> None:
+    AppriseNotifier([address(sink)], "YATT_NOTIFY").notify(MESSAGE)
+    (post,) = sink.posts
+    assert (post["title"], post["message"], post["type"]) == (MESSAGE.title, MESSAGE.body, "warning")
+
+
+@pytest.mark.parametrize("status", [500, 429])
+def test_a_server_that_refuses_is_an_error_that_tells_no_address(
+    sink: Sink, status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sink.status = status
+    written = logging.FileHandler(tmp_path / "log.txt")
+    logging.getLogger().addHandler(written)  # as a driver's log is
+    try:
+        with pytest.raises(InfrastructureError) as raised:
+            AppriseNotifier([address(sink)], "YATT_NOTIFY").notify(MESSAGE)
+    finally:
+        logging.getLogger().removeHandler(written)
+        written.close()
+    said = str(raised.value)
+    assert "address 1 of 1 in $YATT_NOTIFY" in said and str(status) in said
+    heard = said + (tmp_path / "log.txt").read_text() + "".join(capfd.readouterr())
+    assert not [secret for secret in ("person", "hunter22", "hook-7f3a", str(sink.port)) if secret in heard]
+
+
+def test_a_server_that_is_slow_or_down_is_an_error(sink: Sink) -> None:
+    sink.stalled.set()
+    with pytest.raises(InfrastructureError, match=r"address 1 of 1"):
+        AppriseNotifier([address(sink, "?rto=0.3")], "YATT_NOTIFY").notify(MESSAGE)
+    down = address(sink)
+    sink.close()
+    with pytest.raises(InfrastructureError, match=r"address 1 of 1"):
+        AppriseNotifier([down], "YATT_NOTIFY").notify(MESSAGE)
+
+
+def test_what_a_service_says_is_stripped_of_the_address() -> None:
+    said = "Connection to mail.example for p@ss42 at hook-7f3a (hook-7f3a) failed: error=500"
+    stripped = _without("mailtos://user:p%40ss42@mail.example/hook-7f3a", said)
+    assert stripped == "Connection to *** for *** at *** (***) failed: error=500"
+
+
+def test_only_those_who_have_not_taken_a_message_get_it_again(sink: Sink) -> None:
+    with http_sink() as other:
+        notifier = AppriseNotifier([address(sink), address(other)], "YATT_NOTIFY")
+        other.status = 500
+        with pytest.raises(InfrastructureError, match="address 2 of 2"):
+            notifier.notify(MESSAGE)
+        other.status = 200
+        notifier.notify(MESSAGE)
+        assert (len(sink.posts), len(other.posts)) == (1, 2)
+        notifier.notify(Notification("toy-1/c..toy-1/c", "YATT: toy-1", "another one"))
+        assert (len(sink.posts), len(other.posts)) == (2, 3)
+
+
+def test_addresses_come_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
+    assert AppriseNotifier.from_environment(None) is None
+    spec = NotifySpec(environment="OUR_ADDRESSES")
+    monkeypatch.delenv("OUR_ADDRESSES", raising=False)
+    with pytest.raises(ConfigurationError, match="the environment variable OUR_ADDRESSES is not set"):
+        AppriseNotifier.from_environment(spec)
+    monkeypatch.setenv("OUR_ADDRESSES", f"{address(sink)}\n  nonsense://hunter22@host")
+    with pytest.raises(ConfigurationError, match=r"address 2 of 2 in \$OUR_ADDRESSES is none") as raised:
+        AppriseNotifier.from_environment(spec)
+    assert "hunter22" not in str(raised.value)
+
+
+# -- through the outbox ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[str, Ledger, Fence]]:
+    address = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with Ledger.open(address) as ledger:
+        run = ledger.runs.create("toy", {}, "digest", 10).id
+        yield address, ledger, ledger.leases.acquire(run, this_process("test"), 600)
+
+
+def tell(ledger: Ledger, fence: Fence, *names: str) -> None:
+    entries = [OutboxEntry(f"{fence.run}/{name}", NOTIFICATION, {"text": f"text of {name}"}, 0) for name in names]
+    ledger.outbox.enqueue(fence, entries)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def deliverer(sink: Sink, interval: float) -> NotificationDeliverer:
+    return NotificationDeliverer(AppriseNotifier([address(sink)], "YATT_NOTIFY"), NotifySpec(interval_seconds=interval))
+
+
+def test_what_comes_up_within_the_interval_goes_into_one_message(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+    _, ledger, fence = place
+    people = deliverer(sink, interval=3600.0)
+    tell(ledger, fence, "a")
+    assert people.deliver(ledger, fence, last=False) == 1, "the first one at once"
+    tell(ledger, fence, "b", "c")
+    assert people.deliver(ledger, fence, last=False) == 0
+    assert deliverer(sink, interval=3600.0).deliver(ledger, fence, last=False) == 0, "the next driver keeps to it too"
+    assert len(sink.posts) == 1 and people.waiting(ledger, fence.run) == 2
+    assert people.deliver(ledger, fence, last=True) == 2, "the end of a segment does not wait"
+    assert sink.posts[1]["message"].splitlines() == ["- text of b [toy-1/b]", "- text of c [toy-1/c]"]
+    assert ledger.outbox.counts(fence.run, notifications=True) == (0, 3)
+    assert deliverer(sink, interval=0.0).deliver(ledger, fence, last=False) == 0, "nothing twice"
+
+
+def test_a_message_that_was_not_taken_is_sent_again_by_the_pump(
+    place: tuple[str, Ledger, Fence], sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(outbox, "POLL_SECONDS", 0.05)
+    at, ledger, fence = place
+    sink.status = 500
+    tell(ledger, fence, "a")
+    pump = OutboxPump(at, fence, deliverer(sink, interval=0.0))
+    pump.start()
+    wait_until(lambda: len(sink.posts) >= 2)
+    tell(ledger, fence, "b")
+    sink.status = 200
+    wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True) == (0, 2))
+    assert pump.stop(30)
+    assert "[toy-1/a]" in sink.taken and "[toy-1/b]" in sink.taken
+
+
+def test_what_nobody_took_waits_for_the_next_segment(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+    at, ledger, fence = place
+    sink.status = 429
+    tell(ledger, fence, "a")
+    pump = OutboxPump(at, fence, deliverer(sink, interval=0.0))
+    pump.start()
+    assert not pump.stop(30)
+    ledger.leases.release(fence)
+    following = ledger.leases.acquire(fence.run, this_process("next"), 600)
+    sink.status = 200
+    pump = OutboxPump(at, following, deliverer(sink, interval=0.0))
+    pump.start()
+    assert pump.stop(30)
+    assert [post["message"] for post in sink.posts][-1] == "- text of a [toy-1/a]", "the id tells that it is the same"
+
+
+def test_a_message_of_very_many_tells_the_newest_and_no_secrets() -> None:
+    rows = [ClaimedRow(n, f"toy-1/{n}", NOTIFICATION, {"text": f"password=hunter{n}"}, 0, 0) for n in range(25)]
+    message = message_of("toy-1", rows)
+    lines = message.body.splitlines()
+    assert lines[0] == "5 earlier ones are not listed; see `yatt alarms toy-1`"
+    assert len(lines) == LONGEST_LIST + 1 and lines[-1] == "- password=*** [toy-1/24]"
+    assert message.key == "toy-1/0..toy-1/24"

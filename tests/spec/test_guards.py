@@ -1,0 +1,91 @@
+"""The spec's guards: on by default, changed key by key, switched off, added to; and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.spec.trees import VIRTUAL, mistakes, refusal, spec, tree, write
+from yatt_core.guards.rules import rules_of
+from yatt_core.spec import override_spec
+from yatt_core.spec.metric_names import RESULT_METRICS, TIMING_METRICS
+
+FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
+BUILT_IN = {
+    "kl", "entropy", "log_prob_gap", "gradient_norm", "truncation", "throughput", "reward_against_length", "non_finite",
+}  # fmt: skip
+
+
+def test_every_guard_is_on_and_alone_alerts() -> None:
+    guards = spec().guards
+    assert {rule.name for rule in rules_of(guards)} == BUILT_IN
+    assert {rule.action for rule in rules_of(guards)} == {"alert"}
+    assert guards.stalled_phase is not None and guards.stalled_phase.action == "alert"
+    assert not guards.budget.is_limited and guards.notify is None
+
+
+def test_a_changed_key_leaves_the_others_of_its_guard() -> None:
+    guards = spec(guards__kl__action="pause", guards__entropy__window=3).guards
+    assert guards.kl is not None and (guards.kl.action, guards.kl.at_most) == ("pause", 0.5)
+    assert guards.entropy is not None and (guards.entropy.window, guards.entropy.fall) == (3, 0.2)
+
+
+def test_null_switches_a_guard_off_and_custom_adds_one() -> None:
+    more = {"name": "short", "metric": "length/response_mean", "at_least": 4}
+    guards = spec(guards__truncation=None, guards__custom=[more]).guards
+    assert {rule.name for rule in rules_of(guards)} == (BUILT_IN - {"truncation"}) | {"short"}
+
+
+def test_guards_can_be_revised_on_a_running_line() -> None:
+    from flows.reach import keys_read_by_samples, keys_read_by_updates, refuse_fixed
+
+    before = spec(**{"rollout": VIRTUAL["rollout"], "trainer": VIRTUAL["trainer"]})
+    after = override_spec(before, ["guards.kl.action=stop", "guards.budget.wall_hours=3"], "test")
+    refuse_fixed(before, after)
+    assert keys_read_by_updates(before, after) == keys_read_by_samples(before, after) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"guards__entropie": {}}, "guards.entropie: unknown key; did you mean 'entropy'?"),
+        ({"guards__kl__widow": 3}, "guards.kl.widow: unknown key; did you mean 'window'?"),
+        ({"guards__kl__at_most": None}, "guards.kl: one of at_most, at_least, rise and fall is needed"),
+        ({"guards__kl__at_least": 0.6}, "guards.kl: at_least 0.6 is more than at_most 0.5"),
+        ({"guards__kl__window": 0}, "guards.kl.window: Input should be greater than 0"),
+        ({"guards__kl__action": "panic"}, "guards.kl.action: Input should be 'alert', 'pause', 'rollback' or 'stop'"),
+        ({"guards__throughput__action": "rollback"}, "guards.throughput.action: Input should be 'alert', 'pause' or 'stop'"),
+        ({"guards__stalled_phase__share": 1.0}, "guards.stalled_phase.share: Input should be less than 1"),
+        ({"guards__budget__wall_hours": 0}, "guards.budget.wall_hours: Input should be greater than 0"),
+        ({"guards__notify__environment": "https://hooks.example/secret"}, "guards.notify.environment: String should match"),
+        ({"guards__custom": [{"name": "x", "metric": "entropi", "at_most": 1}]},
+         "guards.custom.0.metric: there is no metric 'entropi'; did you mean 'entropy'?"),
+        ({"guards__custom": [{"name": "kl", "metric": "entropy", "at_most": 1}]},
+         "guards.custom.0.name: 'kl' is the name of another guard"),
+        ({"guards__custom": [{"name": "slow", "metric": "seconds/learn", "at_most": 1, "action": "rollback"}]},
+         "guards.custom.0.action: seconds/learn follows the clock, and a result must not"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_said_with_its_key(changes: dict[str, object], said: str) -> None:
+    (line,) = mistakes(**changes)
+    assert line.startswith(said)
+
+
+def test_a_mistake_names_its_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.yaml", tree(guards__custom=[{"name": "x", "metric": "nothing", "at_most": 1}]))
+    assert refusal(path) == [
+        f"{path}: guards.custom.0.metric: there is no metric 'nothing'; docs/formats.md lists them"
+    ]
+
+
+def test_the_known_metrics_are_those_of_the_documentation() -> None:
+    """A guard of a metric that is missing here would be refused, one that is too much here never judged."""
+    listed: dict[str, set[str]] = {"result": set(), "timing": set()}
+    for line in FORMATS.read_text().split("## Metrics")[1].splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 3 and cells[2] in listed:
+            listed[cells[2]] |= {name.strip().strip("`") for name in cells[1].split(",")}
+    families = {"reward/NAME", "tools/errors/KIND", "seconds/PHASE", "seconds/iteration"}
+    assert listed["result"] - families | {"sampling/invalid_groups", "sampling/cut_groups"} == RESULT_METRICS
+    assert listed["timing"] - families == TIMING_METRICS

@@ -1,0 +1,49 @@
+"""The names of a run's metrics, by class: what a guard may judge, and whether that follows the spec or the clock.
+
+docs/formats.md says what each of them means.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+RESULT_METRICS = frozenset(
+    {
+        "reward/mean", "reward/std", "accuracy", "reward_scale", "reward_errors", "zero_spread_share", "truncated_share",
+        "length/prompt_mean", "length/response_mean", "length/policy_mean", "turns", "tools/calls", "loss", "policy_loss",
+        "grad_norm", "learning_rate", "entropy", "clip_fraction", "ratio_min", "ratio_max", "log_prob_gap_mean",
+        "log_prob_gap_max", "kl", "value_loss", "value_clip_fraction", "value_grad_norm", "explained_variance",
+        "distillation_kl", "importance_weight", "tokens", "sampling/waves", "sampling/drawn_groups",
+        "sampling/invalid_groups", "sampling/cut_groups", "sampling/valid_share", "sampling/filled_share",
+        "sampling/padded_groups", "sampling/dropped_groups", "sampling/wasted_tokens",
+        "sampling/prompts_per_valid_group", "evaluation/accuracy", "evaluation/reward", "update/skipped",
+        "warmup/steps", "warmup/probe_accuracy",
+    }
+)  # fmt: skip
+"""Functions of spec, data, seed and iteration."""
+RESULT_FAMILIES = ("reward/", "tools/errors/")
+TIMING_METRICS = frozenset(
+    {
+        "tools/seconds", "warmup/seconds", "tokens_per_second", "driver_bytes_per_sample",
+        "controllers/peak_bytes_in_flight", "sync/bytes", "sync/buckets", "sync/dirty_seconds",
+        "object_store/spilled_bytes", "judge/tokens", "judge/prompt_tokens", "judge/device_seconds",
+    }
+)  # fmt: skip
+"""What the clock, load and attempts have a part in."""
+TIMING_FAMILIES = ("seconds/",)
+
+
+def is_timing(metric: str) -> bool:
+    """True for a metric of class timing."""
+    return metric in TIMING_METRICS or metric.startswith(TIMING_FAMILIES)
+
+
+def is_known(metric: str) -> bool:
+    """True for a metric that some run has."""
+    return metric in RESULT_METRICS or metric.startswith(RESULT_FAMILIES) or is_timing(metric)
+
+
+def nearest_metric(name: str) -> str:
+    """A suggestion for a name that is none."""
+    near = difflib.get_close_matches(name, sorted(RESULT_METRICS | TIMING_METRICS), n=1)
+    return f"did you mean {near[0]!r}?" if near else "docs/formats.md lists them"
