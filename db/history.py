@@ -131,8 +131,8 @@ def _begun_behind(segment: SegmentTimes, since: int | None) -> SegmentTimes:
 
 
 def read_leases(connection: Connection, run: str, since: int | None = None) -> tuple[LeaseTimes, ...]:
-    """The epochs of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: in milliseconds, those
-    alone that ended behind it.
+    """The epochs of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: those alone that ended
+    behind it.
 
     Raises `RunNotFound`.
     """
