@@ -16,10 +16,10 @@ from datetime import UTC, datetime, timedelta
 
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
 from prefect.flows import Flow
-from prefect.states import Completed, Failed, State
+from prefect.states import Completed, Failed
 
 from db.errors import LeaseHeld, LedgerError
 from db.holder import this_process
