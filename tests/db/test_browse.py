@@ -96,6 +96,23 @@ def test_pages_of_a_run_go_on_where_the_last_one_ended(
 
 
 @pytest.mark.postgresql
+def test_what_belongs_together_is_on_one_page(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+    for iteration in (1, 2):
+        for seq in range(3):
+            ledger.records.decision(fence, DecisionRow(0, iteration, seq, {}, {}, {}, ""))
+        for phase in ("collect", "learn", "sync"):
+            ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, iteration, phase))
+        clock.advance(1)
+        ledger.phases.fail_open(fence, "the ledger was away")
+    first = ledger.browse.faults(run, 2)
+    assert sorted((row.iteration, row.phase) for row in first) == [(2, "collect"), (2, "learn"), (2, "sync")]
+    assert {row.iteration for row in ledger.browse.faults(run, 2, first[-1].ended_at)} == {1}
+    decided = ledger.browse.decisions(run, 1)
+    assert [(row.iteration, row.seq) for row in decided] == [(2, 2), (2, 1), (2, 0)]
+    assert len(ledger.browse.decisions(run, 9, decided[-1].iteration)) == 3
+
+
+@pytest.mark.postgresql
 def test_decisions_follow_the_line_behind_a_rollback(ledger: Ledger, run: str, fence: Fence) -> None:
     for iteration in range(5):
         ledger.records.decision(fence, DecisionRow(0, iteration, 0, {}, {}, {}, f"first {iteration}"))

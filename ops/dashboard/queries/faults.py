@@ -53,7 +53,7 @@ def faults(ledger: Ledger, run: str, limit: int = 100, before: int | None = None
         since=accounted.history.since,
         crashes=tuple(_view(crash) for crash in reversed(crashes[-limit:])),
         attempts=tuple(rows),
-        next=rows[-1].ended_at if len(rows) == limit else None,
+        next=rows[-1].ended_at if len(rows) >= limit else None,
     )
 
 
