@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 
 from db.engine import Database
 from db.errors import RunNotFound
-from db.history import RunHistory, read_history
+from db.history import RunHistory, read_history, read_struck
 from db.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
 from db.rows import rows_of
 from db.runs import RUN_COLUMNS, RunRow
@@ -162,6 +162,11 @@ class Overviews:
         """When everything of one run happened; newest: of so many attempts alone. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return read_history(connection, run, newest)
+
+    def struck(self, run: str, newest: int, faults: int) -> RunHistory:
+        """When what tells the costs of failures happened; see `read_struck`. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return read_struck(connection, run, newest, faults)
 
 
 def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:
