@@ -1,8 +1,8 @@
 """Tokens a second of mixed lengths and of bfloat16: the torch engine beside transformers' `generate`, one thread.
 
 Consumes nothing. Mixed: 128 requests of forced, log-normal lengths (8 to 256 tokens), which the engine takes at once and
-`generate` in static batches of several sizes in the order of arrival; only wanted tokens count. bfloat16: 64 responses of one
-length. Part of `benchmarks.engines`, whose other engines take the same work.
+`generate` in static batches of several sizes in the order of arrival; only wanted tokens count. Beside it transformers' own
+continuous batching. bfloat16: 64 responses of one length. Part of `benchmarks.engines`, whose other engines take the same work.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from benchmarks.common import progress
 from yatt_core.data.model_folder import make_model
@@ -29,7 +30,7 @@ VOCABULARY, PROMPT = 4096, 32
 REQUESTS, SHORTEST, LONGEST, MEDIAN, SIGMA = 128, 8, 256, 48, 0.8
 STATIC_BATCHES = (8, 16, 32, 64, 128)
 EQUAL_PROMPTS, EQUAL_SAMPLES, EQUAL_TOKENS = 8, 8, 64
-ROUNDS = 5
+ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +86,20 @@ def measure_torch(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]
     runs: dict[str, Callable[[], Any]] = {"torch_mixed": lambda: exact.generate(mixed.request)}
     for size in STATIC_BATCHES:
         runs[f"static_{size}"] = _static(modules["float32"], mixed, size)
+    runs["continuous"] = _continuous(modules["float32"], mixed)
     runs["torch_bf16"] = lambda: narrow.generate(equal.request)
     runs["hf_bf16"] = _static(modules["bfloat16"], equal, len(equal.prompts))
     seconds = _best(runs)
     rates = {name: (equal if name.endswith("bf16") else mixed).tokens / least for name, least in seconds.items()}
     static = {name: rate for name, rate in rates.items() if name.startswith("static")}
+    beside = static | {"continuous": rates["continuous"]}
     figures: dict[str, float | None] = {
         "torch_mixed_ratio_vs_static": rates["torch_mixed"] / max(static.values()),
         "torch_tokens_per_s_mixed": rates["torch_mixed"],
         "torch_tokens_per_s_bf16": rates["torch_bf16"],
         "hf_tokens_per_s_bf16": rates["hf_bf16"],
     }
-    return figures, {f"hf_tokens_per_s_mixed_{name}": rate for name, rate in static.items()}
+    return figures, {f"hf_tokens_per_s_mixed_{name}": rate for name, rate in beside.items()}
 
 
 def _engine(folder: Path, dtype: str) -> TorchRolloutEngine:
@@ -134,5 +137,27 @@ def _static(model: Any, work: Work, size: int) -> Callable[[], None]:
                     pad_token_id=0,
                     eos_token_id=None,
                 )
+
+    return run
+
+
+def _continuous(model: Any, work: Work) -> Callable[[], None]:
+    """Transformers' continuous batching, which takes each request with the length wanted of it."""
+    sampling = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=LONGEST, eos_token_id=-1, pad_token_id=0)
+    # Sizes that hold all requests: it looks for a GPU's free memory to choose its own.
+    sizes = ContinuousBatchingConfig(num_blocks=512, max_batch_tokens=256)
+
+    def run() -> None:
+        with model.continuous_batching_context_manager(
+            sampling, continuous_batching_config=sizes, warmup=False
+        ) as manager:
+            for prompt, length in zip(work.prompts.tolist(), work.lengths.tolist(), strict=True):
+                manager.add_request(prompt, max_new_tokens=length, eos_token_id=-1)
+            finished = 0
+            while finished < len(work.prompts):
+                if (output := manager.get_result(timeout=1)) is not None:
+                    finished += output.is_finished()
+                elif not manager.is_running():
+                    raise RuntimeError("transformers' continuous batching has ended before its requests")
 
     return run

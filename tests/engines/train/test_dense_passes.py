@@ -23,6 +23,7 @@ from tests.engines.train.support import VOCABULARY, make_engine, make_spec, rand
 from tests.engines.train.test_forward import Pairs, pairs
 from yatt_core.data.columns import offsets_of, ragged_positions
 from yatt_core.engines.dense.shape import why_general
+from yatt_core.engines.train.dense_head import LEAST_BY_MASS, Head, score_tokens
 from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.forward import MicroBatch, PolicyForward, assemble
 from yatt_core.engines.train.optimizer import FlatAdamW
@@ -114,8 +115,19 @@ def test_scores_are_those_of_transformers(name: str) -> None:
         np.testing.assert_allclose(found, wanted, atol=5e-6, rtol=2e-6)
 
 
+def test_what_is_all_but_impossible_has_its_log_probability() -> None:
+    noise = torch.Generator().manual_seed(0)
+    weight, states = torch.randn(9, 4, generator=noise), torch.randn(6, 4, generator=noise) * 200
+    targets = torch.tensor([0, 3, 8, 1, 2, 5])
+    expected = torch.log_softmax(states.double() @ weight.double().t(), -1).gather(1, targets[:, None])[:, 0]
+    assert expected.min() < -200 and expected.max() > LEAST_BY_MASS
+    found = score_tokens(Head(weight, 1.0), states, targets)
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-6)
+
+
 def test_packed_samples_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yatt_core.engines.train.dense_head.CHUNK", 7)
+    monkeypatch.setattr("yatt_core.engines.train.dense_head.MOST", 7)
+    monkeypatch.setattr("yatt_core.engines.train.dense_head.FEWEST", 7)
     found = [
         gradients(make_model("llama"), [assemble(groups(), np.arange(12), packed)], True, "metric", 1.0)
         for packed in (False, True)

@@ -14,12 +14,16 @@ from torch.nn.functional import silu
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
     """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (arXiv 1910.07467). Returns the dtype's tensor."""
+    if not torch.is_grad_enabled():
+        return _normed(hidden, weight, epsilon, dtype)[0]
     normed: torch.Tensor = _RmsNorm.apply(hidden, weight, epsilon, dtype)  # type: ignore[no-untyped-call]
     return normed
 
 
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up (arXiv 2002.05202). gate_up: [rows, 2 * width], the gate in front. Returns [rows, width]."""
+    if not torch.is_grad_enabled():
+        return _gated(gate_up)
     product: torch.Tensor = _SwiGlu.apply(gate_up)  # type: ignore[no-untyped-call]
     return product
 
@@ -29,6 +33,8 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: i
 
     heads: [rows, heads, size]. cos, sin: [rows, 1, size / 2], of a head's front half, which its back half shares.
     """
+    if not torch.is_grad_enabled():
+        return _turned(heads, cos, sin, rotated, 1.0)
     turned: torch.Tensor = _Rotate.apply(heads, cos, sin, rotated)  # type: ignore[no-untyped-call]
     return turned
 
@@ -45,13 +51,26 @@ def by_lanes(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Ten
     return function(values.unsqueeze(-1).expand(*values.shape, LANES).contiguous())[..., 0]
 
 
+def _normed(
+    hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The normed rows, and what they were multiplied by besides the weight, [..., 1] in float32."""
+    wide = hidden.float()
+    scale = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+    return wide.mul(scale).mul_(weight).to(dtype), scale
+
+
+def _gated(gate_up: torch.Tensor) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return silu(gate).mul_(up)
+
+
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype) -> Any:
-        wide = hidden.float()
-        scale = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+        normed, scale = _normed(hidden, weight, epsilon, dtype)
         ctx.save_for_backward(hidden, weight, scale)
-        return wide.mul(scale).mul_(weight).to(dtype)
+        return normed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -69,8 +88,7 @@ class _SwiGlu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate_up: torch.Tensor) -> Any:
         ctx.save_for_backward(gate_up)
-        gate, up = gate_up.chunk(2, -1)
-        return silu(gate).mul_(up)
+        return _gated(gate_up)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

@@ -23,6 +23,7 @@ from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import dense_weights, joined
 from yatt_core.engines.images import text_alone
 from yatt_core.engines.protocol import GenerateRequest
+from yatt_core.engines.rollout.joint_attention import Groups, attend_jointly
 from yatt_core.engines.rollout.module_runner import check_positions, padded_prompts, text_config
 from yatt_core.engines.rollout.runner import Indices, Room, Rows
 from yatt_core.engines.rollout.sizes import MINIMUM_ROWS, padded_length, rounded_slots
@@ -136,23 +137,23 @@ class DenseRunner:
         prompts, written = int(rows.prompts.max()) + 1, self._tensor(rows.written)
         slots = rounded_slots(int(rows.written.max()) + 1)
         numbers = self._tensor(np.arange(count))
-        asked = self._tensor(rows.prompts * self._group + rows.samples)
+        groups = self._groups(rows)
         own_mask = self._mask(rows.written + 1, slots)
         prompt_slots = rounded_slots(int(self._lengths[:prompts].max()))
         prompt_mask = self._mask(self._lengths[:prompts], prompt_slots)
+        whole_mask = torch.cat([prompt_mask[self._tensor(rows.prompts)], own_mask], dim=-1)
 
         def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
-            queries, keys, values = torch.split(heads, shape.parts, dim=1)
+            queries, others = heads[:, : shape.heads], heads[:, shape.heads :]
             own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
-            own[0, numbers, :, written], own[1, numbers, :, written] = keys, values
+            own[:, numbers, :, written] = others.view(count, 2, shape.key_value_heads, shape.head_size)
             own = own[:, :count, :, :slots]
             queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
-            everyone = queries.new_zeros((prompts * self._group, *queries.shape[1:]))
-            everyone[asked[: rows.alive]] = queries[: rows.alive]
-            everyone = everyone.view(prompts, self._group, *queries.shape[1:]).transpose(1, 2).flatten(2, 3)
+            if self._dtype != torch.float32:
+                return attend_jointly(queries, shared, own, whole_mask, groups).reshape(count, -1)
             parts = [
-                (self._by_sample(taken)[asked], self._by_sample(sums)[asked])
-                for taken, sums in attend_by_pieces(everyone, shared[0], shared[1], prompt_mask)
+                (groups.gather(taken), groups.gather(sums))
+                for taken, sums in attend_by_pieces(groups.spread(queries), shared[0], shared[1], prompt_mask)
             ]
             parts += attend_by_pieces(queries, own[0], own[1], own_mask)
             return join(parts).reshape(count, -1)
@@ -191,15 +192,17 @@ class DenseRunner:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
         return linear(states, self._weights.head)
 
-    def _by_sample(self, grouped: torch.Tensor) -> torch.Tensor:
-        """[prompts, heads, samples * queries, ...] -> [prompts * samples, heads, queries, ...]."""
-        prompts, heads, _, *size = grouped.shape
-        return grouped.view(prompts, heads, self._group, -1, *size).transpose(1, 2).flatten(0, 1)
+    def _groups(self, rows: Rows) -> Groups:
+        places = rows.prompts * self._group + rows.samples
+        # Where a group has no row, the last row, a filler, stands in.
+        asking = np.full((int(rows.prompts.max()) + 1) * self._group, len(places) - 1)
+        asking[places[: rows.alive]] = np.arange(rows.alive)
+        return Groups(self._tensor(asking), self._tensor(places), self._group)
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
         """0 for the first slots of each row, -inf for the others: [rows, 1, 1, slots]."""
         hidden = torch.arange(slots, device=self.device) >= self._tensor(lengths)[:, None]
-        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self.device).masked_fill_(hidden, -torch.inf)
+        mask = torch.zeros(hidden.shape, device=self.device).masked_fill_(hidden, -torch.inf)
         return mask[:, None, None]
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:

@@ -17,11 +17,11 @@ def sample(
     float32 under the distribution drawn from: softmax(logits / temperature), cut to the nucleus where top_p < 1
     (arXiv 1904.09751) and renormalised.
     """
-    scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
+    scaled = logits if temperature == 1.0 else logits.float() / temperature
     if top_p < 1.0:
-        scaled = _nucleus(torch.log_softmax(scaled, dim=-1), top_p)
+        scaled = _nucleus(torch.log_softmax(scaled, dim=-1, dtype=torch.float32), top_p)
     # Row by row: an exponential over the whole tensor would round by a number's place in it.
-    masses = torch.softmax(scaled, dim=-1)
+    masses = torch.softmax(scaled, dim=-1, dtype=torch.float32)
     blocks = _block_masses(masses)
     cumulative = blocks.cumsum(dim=-1)
     total = cumulative[:, -1:]

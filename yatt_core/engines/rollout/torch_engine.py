@@ -17,6 +17,7 @@ from torch import nn
 
 from yatt_core.data.buckets import Piece
 from yatt_core.engines.dense.path import PathChoice
+from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.decoding import decode, decode_pieces
@@ -47,6 +48,7 @@ class TorchRolloutEngine(WeightTaker):
     ) -> None:
         # The order of additions, and so every bit, depends on the number of threads.
         torch.set_num_threads(1)
+        keep_freed_memory()
         self._model = load_causal_lm(model_path, dtype).requires_grad_(False)
         reader = open_reader(self._model, model_path, inputs_folder)
         self._runner = open_runner(self._model, reader, path, fused=True)
@@ -113,6 +115,7 @@ class TorchRolloutEngine(WeightTaker):
     def sleep(self) -> None:
         """Gives the key/value cache back. The weights stay: they lie in the host's memory already."""
         self._runner.release()
+        give_back_freed_memory()
 
 
 def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

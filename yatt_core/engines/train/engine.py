@@ -25,6 +25,7 @@ from yatt_core.data.batch import ExperienceBatch
 from yatt_core.data.inputs import Inputs
 from yatt_core.data.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
 from yatt_core.data.text import open_codec
+from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
 from yatt_core.engines.rollout.loading import load_causal_lm
@@ -77,6 +78,7 @@ class PolicyTrainEngine(ABC):
 
     def __init__(self, spec: RunSpec, context: RankContext, layout: Layout) -> None:
         torch.set_num_threads(1)
+        keep_freed_memory()
         self._spec, self._context, self._layout = spec, context, layout
         self._world = self._collective = Collective()
         self._version = -1

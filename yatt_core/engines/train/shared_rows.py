@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from yatt_core.data.columns import offsets_of
+from yatt_core.engines.dense.attention import attend_masked
 from yatt_core.engines.dense.shape import DenseShape
 from yatt_core.engines.train.forward import MicroBatch, places_of
 
@@ -90,15 +90,7 @@ def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor) -> torch.Te
         asked = queries.index_select(0, call.queries.flatten()).view(count, length, *queries.shape[1:])
         seen = others.index_select(0, call.keys.flatten()).view(count, call.keys.shape[1], *others.shape[1:])
         keys, values = torch.split(seen, shape.key_value_heads, dim=2)
-        attended = scaled_dot_product_attention(
-            asked.transpose(1, 2),
-            keys.transpose(1, 2),
-            values.transpose(1, 2),
-            attn_mask=call.mask,
-            is_causal=call.mask is None,
-            enable_gqa=shape.heads != shape.key_value_heads,
-        )
-        outputs.append(attended.transpose(1, 2).reshape(count * length, -1))
+        outputs.append(attend_masked(asked, keys, values, call.mask).reshape(count * length, -1))
     return torch.cat(outputs).index_select(0, rows.outputs)
 
 

@@ -1,0 +1,43 @@
+"""Attention over a group's prompt and a row's own slots under one softmax: that of torch over both, behind one another."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from yatt_core.engines.rollout.joint_attention import Groups, attend_jointly
+
+PROMPTS, SAMPLES, KEY_HEADS, SHARING, SIZE = 3, 4, 2, 2, 16
+PROMPT_SLOTS, OWN_SLOTS = 32, 16
+
+
+@pytest.mark.parametrize(("dtype", "gap"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_it_is_that_of_torch(dtype, gap):
+    noise = torch.Generator().manual_seed(0)
+    # Some samples have left, others have moved; the last row is a filler.
+    places = torch.tensor([5, 0, 11, 2, 8, 0])
+    count = len(places)
+    asking = torch.full((PROMPTS * SAMPLES,), count - 1)
+    asking[places[:-1]] = torch.arange(count - 1)
+    queries, shared, own = (
+        torch.randn(shape, generator=noise).to(dtype)
+        for shape in (
+            (count, KEY_HEADS, SHARING, SIZE),
+            (2, PROMPTS, KEY_HEADS, PROMPT_SLOTS, SIZE),
+            (2, count, KEY_HEADS, OWN_SLOTS, SIZE),
+        )
+    )
+    of_prompts, of_rows = torch.tensor([7, 32, 20]), torch.tensor([1, 16, 3, 9, 2, 1])
+    prompts = places // SAMPLES
+    hidden = torch.cat(
+        [
+            torch.arange(PROMPT_SLOTS) >= of_prompts[prompts, None],
+            torch.arange(OWN_SLOTS) >= of_rows[:, None],
+        ],
+        dim=1,
+    )
+    mask = torch.zeros(count, 1, 1, PROMPT_SLOTS + OWN_SLOTS).masked_fill_(hidden[:, None, None], -torch.inf)
+    found = attend_jointly(queries, shared, own, mask, Groups(asking, places, SAMPLES))
+    keys, values = (torch.cat([shared[kind][prompts], own[kind]], dim=2).double() for kind in (0, 1))
+    expected = scaled_dot_product_attention(queries.double(), keys, values, attn_mask=mask.double())
+    assert found.dtype == dtype
+    torch.testing.assert_close(found[:-1].double(), expected[:-1], atol=gap, rtol=gap)

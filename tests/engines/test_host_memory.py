@@ -1,0 +1,49 @@
+"""Freed memory serves the next tensors of a process, until it is given back; in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+TRIES = """
+import resource, sys
+import psutil, torch
+from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
+torch.set_num_threads(1)
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+held = lambda: psutil.Process().memory_info().rss
+work = lambda: [torch.ones(48 << 18) for _ in range(2)] and None
+for _ in range(5):
+    work()
+before = faults()
+for _ in range(10):
+    work()
+print(faults() - before)
+full = held()
+give_back_freed_memory()
+print(full - held())
+"""
+
+
+@pytest.fixture(scope="module", params=["kept", "not"])
+def outcome(request):
+    """Whether memory is kept, page faults of ten times 96 MiB, and bytes given back."""
+    found = subprocess.run(
+        [sys.executable, "-c", TRIES, request.param], capture_output=True, text=True, check=True, timeout=120
+    )
+    faults, given_back = map(int, found.stdout.split())
+    return request.param == "kept", faults, given_back
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone knows these settings")
+def test_freed_tensors_serve_the_next(outcome):
+    kept, faults, _ = outcome
+    # Pages are of 4 KiB, or of 2 MiB where the kernel gives large ones to everyone.
+    assert faults < 40 if kept else faults > 400
+
+
+def test_freed_memory_is_given_back(outcome):
+    kept, _, given_back = outcome
+    assert not kept or given_back > 90 << 20

@@ -1,0 +1,73 @@
+"""Attention whose weights are kept for the backward pass: for short sequences, where torch's own kernel is slower.
+
+Consumes heads of equally long sequences; produces what the queries take of the values. Torch's kernel keeps no weights and so
+needs less memory, which counts for long sequences, but repacks what it multiplies, most of all in bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+LONGEST_KEPT = 256
+"""Keys up to which the weights are kept."""
+
+
+def attend_masked(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """[b, n, heads, size]. queries: likewise. keys, values: [b, m, key/value heads, size].
+
+    mask: [b, 1, n, m], 0 or -inf; none where n = m and each query sees the keys up to its own.
+    """
+    if mask is not None and keys.shape[1] <= LONGEST_KEPT:
+        return _attend_keeping(queries, keys, values, mask)
+    return scaled_dot_product_attention(
+        queries.transpose(1, 2),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        attn_mask=mask,
+        is_causal=mask is None,
+        enable_gqa=queries.shape[2] != keys.shape[2],
+    ).transpose(1, 2)
+
+
+def _attend_keeping(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """The same by plain matrix products; queries that share their keys are rows of one product."""
+    batch, count, heads, size = queries.shape
+    sharing = heads // keys.shape[2]
+    rows = (
+        queries.view(batch, count, -1, sharing, size).permute(0, 2, 3, 1, 4).reshape(batch, -1, sharing * count, size)
+    )
+    spread = mask.float().repeat(1, 1, sharing, 1)
+    taken: torch.Tensor = _KeptWeights.apply(  # type: ignore[no-untyped-call]
+        rows, keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous(), spread
+    )
+    return taken.view(batch, heads, count, size).transpose(1, 2)
+
+
+class _KeptWeights(torch.autograd.Function):
+    """softmax(q k^T / sqrt(size) + mask) v over [b, heads, rows, size]; exponentials in float32, products in the dtype of q."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> Any:
+        scores = torch.matmul(queries, keys.transpose(-1, -2))
+        weights = torch.softmax(torch.add(mask, scores, alpha=queries.shape[-1] ** -0.5), dim=-1).to(queries.dtype)
+        ctx.save_for_backward(queries, keys, values, weights)
+        return torch.matmul(weights, values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        queries, keys, values, weights = ctx.saved_tensors
+        (gradient,) = gradients
+        of_values = torch.matmul(weights.transpose(-1, -2), gradient)
+        of_weights, wide = torch.matmul(gradient, values.transpose(-1, -2)).float(), weights.float()
+        # d L / d score = weight * (d L / d weight - sum over keys of weight * d L / d weight)
+        along = torch.linalg.vecdot(of_weights, wide).unsqueeze(-1)
+        of_scores = of_weights.sub_(along).mul_(wide).mul_(queries.shape[-1] ** -0.5).to(queries.dtype)
+        of_queries, of_keys = torch.matmul(of_scores, keys), torch.matmul(of_scores.transpose(-1, -2), queries)
+        return of_queries, of_keys, of_values, None

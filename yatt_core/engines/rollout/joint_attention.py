@@ -1,0 +1,57 @@
+"""Decoding rows by the group whose prompt they share, and their attention over that and their own slots under one softmax.
+
+Consumes queries, keys, values and masks; produces what the queries take. One softmax is for dtypes below float32: torch's own
+kernel spends most of its time on repacking when few queries are of bfloat16; plain matrix products don't. A row's bits may depend
+on its neighbours, as those of its other products do in such a dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """asking: the row at each place of each group, [prompts * samples]. places: of each row there, [rows]."""
+
+    asking: torch.Tensor
+    places: torch.Tensor
+    samples: int
+
+    def spread(self, of_rows: torch.Tensor) -> torch.Tensor:
+        """[rows, heads, queries, n] -> [prompts, heads, samples * queries, n]."""
+        _, heads, queries, size = of_rows.shape
+        everyone = of_rows.index_select(0, self.asking).view(-1, self.samples, heads, queries, size)
+        return everyone.transpose(1, 2).reshape(-1, heads, self.samples * queries, size)
+
+    def gather(self, grouped: torch.Tensor) -> torch.Tensor:
+        """[prompts, heads, samples * queries, ...] -> [rows, heads, queries, ...]."""
+        prompts, heads, _, *size = grouped.shape
+        by_sample = grouped.view(prompts, heads, self.samples, -1, *size).transpose(1, 2).flatten(0, 1)
+        return by_sample.index_select(0, self.places)
+
+
+def attend_jointly(
+    queries: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, mask: torch.Tensor, groups: Groups
+) -> torch.Tensor:
+    """[rows, heads, queries, size], in the dtype of the queries.
+
+    queries: [rows, heads, queries, size]. shared: keys and values of prompts, [2, prompts, heads, slots, size]. own: those of
+    rows, [2, rows, heads, slots, size]. mask: [rows, 1, 1, prompt slots + own slots] in float32, 0 or -inf.
+    """
+    scores = torch.cat([groups.gather(_scores(groups.spread(queries), shared[0])), _scores(queries, own[0])], dim=-1)
+    shares = torch.softmax(torch.add(mask, scores, alpha=queries.shape[-1] ** -0.5), dim=-1).to(queries.dtype)
+    of_prompt, of_own = torch.tensor_split(shares, (shared.shape[3],), dim=-1)
+    return groups.gather(_products(groups.spread(of_prompt), shared[1])) + _products(of_own, own[1])
+
+
+def _scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    # In this order the keys are read as they lie, which for a part of the slots is several times as fast.
+    products = torch.bmm(keys.flatten(0, 1), queries.flatten(0, 1).transpose(1, 2))
+    return products.transpose(1, 2).view(*queries.shape[:3], keys.shape[2])
+
+
+def _products(shares: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(shares.flatten(0, 1), values.flatten(0, 1)).view(*shares.shape[:3], values.shape[3])
