@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import Connection, Select, select, tuple_
 
 from db.ancestry import ancestry
 from db.engine import Database
 from db.events import EventRow
 from db.models import Event, PhaseAttempt, PlacementDecision, Snapshot
+from db.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +75,39 @@ class Browser:
     def decisions(self, run: str, limit: int, before: int | None = None) -> list[DecisionLine]:
         """Placement decisions of the current line, the newest iteration first; of iterations less than `before`.
 
-        Raises `RunNotFound`.
+        All of the last iteration's, so that a page may be longer than `limit`. Raises `RunNotFound`.
         """
         table, found = PlacementDecision, list[DecisionLine]()
         columns = [table.__table__.columns[name] for name in get_type_hints(DecisionLine)]
         with self._database.read() as connection:
             for stretch in reversed(ancestry(connection, run)):
                 last = stretch.last if before is None else min(stretch.last, before - 1)
-                rows = connection.execute(
+                query = (
                     select(*columns)
                     .where(table.run == stretch.run, table.branch == stretch.branch)
                     .where(table.iteration.between(stretch.first, last))
                     .order_by(table.iteration.desc(), table.seq.desc())
-                    .limit(limit - len(found))
                 )
-                found += [DecisionLine(**row._mapping) for row in rows]
-                if len(found) == limit:
+                room = limit - len(found)
+                found += _whole_page(connection, query, DecisionLine, table.iteration, "iteration", room)
+                if len(found) >= limit:
                     break
         return found
 
     def faults(self, run: str, limit: int, before: int | None = None) -> list[FaultRow]:
-        """Failed attempts on all branches, the newest first; before: of those that ended earlier, in milliseconds since 1970."""
-        columns = [PhaseAttempt.__table__.columns[name] for name in get_type_hints(FaultRow)]
-        query = select(*columns).where(PhaseAttempt.run == run, PhaseAttempt.failure_class.is_not(None))
+        """Failed attempts on all branches, the newest first; before: of those that ended earlier, in milliseconds since 1970.
+
+        All that ended together with the last one, so that a page may be longer than `limit`.
+        """
+        table = PhaseAttempt
+        columns = [table.__table__.columns[name] for name in get_type_hints(FaultRow)]
+        query = select(*columns).where(table.run == run, table.failure_class.is_not(None))
         if before is not None:
-            query = query.where(PhaseAttempt.ended_at < before)
+            query = query.where(table.ended_at < before)
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(PhaseAttempt.ended_at.desc()).limit(limit))
-            return [FaultRow(**row._mapping) for row in rows]
+            return _whole_page(
+                connection, query.order_by(table.ended_at.desc()), FaultRow, table.ended_at, "ended_at", limit
+            )
 
     def events(self, run: str, limit: int, before: int | None = None, kinds: Sequence[str] = ()) -> list[EventRow]:
         """Links of the audit chain, the newest first; before: of smaller numbers. kinds: those alone, all if none is given."""
@@ -124,3 +130,15 @@ class Browser:
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(*(column.desc() for column in key)).limit(limit))
             return [PublishedSnapshot(**row._mapping) for row in rows]
+
+
+def _whole_page(
+    connection: Connection, query: Select[Any], kind: type[Row], column: Any, name: str, limit: int
+) -> list[Row]:
+    """The first rows of a query, and those beyond the limit that are equal to the last of them in the column that pages go by."""
+    rows = [kind(**row._mapping) for row in connection.execute(query.limit(limit))]
+    if len(rows) < limit:
+        return rows
+    last = getattr(rows[-1], name)
+    equal = [kind(**row._mapping) for row in connection.execute(query.where(column == last))]
+    return [row for row in rows if getattr(row, name) != last] + equal

@@ -22,9 +22,12 @@ RECENT = 16
 
 @dataclass(frozen=True, slots=True)
 class FleetLine:
-    """A run of a fleet. reward: of the newest commit. iteration_seconds: mean over the newest iterations."""
+    """A run of a fleet. event_seq: of its audit chain's last link. reward: of the newest commit. iteration_seconds: mean over the
+    newest iterations.
+    """
 
     line: RunLine
+    event_seq: int
     reward: float | None
     iteration_seconds: float | None
 
@@ -102,7 +105,7 @@ def _lines(
     connection: Connection, now: ColumnElement[int], wanted: Sequence[ColumnElement[bool]], limit: int, offset: int
 ) -> tuple[FleetLine, ...]:
     rows = connection.execute(
-        select(*RUN_COLUMNS, Lease.epoch, Lease.holder, Lease.expires_at, now.label("now"))
+        select(*RUN_COLUMNS, Run.event_seq, Lease.epoch, Lease.holder, Lease.expires_at, now.label("now"))
         .join(Lease, Lease.run == Run.id)
         .where(*wanted)
         .order_by(case((Run.state == "running", 0), else_=1), Run.created_at.desc(), Run.number.desc(), Run.id)
@@ -119,7 +122,7 @@ def _lines(
         own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
         committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
         line = RunLine(own, row.epoch, row.holder, (row.expires_at - row.now) / 1000, committed)
-        lines.append(FleetLine(line, rewards.get(row.id), paces.get(row.id)))
+        lines.append(FleetLine(line, row.event_seq, rewards.get(row.id), paces.get(row.id)))
     return tuple(lines)
 
 

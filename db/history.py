@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
-from sqlalchemy import Connection, case, null, select
+from sqlalchemy import Connection, Select, and_, case, func, null, select, union
 
 from db.ancestry import Stretch, ancestry
 from db.errors import RunNotFound
@@ -91,6 +91,39 @@ class RunHistory:
     since: int | None = None
 
 
+def read_struck(connection: Connection, run: str, newest: int, faults: int) -> RunHistory:
+    """The history of a run with its newest attempts, and of those before them only what tells what failures cost.
+
+    That is every attempt at a phase that failed or was repeated, recoveries, and what each driver began with; of so many of each.
+    Its waiting times say nothing: what it leaves out went well. Raises `RunNotFound`.
+    """
+    history = read_history(connection, run, newest)
+    if history.since is None:
+        return history
+    own = PhaseAttempt.run == run
+    key = (PhaseAttempt.branch, PhaseAttempt.iteration, PhaseAttempt.phase, PhaseAttempt.wave)
+    failed = select(*key).where(own, PhaseAttempt.failure_class.is_not(None)).order_by(PhaseAttempt.ended_at.desc())
+    repeated = select(*key).where(own, PhaseAttempt.number > 1).order_by(PhaseAttempt.planned_at.desc())
+    recoveries = select(*key).where(own, PhaseAttempt.phase == "recover", PhaseAttempt.ended_at.is_not(None))
+    recoveries = recoveries.order_by(PhaseAttempt.ended_at.desc())
+    kinds = [select(query.limit(faults).subquery()) for query in (failed, repeated, recoveries)]
+    struck = union(*kinds).subquery()
+    at_struck = and_(own, *(column == struck.c[column.key] for column in key))
+    first = select(func.min(PhaseAttempt.planned_at)).where(own, PhaseAttempt.planned_at >= Segment.started_at)
+    begun = select(first.correlate(Segment).scalar_subquery()).where(Segment.run == run)
+    queries = (_attempts(run).join(struck, at_struck), _attempts(run).where(PhaseAttempt.planned_at.in_(begun)))
+    earlier = {row.key: row for query in queries for row in _rows(connection, query)}
+    attempts = (earlier | {row.key: row for row in history.attempts}).values()
+    return RunHistory(
+        run=run,
+        line=history.line,
+        segments=rows_of(connection, Segment, SegmentTimes, run, Segment.epoch),
+        leases=_leases(connection, run, None),
+        attempts=tuple(sorted(attempts, key=lambda row: row.planned_at)),
+        sealed=_sealed(connection, run, None),
+    )
+
+
 def read_history(connection: Connection, run: str, newest: int | None = None) -> RunHistory:
     """The history of a run, by its id; of its newest attempts alone, so many at most, where a number is given.
 
@@ -98,9 +131,7 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
     """
     line = tuple(ancestry(connection, run))
     since = None if newest is None else _begin_of(connection, run, newest)
-    receipt = case((PhaseAttempt.phase == "recover", PhaseAttempt.receipt), else_=null())
-    columns = [PhaseAttempt.__table__.columns[name] for name in get_type_hints(AttemptTimes) if name != "receipt"]
-    attempts = select(*columns, receipt.label("receipt")).where(PhaseAttempt.run == run)
+    attempts = _attempts(run)
     if since is not None:
         attempts = attempts.where(PhaseAttempt.planned_at >= since)
     leases = read_leases(connection, run, since)
@@ -111,12 +142,20 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
         line=line,
         segments=tuple(_begun_behind(row, since) for row in segments if row.epoch in epochs),
         leases=leases,
-        attempts=tuple(
-            AttemptTimes(**row._mapping) for row in connection.execute(attempts.order_by(PhaseAttempt.planned_at))
-        ),
+        attempts=_rows(connection, attempts),
         sealed=_sealed(connection, run, since),
         since=since,
     )
+
+
+def _attempts(run: str) -> Select[Any]:
+    receipt = case((PhaseAttempt.phase == "recover", PhaseAttempt.receipt), else_=null())
+    columns = [PhaseAttempt.__table__.columns[name] for name in get_type_hints(AttemptTimes) if name != "receipt"]
+    return select(*columns, receipt.label("receipt")).where(PhaseAttempt.run == run)
+
+
+def _rows(connection: Connection, query: Select[Any]) -> tuple[AttemptTimes, ...]:
+    return tuple(AttemptTimes(**row._mapping) for row in connection.execute(query.order_by(PhaseAttempt.planned_at)))
 
 
 def _begin_of(connection: Connection, run: str, newest: int) -> int | None:

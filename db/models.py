@@ -191,6 +191,13 @@ class PhaseAttempt(Base):
             sqlite_where=text("failure_class IS NOT NULL"),
             postgresql_where=text("failure_class IS NOT NULL"),
         ),
+        Index(
+            "phase_attempt_repeated_index",
+            "run",
+            "planned_at",
+            sqlite_where=text("number > 1"),
+            postgresql_where=text("number > 1"),
+        ),
     )
 
     run: Mapped[str] = _run_key()

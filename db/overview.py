@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 
 from db.engine import Database
 from db.errors import RunNotFound
-from db.history import LeaseTimes, RunHistory, read_history, read_leases
+from db.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
 from db.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
 from db.outbox import NOTIFICATION
 from db.rows import rows_of
@@ -175,6 +175,11 @@ class Overviews:
         """Who held the run when, drivers and commands. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return read_leases(connection, run)
+
+    def struck(self, run: str, newest: int, faults: int) -> RunHistory:
+        """When what tells the costs of failures happened; see `read_struck`. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return read_struck(connection, run, newest, faults)
 
 
 def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:

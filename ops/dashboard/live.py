@@ -72,8 +72,7 @@ def event(name: str, data: dict[str, Any], number: int) -> str:
 
 
 def _look(served: Context, run_id: str) -> dict[str, Any]:
-    line = find_line(served.ledger, run_id)
-    return asdict(line) | {"event_seq": served.ledger.events.head(run_id).seq}
+    return asdict(find_line(served.ledger, run_id))
 
 
 def _lasting(news: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def refusal(method: str, headers: Headers, scheme: str) -> tuple[int, str] | Non
     if method not in SAFE_METHODS and not comes_from_here(headers, scheme):
         return HTTPStatus.FORBIDDEN, "a request that changes something has to come from the dashboard's own pages"
     length = headers.get("content-length", "0")
-    if length.isascii() and length.isdigit() and int(length) > BODY_BYTES:
+    if not (length.isascii() and length.isdigit() and len(length) < 10) or int(length) > BODY_BYTES:
         return TOO_LARGE
     return None
 

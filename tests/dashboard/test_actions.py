@@ -102,7 +102,7 @@ def test_a_snapshot_is_promoted_by_name(
     for iteration in (1, 2):
         answer = ask("toy-1/promote", to="champion", iteration=iteration, why="wins")
         assert answer.status_code == 200, answer.text
-    assert answer.json()["detail"] == "champion is now iteration 2, rollback is now iteration 1"
+    assert answer.json()["detail"] == "rollback is now iteration 1, champion is now iteration 2"
     assert told == ["toy-1", "toy-1"]
     aliases = client.get("/api/v1/runs/toy-1/aliases").json()
     assert [(move["alias"], move["iteration"], move["by"], move["why"]) for move in aliases["current"]] == [

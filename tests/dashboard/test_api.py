@@ -62,7 +62,7 @@ def test_a_run_shows_its_time_phases_and_health(reader: TestClient) -> None:
 def test_rollouts_are_searched_sorted_cut_and_compared(reader: TestClient) -> None:
     path = "/api/v1/runs/toy-1/rollouts/1"
     best = reader.get(f"{path}?order=best&limit=2").json()
-    assert [row["reward"] for row in best["samples"]] == [0.13, 0.12]
+    assert [row["reward"] for row in best["samples"]] == pytest.approx([0.13, 0.12])
     assert (best["total"], best["matching"]) == (8, 8)
     found = reader.get(f"{path}?text=ANSWER 1.0&characters=3").json()
     assert [(row["response"], row["response_cut"], row["characters"]) for row in found["samples"]] == [

@@ -95,7 +95,8 @@ def test_unknown_runs_have_no_stream_and_streams_have_a_limit(
     assert client.get("/api/v1/runs/none/live").status_code == 404
     monkeypatch.setattr(live, "STREAMS", 1)
     with client.stream("GET", "/api/v1/runs/toy-1/live") as answer:
-        Stream(answer).next()
+        first = Stream(answer)  # kept, since what is let go of is closed
+        first.next()
         refused = client.get("/api/v1/runs/toy-1/live")
         assert refused.status_code == 503 and "open already" in refused.json()["detail"]
     answered = 503

@@ -56,6 +56,28 @@ def test_the_newest_attempts_are_accounted_for_like_the_whole(
         _check(whole, ledger.overview.history(run, newest), newest)
 
 
+@pytest.mark.postgresql
+def test_what_failures_cost_is_told_without_all_that_went_well(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
+    for number in range(4):
+        fence = ledger.leases.acquire(run, holder(f"driver {number}"), 10)
+        ledger.leases.start_segment(fence, "", f"{number}")
+        clock.advance(2)
+        attempt(ledger, fence, clock, max(0, 10 * number - 1), "recover")
+        drive(ledger, fence, clock, 10 * number, 10 * number + 9)
+        lost = ledger.phases.plan(fence, 0, 10 * number + 10, "collect")
+        ledger.phases.dispatch(fence, lost)
+        clock.advance(30)  # it died, and nobody noticed for as long
+    fence = ledger.leases.acquire(run, holder("last"), 10)
+    ledger.leases.start_segment(fence, "", "last")
+    drive(ledger, fence, clock, 40, 49)
+    whole, part = ledger.overview.history(run), ledger.overview.struck(run, 10, 500)
+    assert len(part.attempts) < len(whole.attempts) * 0.7
+    costs = accounts_of(whole).crashes
+    assert len(costs) == 14 and any(crash.restart_seconds for crash in costs) and any(crash.redone for crash in costs)
+    assert accounts_of(part).crashes == costs
+    assert len(ledger.overview.struck(run, 10, 1).attempts) < len(part.attempts)
+
+
 def _check(whole: RunHistory, part: RunHistory, newest: int) -> None:
     assert part.attempts == whole.attempts[-newest:]
     assert part.since == part.attempts[0].planned_at
@@ -93,6 +115,23 @@ def test_pages_of_a_run_go_on_where_the_last_one_ended(
     assert [link.body["iteration"] for link in commits] == [5, 4, 3]
     assert [link.body["iteration"] for link in ledger.browse.events(run, 9, commits[-1].seq, ("commit",))] == [2, 1, 0]
     assert len(ledger.browse.events(run, 500)) == ledger.events.head(run).seq
+
+
+@pytest.mark.postgresql
+def test_what_belongs_together_is_on_one_page(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+    for iteration in (1, 2):
+        for seq in range(3):
+            ledger.records.decision(fence, DecisionRow(0, iteration, seq, {}, {}, {}, ""))
+        for phase in ("collect", "learn", "sync"):
+            ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, iteration, phase))
+        clock.advance(1)
+        ledger.phases.fail_open(fence, "the ledger was away")
+    first = ledger.browse.faults(run, 2)
+    assert sorted((row.iteration, row.phase) for row in first) == [(2, "collect"), (2, "learn"), (2, "sync")]
+    assert {row.iteration for row in ledger.browse.faults(run, 2, first[-1].ended_at)} == {1}
+    decided = ledger.browse.decisions(run, 1)
+    assert [(row.iteration, row.seq) for row in decided] == [(2, 2), (2, 1), (2, 0)]
+    assert len(ledger.browse.decisions(run, 9, decided[-1].iteration)) == 3
 
 
 @pytest.mark.postgresql
@@ -144,6 +183,7 @@ def test_long_runs_are_read_by_their_indexes(ledger: Ledger) -> None:
         "SELECT * FROM phase_attempt WHERE run = 'a' AND failure_class IS NOT NULL ORDER BY ended_at DESC": (
             "phase_attempt_failed_index"
         ),
+        "SELECT * FROM phase_attempt WHERE run = 'a' AND number > 1 ORDER BY planned_at DESC": "phase_attempt_repeated_index",
     }
     with ledger._database.read() as connection:
         if connection.dialect.name != "sqlite":

@@ -1,4 +1,4 @@
-"""What finds a run's events by kind, and its newest and its failed attempts, without walking through all of a long run."""
+"""What finds a run's events by kind, and its newest, failed and repeated attempts, without walking through all of a long run."""
 
 from __future__ import annotations
 
@@ -21,4 +21,12 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("failure_class IS NOT NULL"),
         postgresql_where=sa.text("failure_class IS NOT NULL"),
+    )
+    op.create_index(
+        "phase_attempt_repeated_index",
+        "phase_attempt",
+        ["run", "planned_at"],
+        unique=False,
+        sqlite_where=sa.text("number > 1"),
+        postgresql_where=sa.text("number > 1"),
     )

@@ -1,7 +1,8 @@
-"""Where a run's time went, made once for all who ask within some seconds.
+"""Where a run's time went and what its crashes cost, made once for all who ask within some seconds.
 
-Consumes the history of a run's newest attempts; produces `Accounted`. Making it takes tens of milliseconds of a processor, and
-several pages and Prometheus ask for it. It is made anew once it is `FRESH_SECONDS` old or the audit chain has another link.
+Consumes the history of a run's newest attempts, and of its failures; produces `Accounted`. Making it takes tens of milliseconds
+of a processor, and several pages and Prometheus ask for it. It is made anew once it is `FRESH_SECONDS` old or the audit chain has
+another link.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from weakref import WeakKeyDictionary
 
 from db.history import RunHistory
 from db.ledger import Ledger
-from flows.accounting import Accounts, accounts_of
+from flows.accounting import Accounts, Crash, accounts_of, book, crashes_of
+from flows.stretches import stretches_of
 
 ATTEMPTS = 2_000
 """Attempts that the accounts are made from at most: some 250 iterations."""
+FAULTS = 500
 FRESH_SECONDS = 5.0
 RUNS = 32
 """Runs whose accounts are kept."""
@@ -25,10 +28,14 @@ RUNS = 32
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """A run's newest history, its accounts, and what they were made from. made_at: by the monotonic clock, in seconds."""
+    """A run's newest history and its accounts, and the crashes of the whole run (the newest `FAULTS`, where it has more).
+
+    event_seq: of the audit chain as it stood. made_at: by the monotonic clock, in seconds.
+    """
 
     history: RunHistory
     accounts: Accounts
+    crashes: tuple[Crash, ...]
     event_seq: int
     made_at: float
 
@@ -46,12 +53,22 @@ class _Kept:
         with self._lock:
             found = self._runs.get(run)
             if found is None or found.event_seq != head or time.monotonic() - found.made_at >= FRESH_SECONDS:
-                history = ledger.overview.history(run, ATTEMPTS)
-                found = self._runs[run] = Accounted(history, accounts_of(history), head, time.monotonic())
+                found = self._runs[run] = _make(ledger, run, head)
             self._runs.move_to_end(run)
             while len(self._runs) > RUNS:
                 self._runs.popitem(last=False)
         return found
+
+
+def _make(ledger: Ledger, run: str, head: int) -> Accounted:
+    history = ledger.overview.history(run, ATTEMPTS)
+    made = accounts_of(history)
+    crashes = made.crashes
+    if history.since is not None:
+        struck = ledger.overview.struck(run, ATTEMPTS, FAULTS)
+        stretches = stretches_of(struck)
+        crashes = crashes_of(stretches, list(book(struck, stretches)))[-FAULTS:]
+    return Accounted(history, made, crashes, head, time.monotonic())
 
 
 _kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()

@@ -1,6 +1,6 @@
 """What went wrong in a run, and what each cost.
 
-Consumes the ledger; produces `Faults`. Costs are known for the newest attempts alone (`since`).
+Consumes the ledger; produces `Faults`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CrashView:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Crashes with their costs, the newest first, and all failed attempts, some at a time. next: as `before`, for more of those.
+    """Crashes with their costs, and failed attempts, some at a time; the newest first. next: as `before`, for more attempts.
 
     since: the crashes are those from then on, in milliseconds since 1970; none: all.
     """
@@ -45,15 +45,14 @@ class Faults:
 
 def faults(ledger: Ledger, run: str, limit: int = 100, before: int | None = None) -> Faults:
     """The faults of a run. Raises `RunNotFound`."""
-    accounted = accounts(ledger, run)
-    crashes = accounted.accounts.crashes
+    crashes = accounts(ledger, run).crashes
     rows = ledger.browse.faults(run, limit, before)
     return Faults(
         run=run,
-        since=accounted.history.since,
+        since=crashes[-limit].at if len(crashes) > limit else None,
         crashes=tuple(_view(crash) for crash in reversed(crashes[-limit:])),
         attempts=tuple(rows),
-        next=rows[-1].ended_at if len(rows) == limit else None,
+        next=rows[-1].ended_at if len(rows) >= limit else None,
     )
 
 

@@ -20,7 +20,8 @@ class FleetRun:
     """A run at a glance.
 
     driver: `driven`, `lost` (its lease ran out) or `nobody`; holder: who. progress: share of the target. eta_seconds: until the
-    target at the pace of the newest iterations, none where nobody drives it or nothing is known.
+    target at the pace of the newest iterations, none where nobody drives it or nothing is known. event_seq: of its audit
+    chain's last link.
     """
 
     id: str
@@ -42,6 +43,7 @@ class FleetRun:
     reward: float | None
     iteration_seconds: float | None
     eta_seconds: float | None
+    event_seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +98,5 @@ def fleet_run(found: FleetLine) -> FleetRun:
         reward=found.reward,
         iteration_seconds=pace,
         eta_seconds=left * pace if driver == DRIVEN and pace is not None else None,
+        event_seq=found.event_seq,
     )

@@ -51,7 +51,7 @@ class PlacementView:
 def decisions(ledger: Ledger, run: str, limit: int = 50, before: int | None = None) -> Decisions:
     """Decisions of the current line, of iterations less than `before`. Raises `RunNotFound`."""
     rows = ledger.browse.decisions(run, limit, before)
-    return Decisions(run, tuple(_view(row) for row in rows), rows[-1].iteration if len(rows) == limit else None)
+    return Decisions(run, tuple(_view(row) for row in rows), rows[-1].iteration if len(rows) >= limit else None)
 
 
 def placement(ledger: Ledger, home: Home, run: str, iteration: int) -> PlacementView:
