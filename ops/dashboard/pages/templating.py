@@ -1,0 +1,86 @@
+"""How pages are rendered: Jinja with escaping that cannot be switched off by a file's name, and a few words for figures.
+
+Consumes the templates and static files beside this package; produces the environment that all pages share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.templating import Jinja2Templates
+
+from ops.cli.output import duration, size
+
+DASHBOARD = Path(__file__).resolve().parent.parent
+STATIC = DASHBOARD / "static"
+STATIC_PATH = "/static"
+NOTHING = "–"
+
+
+def make_templates() -> Jinja2Templates:
+    """The templates. A name that a page does not give is an error, and all text is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(DASHBOARD / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"static": static, "run_url": run_url}
+    environment.filters |= {
+        "ago": ago,
+        "duration": lambda seconds: NOTHING if seconds is None else duration(max(0.0, seconds)),
+        "size": lambda count: NOTHING if count is None else size(count),
+        "figure": figure,
+        "share": share,
+        "moment": moment,
+    }
+    return Jinja2Templates(env=environment)
+
+
+@cache
+def static(name: str) -> str:
+    """Address of a static file, with the beginning of its digest, so that a browser may keep it and still see a new one."""
+    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
+    return f"{STATIC_PATH}/{name}?v={digest[:12]}"
+
+
+def run_url(run: str, page: str = "", **query: object) -> str:
+    """Address of one of a run's pages; what is none is left out of the query."""
+    path = "/".join(["/runs", quote(run, safe=""), *filter(None, [page])])
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def figure(value: float | None) -> str:
+    """A number with four digits that count."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def share(value: float | None) -> str:
+    """A share of one, in percent."""
+    return NOTHING if value is None else f"{value:.1%}"
+
+
+def ago(seconds: float | None) -> str:
+    """An age."""
+    return NOTHING if seconds is None else f"{duration(max(0.0, seconds))} ago"
+
+
+def moment(milliseconds: int | None, seconds: bool = True) -> Markup:
+    """A time, for people and for programs. milliseconds: since 1970."""
+    if milliseconds is None:
+        return Markup(NOTHING)
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    said = at.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="milliseconds"), said)
