@@ -72,10 +72,11 @@ def gantt_page(found: Gantt) -> str:
         "phases, by the driver's clock", ("phase", "seconds"), [(n, f"{s:.2f}") for n, s in found.phases.items()]
     )
     below = f"{roles}{phases}<details><summary>All spans</summary>{spans}</details>"
-    return page(title_of(found), summary_of(found), KEYS, _picture(found), below)
+    return page(title_of(found), summary_of(found), KEYS, gantt_picture(found), below)
 
 
-def _picture(found: Gantt) -> str:
+def gantt_picture(found: Gantt) -> str:
+    """The picture itself, as SVG."""
     tall = TALL if found.instances <= TALL_UP_TO else FLAT
     scale = scale_of(found.collect_s)
     rows = "".join(_row(found, index, tall, scale) for index in range(found.instances))

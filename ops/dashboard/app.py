@@ -21,6 +21,7 @@ from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard import access, actions, api, live, problems
 from ops.dashboard.context import Context, OpenStreams
+from ops.dashboard.pages import routes as pages
 from ops.dashboard.security import Guard
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.tokens import TokenStore
@@ -70,6 +71,7 @@ def create_app(home: Home | None = None) -> FastAPI:
     for part in (api, access, actions, live, route):
         app.include_router(part.router)
     app.get("/health", tags=["service"])(health)
+    pages.install(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

@@ -6,6 +6,8 @@ Consumes the templates and static files beside this package; produces the enviro
 from __future__ import annotations
 
 import hashlib
+import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,7 @@ from markupsafe import Markup
 from starlette.templating import Jinja2Templates
 
 from ops.cli.output import duration, size
+from ops.cli.placement_text import HOW, role_name, roles_text
 
 DASHBOARD = Path(__file__).resolve().parent.parent
 STATIC = DASHBOARD / "static"
@@ -40,6 +43,10 @@ def make_templates() -> Jinja2Templates:
         "figure": figure,
         "share": share,
         "moment": moment,
+        "sources": lambda sources: json.dumps([asdict(source) for source in sources]),
+        "role": role_name,
+        "roles": roles_text,
+        "how": HOW.__getitem__,
     }
     return Jinja2Templates(env=environment)
 

@@ -1,6 +1,6 @@
 // Draws every `figure.chart` with uPlot, and draws it again when the run moves or the colours change.
-// Consumes `data-url` (the metric series as JSON), `data-keys` and `data-names`; produces a canvas, and in words what is under
-// the cursor, which the arrow keys move.
+// Consumes `data-sources`: addresses of series (`/api/v1/runs/{run}/series`), and what they are called; produces a canvas, and in
+// words what is under the cursor, which the arrow keys move.
 
 const HEIGHT = 190;
 const REFRESH_MS = 1000;
@@ -15,15 +15,7 @@ const number = (value) => {
 };
 
 // uPlot wants one column of steps, and beside it a column for each series' lowest, mean and highest value.
-const columns = (series) => {
-  const tables = series.map(({ points }) => [
-    points.map((point) => point.step),
-    points.map((point) => point.min),
-    points.map((point) => point.mean),
-    points.map((point) => point.max),
-  ]);
-  return uPlot.join(tables);
-};
+const columns = (series) => uPlot.join(series.map(({ steps, low, mean, high }) => [steps, low, mean, high]));
 
 const options = (figure, series, width) => {
   const ink = style("--faint");
@@ -35,7 +27,7 @@ const options = (figure, series, width) => {
     const colour = style(`--series-${(at % 8) + 1}`);
     const faint = { stroke: "transparent", points: { show: false }, spanGaps: true };
     const first = lines.length;
-    const few = one.points.length < 2;
+    const few = one.steps.length < 2;
     lines.push(faint, { label: one.name, stroke: colour, width: 1.75, spanGaps: true, points: { show: few } }, faint);
     bands.push({ series: [first + 2, first], fill: `${colour}33` });
   });
@@ -55,27 +47,44 @@ const options = (figure, series, width) => {
   };
 };
 
-const tell = (figure, plot, series) => {
-  const at = plot.cursor.idx;
+// Words for the values at one place of the series, each with its colour.
+const write = (figure, when, series, values) => {
   const place = figure.querySelector(".told");
-  if (at === null || at === undefined) {
-    place.textContent = newest(series);
-    return;
-  }
-  const values = series.map((one, index) => `${one.name} ${number(plot.data[2 + 3 * index][at])}`);
-  place.textContent = `iteration ${plot.data[0][at]}: ${values.join(", ")}`;
+  place.replaceChildren(`${when}:`);
+  series.forEach((one, at) => {
+    const item = document.createElement("span");
+    const swatch = document.createElement("span");
+    const value = document.createElement("b");
+    swatch.className = `swatch c${(at % 8) + 1}`;
+    value.textContent = number(values[at]);
+    item.append(swatch, `${one.name} `, value);
+    place.append(item);
+  });
 };
 
-const newest = (series) => {
-  const ends = series.map((one) => `${one.name} ${number(one.points.at(-1).mean)}`);
-  return `newest, at iteration ${Math.max(...series.map((one) => one.points.at(-1).step))}: ${ends.join(", ")}`;
+const tell = (figure, plot, series) => {
+  const at = plot.cursor.idx;
+  if (at === null || at === undefined) writeNewest(figure, series);
+  else write(figure, `iteration ${plot.data[0][at]}`, series, series.map((_, one) => plot.data[2 + 3 * one][at]));
+};
+
+const writeNewest = (figure, series) => {
+  const last = Math.max(...series.map((one) => one.steps.at(-1)));
+  write(figure, `at ${last}`, series, series.map((one) => one.mean.at(-1)));
+};
+
+const read = async ({ url, names }) => {
+  const answer = await fetch(url, { headers: { Accept: "application/json" } });
+  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  const { series } = await answer.json();
+  return series.filter((one) => one.steps.length).map((one) => ({ ...one, name: names[one.key] }));
 };
 
 class Chart {
   constructor(figure) {
     this.figure = figure;
     this.box = figure.querySelector(".plot");
-    this.names = JSON.parse(figure.dataset.names);
+    this.sources = JSON.parse(figure.dataset.sources);
     this.series = [];
     this.plot = null;
     this.box.addEventListener("keydown", (event) => this.walk(event));
@@ -84,15 +93,12 @@ class Chart {
   }
 
   async load() {
-    const answer = await fetch(this.figure.dataset.url, { headers: { Accept: "application/json" } });
-    if (!answer.ok) {
-      this.figure.querySelector(".told").textContent = `no figures: the server answered ${answer.status}`;
+    try {
+      this.series = (await Promise.all(this.sources.map(read))).flat();
+    } catch (error) {
+      this.figure.querySelector(".told").textContent = `no figures: ${error.message}`;
       return;
     }
-    const { series } = await answer.json();
-    this.series = series
-      .filter((one) => one.points.length)
-      .map((one) => ({ ...one, name: this.names[one.key] ?? one.key }));
     this.draw();
   }
 
@@ -102,8 +108,9 @@ class Chart {
     this.figure.querySelector(".empty")?.remove();
     if (!this.series.length) return;
     this.plot = new uPlot(options(this.figure, this.series, this.box.clientWidth), columns(this.series), this.box);
-    this.figure.querySelector(".told").textContent = newest(this.series);
-    this.box.setAttribute("aria-label", `${this.figure.dataset.title}, ${newest(this.series)}; arrow keys tell other iterations`);
+    writeNewest(this.figure, this.series);
+    const words = this.figure.querySelector(".told").textContent;
+    this.box.setAttribute("aria-label", `${this.figure.dataset.title}, ${words}; arrow keys tell other iterations`);
   }
 
   walk(event) {

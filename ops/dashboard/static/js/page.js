@@ -44,6 +44,25 @@ document.addEventListener("keydown", (event) => {
   next.focus();
 });
 
+// One item of each picture is reached by Tab; the arrow keys go on from there.
+const firstStops = (root) => {
+  for (const picture of root.querySelectorAll("[data-walk]")) {
+    picture.querySelectorAll(".item").forEach((item, at) => item.setAttribute("tabindex", at ? "-1" : "0"));
+  }
+};
+firstStops(document);
+document.addEventListener("htmx:load", (event) => firstStops(event.target));
+
+// What renews itself waits while somebody is in it with the keyboard or has marked a text in it.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const target = event.detail.target;
+  if (!target.hasAttribute("data-calm")) return;
+  const chosen = getSelection();
+  if (target.contains(document.activeElement) || (!chosen.isCollapsed && target.contains(chosen.anchorNode))) {
+    event.detail.shouldSwap = false;
+  }
+});
+
 // -- live ----------------------------------------------------------------------------------------------------------------
 
 const say = (words, kind) => {

@@ -1,0 +1,56 @@
+"""The page of devices: which role had which device when, and the placement decisions with their reasons."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from db.ledger import Ledger
+from db.phases import AttemptRow
+from ops.cli.placement_gantt import KEYS
+from ops.dashboard.api import SomeIteration
+from ops.dashboard.context import Before, RunId
+from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.pictures import device_picture, phase_bars
+from ops.dashboard.queries.fleet import FleetRun
+from ops.dashboard.queries.placement import decisions, placement
+from yatt_core.errors import ConfigurationError
+
+router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
+PER_PAGE = 30
+
+
+@router.get("/devices")
+def show_devices(visit: Visited, run_id: RunId, iteration: SomeIteration = None, before: Before = None) -> Response:
+    """The placement of an iteration, by default of the newest that has one, and a list of decisions."""
+    served, run = visit.served, visit.find(run_id)
+    newest = decisions(served.ledger, run_id, 1).decisions
+    last = newest[0].iteration if newest else 0
+    wanted = last if iteration is None else iteration
+    try:
+        view = placement(served.ledger, served.home, run_id, wanted)
+        found, gantt, missing = view.explanation, view.gantt, view.gantt_missing
+    except ConfigurationError as error:
+        found, gantt, missing = None, None, str(error)
+    return visit.render_run(
+        "devices.html",
+        run,
+        "devices",
+        found=found,
+        missing=missing,
+        gantt=device_picture(gantt) if gantt else None,
+        phases=phase_bars(attempts_of(served.ledger, run, wanted), int(time.time() * 1000)),
+        legend=KEYS,
+        newest=last,
+        decisions=decisions(served.ledger, run_id, PER_PAGE, before),
+        before=before,
+    )
+
+
+def attempts_of(ledger: Ledger, run: FleetRun, iteration: int) -> list[AttemptRow]:
+    """The attempts at an iteration's phases, in order of time, by whichever run and branch of the line made it."""
+    commit = ledger.commits.at(run.id, iteration)
+    owner, branch = (commit.run, commit.branch) if commit else (run.id, run.branch)
+    return sorted(ledger.phases.attempts(owner, branch, iteration), key=lambda attempt: attempt.planned_at)

@@ -1,0 +1,104 @@
+"""What every page is rendered with: who looks, which run it is about, its tabs, and what can be done to it as it stands.
+
+Consumes a request and the application's context; produces answers of HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from starlette.responses import Response
+
+from flows.branches import BEFORE_FIRST, PHASES, RECOVER
+from ops.dashboard.context import Context, Served
+from ops.dashboard.pages.templating import make_templates
+from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
+from ops.dashboard.sessions import COOKIE
+
+TABS = (
+    ("", "Run"),
+    ("devices", "Devices"),
+    ("rollouts", "Rollouts"),
+    ("snapshots", "Snapshots"),
+    ("faults", "Faults"),
+    ("logs", "Logs"),
+    ("lineage", "Lineage"),
+)
+ALL_PHASES = tuple(dict.fromkeys((*BEFORE_FIRST, *PHASES, RECOVER)))
+TEMPLATES = make_templates()
+
+
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """What an operator can do to a run as it stands."""
+
+    stop: bool
+    resume: bool
+    retry: bool
+    rollback: bool
+
+
+def possible(run: FleetRun) -> Possible:
+    """Stopping needs a driver; everything else that nobody drives it."""
+    driven = run.driver == DRIVEN
+    return Possible(
+        stop=driven and run.desired_state != "stop",
+        resume=not driven and run.iteration < run.target_iterations,
+        retry=not driven and run.state == "failed",
+        rollback=not driven and run.iteration > 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Somebody who looks at a page. user: the name of the token that the browser signed in with."""
+
+    request: Request
+    served: Context
+    user: str | None
+
+    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+        """A page."""
+        return TEMPLATES.TemplateResponse(self.request, template, {"user": self.user, **values}, status_code=status)
+
+    def render_run(self, template: str, run: FleetRun, tab: str, **values: Any) -> Response:
+        """One of a run's pages."""
+        return self.render(template, **self.about(run), tab=tab, tabs=TABS, **values)
+
+    def about(self, run: FleetRun) -> Mapping[str, Any]:
+        """What the head of a run's pages says."""
+        can = possible(run)
+        newest = self.served.ledger.browse.faults(run.id, 1) if can.retry else []
+        return {
+            "run": run,
+            "can": can,
+            "failed_phase": newest[0].phase if newest else "",
+            "phase_choices": [(phase, phase) for phase in ALL_PHASES],
+            "done": DONE.get(self.request.query_params.get("done", ""), ""),
+        }
+
+    def find(self, run: str) -> FleetRun:
+        """A run by its whole id. Raises `RunNotFound`."""
+        return find_line(self.served.ledger, run)
+
+
+DONE = {
+    "stop": "The run was asked to stop; it ends at its next safe point.",
+    "resume": "A driver was started; the page shows it once it has the lease.",
+    "retry": "The phase has its budget again, and a driver was started.",
+    "rollback": "The run stands on a new branch. Resume it to go on.",
+    "verify": "The snapshot was read; what was found stands in the table.",
+    "promote": "The alias was moved.",
+}
+"""What a page says behind an action, by the name that its address carries."""
+
+
+def visit(request: Request, served: Served) -> Visit:
+    """Who looks."""
+    return Visit(request, served, served.sessions.name_of(request.cookies.get(COOKIE, "")))
+
+
+Visited = Annotated[Visit, Depends(visit)]

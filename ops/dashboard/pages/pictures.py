@@ -1,0 +1,139 @@
+"""Pictures that pages draw as SVG: where a run's time went, the phases of an iteration, its devices, and rewards side by side.
+
+Consumes plain values of the read models; produces markup whose texts are escaped, or the figures from which a template draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from db.phases import AttemptRow
+from flows.accounting import IDLE, PRODUCTIVE, REDONE, RESTART, SNAPSHOT, WAITING
+from flows.explain_placement import Gantt
+from ops.cli.page import WIDTH, text
+from ops.cli.placement_gantt import gantt_picture
+from ops.dashboard.queries.rollouts import RolloutComparison
+
+HISTOGRAM_HEIGHT = 120
+BUCKETS = {
+    PRODUCTIVE: (3, "in phases whose results stand"),
+    REDONE: (6, "work that was thrown away and made again"),
+    SNAPSHOT: (5, "the trainer stands still while its tensors are copied"),
+    RESTART: (2, "a driver starts, or starts again what was lost"),
+    WAITING: (1, "a driver is there, but no phase is under way"),
+    IDLE: (7, "nobody was asked to run it"),
+}
+"""Of time: number of its colour, and what it means (`flows.accounting`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePart:
+    """A bucket of time as a part of a bar that is 1000 wide."""
+
+    name: str
+    meaning: str
+    colour: int
+    seconds: float
+    share: float
+    start: float
+    width: float
+
+
+def time_parts(buckets: Mapping[str, float], wall_seconds: float) -> tuple[TimePart, ...]:
+    """The bar of a run's time; empty where there was none."""
+    if not wall_seconds:
+        return ()
+    parts, start = [], 0.0
+    for name, seconds in buckets.items():
+        colour, meaning = BUCKETS[name]
+        share = seconds / wall_seconds
+        parts.append(TimePart(name, meaning, colour, seconds, share, start, 1000 * share))
+        start += 1000 * share
+    return tuple(parts)
+
+
+def device_picture(found: Gantt) -> Markup:
+    """Which device had which role when."""
+    return Markup(gantt_picture(found))
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBar:
+    """A try at a phase of an iteration, as a part of a bar that is 1000 wide. start_s: from the first phase on."""
+
+    attempt: AttemptRow
+    kind: str
+    start_s: float
+    seconds: float
+    start: float
+    width: float
+
+
+def phase_bars(attempts: Sequence[AttemptRow], now: int) -> tuple[PhaseBar, ...]:
+    """The attempts at an iteration's phases over time, in their order. now: milliseconds since 1970, for those under way."""
+    spans = [
+        (each.planned_at, max(each.planned_at, now if each.ended_at is None else each.ended_at)) for each in attempts
+    ]
+    begun = min((start for start, _ in spans), default=0)
+    longest = max(1, max((end for _, end in spans), default=0) - begun)
+    return tuple(
+        PhaseBar(
+            attempt=attempt,
+            kind={"DONE": "first", "FAILED": "failed"}.get(attempt.state, "third"),
+            start_s=(start - begun) / 1000,
+            seconds=(end - start) / 1000,
+            start=1000 * (start - begun) / longest,
+            width=max(3.0, 1000 * (end - start) / longest),
+        )
+        for attempt, (start, end) in zip(attempts, spans, strict=True)
+    )
+
+
+def histogram(found: RolloutComparison) -> Markup:
+    """Rewards of two iterations: shares of the samples between neighbouring edges, the older behind the newer."""
+    width = WIDTH / len(found.after.counts)
+    tallest = max(max(_shares(side.counts)) for side in (found.before, found.after)) or 1.0
+    bars = "".join(
+        bar
+        for kind, side, counts in (
+            ("c7 band", found.before, found.before.counts),
+            ("c1 thin", found.after, found.after.counts),
+        )
+        if side.samples
+        for bar in _bars(kind, _shares(counts), width, tallest)
+    )
+    items = "".join(_item(found, number, edges, width) for number, edges in enumerate(pairwise(found.edges)))
+    return Markup(
+        f'<svg class="picture" viewBox="0 0 {WIDTH} {HISTOGRAM_HEIGHT}" role="group" '
+        f'aria-label="Rewards of both iterations">{bars}{items}</svg>'
+    )
+
+
+def _shares(counts: Sequence[int]) -> list[float]:
+    total = sum(counts)
+    return [count / total if total else 0.0 for count in counts]
+
+
+def _bars(kind: str, shares: Sequence[float], width: float, tallest: float) -> Iterator[str]:
+    inset = width / 4 if "thin" in kind else 1.0
+    for number, share in enumerate(shares):
+        height = HISTOGRAM_HEIGHT * share / tallest
+        yield (
+            f'<rect class="{kind}" x="{number * width + inset:.2f}" width="{width - 2 * inset:.2f}" '
+            f'y="{HISTOGRAM_HEIGHT - height:.2f}" height="{height:.2f}"/>'
+        )
+
+
+def _item(found: RolloutComparison, number: int, edges: tuple[float, float], width: float) -> str:
+    said = (
+        f"reward {edges[0]:.3g} to {edges[1]:.3g}: {found.before.counts[number]} samples of iteration "
+        f"{found.before.iteration}, {found.after.counts[number]} of iteration {found.after.iteration}"
+    )
+    return (
+        f'<g class="item" role="img" aria-label="{text(said)}"><rect class="halo" x="{number * width:.2f}" '
+        f'width="{width:.2f}" y="0" height="{HISTOGRAM_HEIGHT}"/></g>'
+    )

@@ -1,0 +1,140 @@
+"""The pages of one run that need no file of samples: how it stands, snapshots, faults, logs and lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from flows.lineage import BranchNode
+from ops.cli.accounts import advice_line
+from ops.cli.logs import LEVELS, Filter
+from ops.dashboard.api import Place, SomeIteration
+from ops.dashboard.context import LARGEST, Before, RunId
+from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of
+from ops.dashboard.pages.frame import ALL_PHASES, Visited
+from ops.dashboard.pages.pictures import time_parts
+from ops.dashboard.pages.templating import run_url
+from ops.dashboard.queries.faults import faults
+from ops.dashboard.queries.lineage import lineage
+from ops.dashboard.queries.logs import logs
+from ops.dashboard.queries.run import RunView, run_view
+from ops.dashboard.queries.snapshots import snapshots
+
+router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
+OptionalNumber = Annotated[str, Query(pattern=r"^\d{0,9}$")]
+"""A number of a form, whose empty field is sent too."""
+Word = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
+
+
+def number_of(value: str) -> int | None:
+    """What a field of a form says; none for an empty one."""
+    return min(int(value), LARGEST) if value else None
+
+
+@router.get("")
+def show_run(visit: Visited, run_id: RunId) -> Response:
+    """A run: learning, throughput, phases, where its time went."""
+    view = run_view(visit.served.ledger, run_id)
+    return visit.render_run(
+        "run.html",
+        view.run,
+        "",
+        learning=charts_of(run_id, LEARNING, view.metrics),
+        throughput=charts_of(run_id, THROUGHPUT, view.metrics),
+        advice=advice_line(asdict(view.advice)),
+        live_url=f"/api/v1{run_url(run_id, 'live')}",
+        **_standing(view),
+    )
+
+
+@router.get("/now")
+def show_now(visit: Visited, run_id: RunId) -> Response:
+    """How the run stands, as a part of its page."""
+    return visit.render("run_now.html", **_standing(run_view(visit.served.ledger, run_id)))
+
+
+@router.get("/time")
+def show_time(visit: Visited, run_id: RunId) -> Response:
+    """Where the run's time went, as a part of its page."""
+    return visit.render("run_time.html", **_standing(run_view(visit.served.ledger, run_id)))
+
+
+def _standing(view: RunView) -> dict[str, Any]:
+    return {"view": view, "parts_of_time": time_parts(view.time.buckets, view.time.wall_seconds)}
+
+
+@router.get("/faults")
+def show_faults(visit: Visited, run_id: RunId, before: Before = None) -> Response:
+    """What went wrong, and what it cost."""
+    found = faults(visit.served.ledger, run_id, before=before)
+    return visit.render_run("faults.html", visit.find(run_id), "faults", found=found)
+
+
+@router.get("/snapshots")
+def show_snapshots(visit: Visited, run_id: RunId, before: Place = None) -> Response:
+    """Snapshots, what verifying them found, and their aliases."""
+    found = snapshots(visit.served.ledger, run_id, before=before)
+    return visit.render_run(
+        "snapshots.html", visit.find(run_id), "snapshots", found=found, aliases={}, can_promote=False
+    )
+
+
+@router.get("/logs")
+def show_logs(
+    visit: Visited,
+    run_id: RunId,
+    iteration: OptionalNumber = "",
+    phase: Word = "",
+    actor: Word = "",
+    level: Annotated[str, Query(pattern=f"^({'|'.join(LEVELS)})$")] = "info",
+) -> Response:
+    """What driver and actors say, by iteration, phase, actor and level."""
+    asked = Filter(number_of(iteration), phase or None, actor or None, level)
+    found = logs(visit.served.ledger, visit.served.home, run_id, asked)
+    return visit.render_run(
+        "logs.html",
+        visit.find(run_id),
+        "logs",
+        found=found,
+        asked=asked,
+        levels=[(name, name) for name in LEVELS],
+        phase_choices=[("", "all"), *((name, name) for name in ALL_PHASES)],
+        actor_choices=[("", "all"), *((name, name) for name in found.actors)],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """A branch, and those that begin on it."""
+
+    branch: BranchNode
+    below: tuple[TreeNode, ...]
+
+
+@router.get("/lineage")
+def show_lineage(visit: Visited, run_id: RunId, snapshot: SomeIteration = None) -> Response:
+    """Branches and forks, and what made a snapshot."""
+    found = lineage(visit.served.ledger, visit.served.home, run_id, snapshot)
+    return visit.render_run(
+        "lineage.html",
+        visit.find(run_id),
+        "lineage",
+        roots=tree_of(run_id, found.branches),
+        lineage=found.lineage,
+        missing=found.missing,
+    )
+
+
+def tree_of(run: str, branches: Iterable[BranchNode]) -> tuple[TreeNode, ...]:
+    """A run's branches as a tree; its roots are the first one, and a fork's."""
+    listed = list(branches)
+
+    def below(number: int | None) -> tuple[TreeNode, ...]:
+        own = (node for node in listed if (node.parent_branch if node.parent_run == run else None) == number)
+        return tuple(TreeNode(node, below(node.number)) for node in own)
+
+    return below(None)
