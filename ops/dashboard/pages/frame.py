@@ -13,10 +13,10 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from flows.branches import BEFORE_FIRST, PHASES, RECOVER
+from ops.dashboard.access import session_name
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
 from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
-from ops.dashboard.sessions import COOKIE
 
 TABS = (
     ("", "Run"),
@@ -98,7 +98,7 @@ DONE = {
 
 def visit(request: Request, served: Served) -> Visit:
     """Who looks."""
-    return Visit(request, served, served.sessions.name_of(request.cookies.get(COOKIE, "")))
+    return Visit(request, served, session_name(served, request))
 
 
 Visited = Annotated[Visit, Depends(visit)]

@@ -102,7 +102,7 @@ def show_logs(
         found=found,
         asked=asked,
         levels=[(name, name) for name in LEVELS],
-        phase_choices=[("", "all"), *((name, name) for name in ALL_PHASES)],
+        phases=[("", "all"), *((name, name) for name in ALL_PHASES)],
         actor_choices=[("", "all"), *((name, name) for name in found.actors)],
     )
 

@@ -69,8 +69,8 @@ const tell = (figure, plot, series) => {
 };
 
 const writeNewest = (figure, series) => {
-  const last = Math.max(...series.map((one) => one.steps.at(-1)));
-  write(figure, `at ${last}`, series, series.map((one) => one.mean.at(-1)));
+  const ends = new Set(series.map((one) => one.steps.at(-1)));
+  write(figure, ends.size === 1 ? `at ${[...ends][0]}` : "newest", series, series.map((one) => one.mean.at(-1)));
 };
 
 const read = async ({ url, names }) => {

@@ -51,6 +51,7 @@ const firstStops = (root) => {
   }
 };
 firstStops(document);
+document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 document.addEventListener("htmx:load", (event) => firstStops(event.target));
 
 // What renews itself waits while somebody is in it with the keyboard or has marked a text in it.

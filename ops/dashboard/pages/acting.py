@@ -1,0 +1,105 @@
+"""What forms do: sign in and out with a named token, and the actions of the API for whoever is signed in.
+
+Consumes forms of our own pages; produces redirects to the page that shows what came of it. Everything that is checked is checked
+by the API's own functions (`ops.dashboard.access`, `ops.dashboard.actions`).
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Form, Query
+from starlette.responses import RedirectResponse, Response
+
+from ops.dashboard import actions
+from ops.dashboard.access import Acting, set_cookie
+from ops.dashboard.context import LARGEST, RunId, Served
+from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.templating import run_url
+from ops.dashboard.sessions import COOKIE
+
+router = APIRouter(include_in_schema=False)
+Next = Annotated[str, Query(max_length=500)]
+UNKNOWN = "No such token; it may have been revoked."
+
+
+@router.get("/sign-in")
+def show_sign_in(visit: Visited, next: Next = "/") -> Response:  # noqa: A002 - as the address calls it
+    """The form for a token."""
+    return visit.render("sign_in.html", next=own_path(next), problem="")
+
+
+@router.post("/sign-in")
+def sign_in(
+    visit: Visited,
+    token: Annotated[str, Form(max_length=500)],
+    next: Annotated[str, Form(max_length=500)] = "/",  # noqa: A002
+) -> Response:
+    """Opens a session, and goes back to where one came from."""
+    opened = visit.served.sessions.begin(token.strip())
+    if opened is None:
+        return visit.render("sign_in.html", HTTPStatus.UNAUTHORIZED, next=own_path(next), problem=UNKNOWN)
+    answer = RedirectResponse(own_path(next), HTTPStatus.SEE_OTHER)
+    set_cookie(answer, visit.request, opened[0])
+    return answer
+
+
+@router.post("/sign-out")
+def sign_out(visit: Visited) -> Response:
+    """Ends the session of this browser."""
+    visit.served.sessions.end(visit.request.cookies.get(COOKIE, ""))
+    answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+def own_path(address: str) -> str:
+    """A path of our own; the first page for an address that leads elsewhere, in whatever way browsers read it."""
+    parts = urlsplit(address)
+    led_away = parts.scheme or parts.netloc or not address.startswith("/") or address[1:2] in ("/", "\\")
+    return "/" if led_away or not address.isprintable() else address
+
+
+# -- actions ----------------------------------------------------------------------------------------------------------
+
+
+@router.post("/runs/{run_id}/stop")
+def stop(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Stop, Form()]) -> Response:
+    """Asks the run's driver to end."""
+    actions.stop(served, by, run_id, asked)
+    return behind(run_id, "stop")
+
+
+@router.post("/runs/{run_id}/resume")
+def resume(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Resume, Form()]) -> Response:
+    """Starts a driver."""
+    actions.resume(served, by, run_id, asked)
+    return behind(run_id, "resume")
+
+
+@router.post("/runs/{run_id}/retry")
+def retry(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Retry, Form()]) -> Response:
+    """Gives a phase its budget again, and starts a driver."""
+    actions.retry(served, by, run_id, asked)
+    return behind(run_id, "retry")
+
+
+@router.post("/runs/{run_id}/rollback")
+def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Rollback, Form()]) -> Response:
+    """Goes back to an iteration, on a new branch."""
+    actions.rollback(served, by, run_id, asked)
+    return behind(run_id, "rollback", "lineage")
+
+
+@router.post("/runs/{run_id}/verify")
+def verify(served: Served, by: Acting, run_id: RunId, iteration: Annotated[int, Form(ge=0, le=LARGEST)]) -> Response:
+    """Reads every byte of a snapshot."""
+    actions.verify(served, by, run_id, iteration)
+    return behind(run_id, "verify", "snapshots")
+
+
+def behind(run: str, action: str, page: str = "") -> Response:
+    """To the page that shows what came of an action."""
+    return RedirectResponse(run_url(run, page, done=action), HTTPStatus.SEE_OTHER)
