@@ -18,6 +18,7 @@ test: engines check
 	$(PYTEST) -m "not verify" $(ARGS)
 
 verify: engines check
+	@$(PY) -m tests.browser.install
 	$(PYTEST) --timeout 900 $(ARGS)
 
 chaos: setup

@@ -47,14 +47,20 @@ def install() -> str:
         if done.returncode:
             said = done.stderr.strip().splitlines() or ["it said nothing"]
             return f"apt-get {words[0]} failed: {said[-1]}"
-    return "" if find_chromium() else "apt-get installed the package, but it holds no browser under a name that is known"
+    return (
+        "" if find_chromium() else "apt-get installed the package, but it holds no browser under a name that is known"
+    )
 
 
 def main() -> int:
     """Says what there is. A machine without a browser is no error: the tests say it too."""
     problem = "" if find_chromium() else install()
     found = find_chromium()
-    line = f"browser tests: {found}" if found else f"browser tests will be SKIPPED, no browser could be installed: {problem}"
+    line = (
+        f"browser tests: {found}"
+        if found
+        else f"browser tests will be SKIPPED, no browser could be installed: {problem}"
+    )
     sys.stdout.write(line + "\n")
     return 0
 

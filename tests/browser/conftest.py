@@ -1,0 +1,98 @@
+"""One Chromium a session, a tab for each test that must stay without errors, and a dashboard over seeded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+
+from flows.home import Home
+from ops.dashboard.tokens import TokenStore
+from tests.browser.dashboard import WIDE, Outside, served, started_chromium
+from tests.browser.install import find_chromium, why_not_installable
+from tests.browser.runs import seed_runs
+
+AXE = Path(__file__).parent / "vendor" / "axe" / "axe.min.js"
+
+
+@pytest.fixture(scope="session")
+def outside() -> Iterator[Outside]:
+    place = Outside()
+    yield place
+    place.close()
+
+
+@pytest.fixture(scope="session")
+def chromium(outside: Outside) -> Iterator[Browser]:
+    path = find_chromium()
+    if path is None:
+        why = why_not_installable() or "`python -m tests.browser.install` was not run, or failed"
+        pytest.skip(f"NO BROWSER: the pages are not tested in one; none is installed, and {why}")
+    with started_chromium(path, outside) as browser:
+        yield browser
+
+
+@dataclass
+class Errors:
+    """What a tab complained about. expected: parts of complaints that a test provokes."""
+
+    seen: list[str] = field(default_factory=list)
+    expected: list[str] = field(default_factory=list)
+
+    def console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.seen.append(message.text)
+
+    @property
+    def unexpected(self) -> list[str]:
+        return [text for text in self.seen if not any(part in text for part in self.expected)]
+
+
+@pytest.fixture
+def context(chromium: Browser) -> Iterator[BrowserContext]:
+    context = chromium.new_context(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="light")
+    context.set_default_timeout(30_000)
+    context.add_init_script(path=AXE)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def errors() -> Errors:
+    return Errors()
+
+
+@pytest.fixture
+def page(context: BrowserContext, errors: Errors, outside: Outside) -> Iterator[Page]:
+    """A tab. Fails the test for an error on the console, an alert, or a request that leaves this machine."""
+    page = context.new_page()
+    page.on("console", errors.console)
+    page.on("pageerror", lambda error: errors.seen.append(str(error)))
+    page.on("dialog", lambda dialog: (errors.seen.append(f"alert: {dialog.message}"), dialog.dismiss()))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    yield page
+    assert errors.unexpected == []
+    assert asked and not [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:"))]
+    assert outside.asked == [], "the browser asked for what is not on this machine"
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    place = Home(tmp_path_factory.mktemp("browser") / "runs")
+    seed_runs(place)
+    return place
+
+
+@pytest.fixture(scope="session")
+def address(home: Home) -> Iterator[str]:
+    with served(home.folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def token(home: Home) -> str:
+    return TokenStore(home.folder).create("browser")

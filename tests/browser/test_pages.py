@@ -1,0 +1,193 @@
+"""Every page in a real browser: no fault that axe-core calls serious, nothing wider than the screen, keys reach everything."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import BrowserContext, Error, Page, expect
+
+from tests.browser.conftest import Errors
+from tests.browser.dashboard import NARROW, WIDE, Outside
+from tests.browser.runs import DRIVEN, JUDGED, SHAKEN, STOPPED
+from tests.browser.tabs import sign_in
+from tests.dashboard.seeding import HOSTILE, NAME
+
+pytestmark = [pytest.mark.verify, pytest.mark.timeout(300)]
+PAGES = {
+    "fleet": "/",
+    "run": f"/runs/{DRIVEN}",
+    "devices": f"/runs/{JUDGED}/devices?iteration=3",
+    "rollouts": f"/runs/{STOPPED}/rollouts?iteration=2&against=1&order=best",
+    "snapshots": f"/runs/{STOPPED}/snapshots",
+    "faults": f"/runs/{SHAKEN}/faults",
+    "logs": f"/runs/{STOPPED}/logs",
+    "lineage": f"/runs/{SHAKEN}/lineage",
+    "compare": f"/compare?run={STOPPED}&run={DRIVEN}",
+    "sign-in": "/sign-in",
+}
+CHARTED = ("run", "compare")
+SERIOUS = """async () => {
+  const found = await axe.run(document, {resultTypes: ["violations"]});
+  return found.violations.filter(one => ["serious", "critical"].includes(one.impact))
+    .map(one => `${one.id}: ${one.nodes.map(node => node.target + " " + node.failureSummary).join("; ")}`);
+}"""
+
+
+def opened(page: Page, address: str, name: str) -> None:
+    page.goto(address + PAGES[name])
+    if name in CHARTED:
+        expect(page.locator("html[data-charts=drawn]")).to_be_attached()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_serious_fault_in_light_or_dark_on_a_desk_or_a_phone(page: Page, address: str, name: str) -> None:
+    for width, height in (WIDE, NARROW):
+        page.set_viewport_size({"width": width, "height": height})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            opened(page, address, name)
+            assert page.evaluate(SERIOUS) == [], f"{name}, {scheme}, {width} wide"
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than {width}"
+
+
+def test_a_dialog_has_no_serious_fault_either(page: Page, address: str, token: str) -> None:
+    sign_in(page, address, token, f"/runs/{DRIVEN}")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.get_by_role("dialog", name="Stop the run")).to_be_visible()
+    assert page.evaluate(SERIOUS) == []
+
+
+def test_the_page_is_worked_with_the_keyboard_alone(page: Page, address: str, token: str) -> None:
+    sign_in(page, address, token, f"/runs/{DRIVEN}")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    stop = page.get_by_role("button", name="Stop", exact=True)
+    tab_to(page, stop.evaluate_handle("element => element"))
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Stop the run")
+    expect(dialog).to_be_visible()
+    assert dialog.evaluate("dialog => dialog.contains(document.activeElement)")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(stop).to_be_focused()
+    plot = page.locator(".chart .plot").first
+    plot.focus()
+    page.keyboard.press("Home")
+    told = page.locator(".chart .told").first
+    expect(told).to_contain_text("iteration 1:")
+    page.keyboard.press("ArrowRight")
+    expect(told).to_contain_text("iteration 2:")
+
+
+def tab_to(page: Page, element: object) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("element => document.activeElement === element", element):
+            return
+    raise AssertionError("Tab does not reach it")
+
+
+def test_colours_follow_the_system_until_one_chooses(page: Page, address: str) -> None:
+    def paper() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    page.emulate_media(color_scheme="light")
+    page.goto(f"{address}/")
+    light = paper()
+    page.emulate_media(color_scheme="dark")
+    dark = paper()
+    assert light != dark
+    switch = page.get_by_role("button", name="Colours")
+    switch.press("Enter")
+    expect(switch).to_contain_text("light")
+    assert paper() == light
+    page.reload()
+    expect(switch).to_contain_text("light")
+    assert paper() == light
+
+
+def test_a_placement_tells_its_reason_and_its_devices_by_arrow_keys(page: Page, address: str) -> None:
+    page.goto(f"{address}/runs/{JUDGED}/devices")
+    expect(page.locator("#reason")).to_contain_text("instances judge")
+    page.get_by_role("link", name="← 3").click()
+    expect(page.get_by_role("heading", name="Iteration 3: dynamic")).to_be_visible()
+    first = page.locator("[data-walk=gantt-told] .item").first
+    first.focus()
+    expect(page.locator("#gantt-told")).to_contain_text("instance 0:")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#gantt-told")).to_contain_text("instance 1:")
+
+
+def test_rollouts_are_searched_sorted_and_compared_without_a_new_page(page: Page, address: str) -> None:
+    page.goto(f"{address}/runs/{STOPPED}/rollouts")
+    page.evaluate("window.unchanged = true")
+    expect(page.locator(".sample")).to_have_count(8)
+    page.get_by_label("Prompt or response holds").press_sequentially("answer 2.")
+    expect(page.locator(".sample")).to_have_count(2)
+    page.get_by_label("Order").select_option("best")
+    expect(page.locator(".sample").first).to_contain_text("answer 2.1")
+    assert page.evaluate("window.unchanged") is True
+    assert "order=best" in page.url and "text=answer" in page.url
+    page.get_by_label("Compare with iteration").fill("1")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("heading", name="Iteration 1 against 2")).to_be_visible()
+
+
+def test_nothing_is_done_without_a_token_and_a_wrong_one_is_refused(page: Page, address: str, errors: Errors) -> None:
+    errors.expected.append("401")
+    page.goto(f"{address}/runs/{DRIVEN}")
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+    send = "async path => (await fetch(path, {method: 'POST', body: new URLSearchParams()})).status"
+    for path in (f"/runs/{DRIVEN}/stop", f"/api/v1/runs/{DRIVEN}/stop"):
+        assert page.evaluate(send, path) == 401
+    page.get_by_role("link", name="Sign in to act").click()
+    page.get_by_label("Token").fill("yatt_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("No such token")
+
+
+def test_a_snapshot_is_verified_under_ones_name(page: Page, address: str, token: str) -> None:
+    sign_in(page, address, token, f"/runs/{STOPPED}/snapshots")
+    row = page.locator("tr", has_text="lineage").first
+    row.get_by_role("button", name="Verify").click()
+    expect(row).to_contain_text("sound")
+    expect(row).to_contain_text("by browser")
+
+
+def test_hostile_texts_stay_texts(page: Page, address: str) -> None:
+    page.goto(f"{address}/")
+    page.get_by_role("link", name=NAME).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(NAME)
+    for tab, place in (("Rollouts", "pre"), ("Faults", "td"), ("Logs", ".message")):
+        page.get_by_role("link", name=tab).click()
+        expect(page.locator(place).filter(has_text=HOSTILE).first).to_be_visible()
+    page.goto(f"{address}/?text={quote(HOSTILE)}")
+    expect(page.get_by_label("Name holds")).to_have_value(HOSTILE)
+
+
+def test_the_policy_stops_a_script_that_got_into_a_page(page: Page, address: str, errors: Errors) -> None:
+    errors.expected.append("Content Security Policy")
+    page.goto(f"{address}/")
+    page.evaluate(
+        """() => {
+          const script = document.createElement("script");
+          script.textContent = "window.broken = true";
+          document.body.append(script);
+          const markup = "<b id=styled style='color: rgb(1, 2, 3)' onclick='window.broken = true'>x</b>";
+          document.body.insertAdjacentHTML("beforeend", markup);
+          document.getElementById("styled").click();
+        }"""
+    )
+    assert page.evaluate("window.broken") is None
+    assert page.evaluate("getComputedStyle(document.getElementById('styled')).color") != "rgb(1, 2, 3)"
+    assert errors.seen, "the browser says what it stopped"
+
+
+def test_a_request_to_elsewhere_would_be_noticed(context: BrowserContext, outside: Outside) -> None:
+    """What the other tests rely on."""
+    page = context.new_page()
+    with pytest.raises(Error):
+        page.goto("http://elsewhere.example/")
+    assert any("elsewhere.example" in line for line in outside.asked)
+    outside.asked.clear()

@@ -1,0 +1,117 @@
+"""Forms: signing in, acting under one's name, being refused with a page that says why; and the files that pages load."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from ops.dashboard.context import Context
+from ops.dashboard.sessions import COOKIE
+from tests.dashboard.conftest import ORIGIN
+from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
+
+OURS = BROWSER | {"Origin": ORIGIN}
+"""What a browser sends along with a form of one of our pages."""
+ACTIONS: dict[str, dict[str, str]] = {
+    "stop": {},
+    "resume": {},
+    "retry": {"iteration": "3", "phase": "collect"},
+    "rollback": {"to": "1"},
+    "verify": {"iteration": "1"},
+}
+
+
+def sign_in(client: TestClient, token: str, **fields: str) -> None:
+    answer = client.post("/sign-in", data={"token": token} | fields, headers=OURS, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == fields.get("next", "/")
+    assert "HttpOnly" in answer.headers["set-cookie"] and "SameSite=strict" in answer.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_form_without_a_token_is_refused(client: TestClient, served: Context, action: str) -> None:
+    before = served.ledger.events.head("toy-2").seq
+    answer = client.post(f"/runs/toy-2/{action}", data=ACTIONS[action], headers=OURS)
+    assert answer.status_code == 401
+    assert "needs a token" in words(check_page(answer.text))
+    assert served.ledger.events.head("toy-2").seq == before
+
+
+def test_whoever_signed_in_stops_a_run_and_is_named_for_it(client: TestClient, served: Context, token: str) -> None:
+    sign_in(client, token, next="/runs/toy-2")
+    page = client.get("/runs/toy-2", headers=BROWSER)
+    check_page(page.text)
+    assert "signed in as" in page.text and 'action="/runs/toy-2/stop"' in page.text
+    stop = {"reason": "enough", "within_seconds": ""}
+    for elsewhere in ({"Origin": "http://evil.example"}, {}):
+        assert client.post("/runs/toy-2/stop", data=stop, headers=elsewhere).status_code == 403
+    assert served.ledger.runs.desired_state("toy-2") == "run"
+    answer = client.post("/runs/toy-2/stop", data=stop, headers=OURS)
+    assert "was asked to stop" in words(check_page(answer.text))
+    assert served.ledger.runs.desired_state("toy-2") == "stop"
+    (link,) = served.ledger.events.of_kind("toy-2", "desired_state")
+    assert link.body["reason"] == "alice, through the dashboard: enough"
+    assert 'action="/runs/toy-2/stop"' not in client.get("/runs/toy-2").text
+    client.post("/sign-out", headers=OURS)
+    assert "Sign in to act" in client.get("/runs/toy-2").text
+
+
+def test_a_run_offers_what_can_be_done_to_it(client: TestClient, token: str) -> None:
+    sign_in(client, token)
+    driven, idle = client.get("/runs/toy-2").text, client.get("/runs/toy-1").text
+    offered = {run: {name for name in ACTIONS if f'/{name}"' in text} for run, text in (("2", driven), ("1", idle))}
+    assert offered == {"2": {"stop"}, "1": {"resume", "rollback"}}
+
+
+@pytest.mark.parametrize("fields", [{}, {"to": "x"}, {"to": "-1"}, {"to": "1", "also": "this"}])
+def test_a_form_that_is_not_whole_is_refused_with_a_page(
+    client: TestClient, token: str, fields: dict[str, str]
+) -> None:
+    sign_in(client, token)
+    answer = client.post("/runs/toy-1/rollback", data=fields, headers=OURS)
+    assert answer.status_code == 422
+    assert "to" in words(check_page(answer.text))
+
+
+def test_what_cannot_be_done_is_said_on_a_page(client: TestClient, token: str) -> None:
+    sign_in(client, token)
+    answer = client.post("/runs/toy-2/rollback", data={"to": "1"}, headers=OURS)
+    assert answer.status_code == 409
+    assert "driver of toy-2" in words(check_page(answer.text))
+
+
+def test_a_wrong_token_is_refused_and_not_repeated(client: TestClient) -> None:
+    answer = client.post("/sign-in", data={"token": "yatt_guess"}, headers=OURS)
+    assert answer.status_code == 401
+    assert "No such token" in words(check_page(answer.text)) and "yatt_guess" not in answer.text
+    assert COOKIE not in client.cookies
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["//evil.example", "/\\evil.example", "http://evil.example", "javascript:alert(1)", "/\t/evil.example", "x"],
+)
+def test_signing_in_leads_to_our_own_pages_alone(client: TestClient, token: str, address: str) -> None:
+    fields = {"token": token, "next": address}
+    answer = client.post("/sign-in", data=fields, headers=OURS, follow_redirects=False)
+    assert answer.headers["location"] == "/"
+
+
+@pytest.mark.parametrize("path", ["/runs/none", "/nowhere", "/runs/toy-1/logs?iteration=x", "/runs/toy-1/nothing"])
+def test_errors_are_pages_for_people_and_problems_for_programs(client: TestClient, path: str) -> None:
+    page = client.get(path, headers=BROWSER)
+    assert page.status_code in (404, 422) and page.headers["content-type"].startswith("text/html")
+    check_page(page.text)
+    assert client.get(path).headers["content-type"] == "application/problem+json"
+    api = client.get("/api/v1/runs/none", headers=BROWSER)
+    assert api.headers["content-type"] == "application/problem+json"
+
+
+def test_a_file_with_its_digest_is_kept_and_nothing_else_is_served(client: TestClient) -> None:
+    script = parsed(client.get("/").text).find(f".//{HTML}script[@type='module']")
+    assert script is not None
+    source = script.attrib["src"]
+    assert "immutable" in client.get(source).headers["cache-control"]
+    assert client.get(source.partition("?")[0]).headers["cache-control"] == "no-store"
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/", "/static/css"):
+        assert client.get(path).status_code == 404

@@ -1,0 +1,124 @@
+"""The pages without a browser: each answers, is valid HTML, keeps to its policy, and shows what others wrote as text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+from fastapi.testclient import TestClient
+
+from flows.home import Home
+from ops.dashboard.app import create_app
+from ops.dashboard.pages.frame import TABS
+from ops.dashboard.security import POLICY
+from tests.dashboard.conftest import ORIGIN
+from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, words
+from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
+from tests.ops.seeding import seed_run
+from tests.placement.recorded_run import judged_spec, record_run
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Runs of every kind that pages tell apart: failed, rolled back, driven, with judges on its devices."""
+    home = Home(tmp_path_factory.mktemp("pages") / "runs")
+    seed_run(home, committed=3)
+    shake(home, "toy-1")
+    seed_run(home, ends=False)
+    record_run(home, judged_spec(), 3)
+    return home
+
+
+@pytest.fixture(scope="module")
+def browser(full: Home) -> Iterator[TestClient]:
+    with TestClient(create_app(full), base_url=ORIGIN, headers=BROWSER) as client:
+        yield client
+
+
+def test_every_page_that_a_link_leads_to_is_whole(browser: TestClient) -> None:
+    queue, seen, found = ["/"], set[str](), set[str]()
+    while queue:
+        path = queue.pop()
+        answer = browser.get(path)
+        assert answer.status_code == 200, path
+        assert answer.headers["content-security-policy"] == POLICY
+        if not answer.headers["content-type"].startswith("text/html"):
+            continue
+        found.add(re.sub(r"^/runs/[^/]+", "/runs/RUN", urlsplit(path).path))
+        for link in links(check_page(answer.text)):
+            if link.startswith("/") and link not in seen:
+                seen.add(link)
+                queue.append(link)
+    pages = {"/runs/RUN" + (f"/{path}" if path else "") for path, _ in TABS}
+    assert found == pages | {"/", "/compare", "/sign-in"}
+
+
+def test_the_policy_has_no_door_and_htmx_needs_none(browser: TestClient) -> None:
+    assert "script-src 'self'" in POLICY and "style-src 'self'" in POLICY and "unsafe" not in POLICY
+    config = parsed(browser.get("/").text).find(f".//{HTML}meta[@name='htmx-config']")
+    assert config is not None
+    settings = json.loads(config.attrib["content"])
+    assert settings["allowEval"] is False and settings["includeIndicatorStyles"] is False
+
+
+def test_pages_tell_what_they_are_there_for(browser: TestClient) -> None:
+    def text_of(path: str) -> str:
+        return words(check_page(browser.get(path).text))
+
+    assert "toy-2 ● running" in text_of("/")
+    assert "toy-2" not in text_of("/?text=judged") and "toy-1" in text_of("/?state=failed")
+    run = text_of("/runs/toy-2")
+    assert "Learning health" in run and "ETTR" in run and "driver of toy-2" in run
+    devices = text_of("/runs/judged-1/devices?iteration=2")
+    assert "Reason:" in devices and "instances judge" in devices and "Devices during collect" in devices
+    rollouts = text_of("/runs/toy-2/rollouts?iteration=2&order=best")
+    assert rollouts.index("answer 3.1") < rollouts.index("answer 0.0")
+    assert "answer 1.1" not in text_of("/runs/toy-2/rollouts?iteration=2&text=answer+3.1")
+    assert "Iteration 1 against 2" in text_of("/runs/toy-2/rollouts?iteration=2&against=1")
+    assert "no experience of iteration 9" in text_of("/runs/toy-2/rollouts?iteration=9")
+    assert "an actor was lost" in text_of("/runs/toy-1/faults")
+    logs = text_of("/runs/toy-1/logs?actor=controller-0&level=error")
+    assert "shard 1" in logs and "driver started" not in logs and "shard 0" not in logs
+    assert "branch 1 behind iteration 1, no commit yet current reward fell" in text_of("/runs/toy-1/lineage")
+    assert "What their specs say differently" in text_of("/compare?run=toy-1&run=judged-1")
+    assert "there is no run 'none'" in words(check_page(browser.get("/compare?run=none").text))
+
+
+def test_parts_of_live_pages_are_parts(browser: TestClient) -> None:
+    for part in ("now", "time"):
+        text = browser.get(f"/runs/toy-2/{part}").text
+        assert "<html" not in text and text.lstrip().startswith(f'<div id="{part}"')
+
+
+def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    run = seed_hostile(home)
+    where = f"/runs/{quote(run, safe='')}"
+    with TestClient(create_app(home), base_url=ORIGIN, headers=BROWSER) as browser:
+
+        def shown(path: str) -> str:
+            return "".join(check_page(browser.get(path).text).itertext())
+
+        for page in ("", "/devices", "/rollouts?iteration=1", "/snapshots", "/faults", "/logs", "/lineage"):
+            assert run in shown(where + page)
+        assert run in shown("/") and run in shown(f"/compare?run={quote(run, safe='')}")
+        rollouts = check_page(browser.get(f"{where}/rollouts?iteration=1").text)
+        texts = [element.text for element in rollouts.iter(f"{HTML}pre")]
+        assert texts.count(HOSTILE) == texts.count(RESPONSE) == 8
+        assert HOSTILE in shown(f"{where}/faults") and HOSTILE in shown(f"{where}/logs")
+        given = quote(HOSTILE)
+        for echo in (
+            "/?text=",
+            f"{where}/rollouts?iteration=1&text=",
+            f"{where}/logs?actor=",
+            "/compare?run=",
+            "/sign-in?next=",
+        ):
+            check_page(browser.get(echo + given).text)
+        lost = browser.get("/runs/" + quote(f"{NAME}x", safe=""))
+        assert lost.status_code == 404
+        check_page(lost.text)
