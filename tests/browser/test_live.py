@@ -77,7 +77,7 @@ def test_an_operators_round(living: Home, page: Page) -> None:
             expect(page.get_by_role("heading", level=1).locator("..")).to_contain_text(re.compile("stopping|stopped"))
             wait_until(page, f"{address}/runs/{RUN}", "stopped")
             look_around(page, address)
-            verify(page, address)
+            verify_and_promote(page, address)
             page.goto(f"{address}/runs/{RUN}")
             act(page, "Resume", "Resume the run", "there is time again")
             wait_until(page, f"{address}/runs/{RUN}", "running")
@@ -145,11 +145,17 @@ def look_around(page: Page, address: str) -> None:
     expect(page.get_by_role("heading", name=re.compile("What made snapshot"))).to_be_visible()
 
 
-def verify(page: Page, address: str) -> None:
+def verify_and_promote(page: Page, address: str) -> None:
     page.goto(f"{address}/runs/{RUN}/snapshots")
     row = page.locator("tbody tr", has_text="kept").first
     row.get_by_role("button", name=re.compile("Verify")).click()
-    expect(page.locator("tbody tr", has_text="kept").first).to_contain_text("sound")
+    row = page.locator("tbody tr", has_text="kept").first
+    expect(row).to_contain_text("sound")
+    row.get_by_role("button", name=re.compile("Promote")).click()
+    dialog = page.get_by_role("dialog", name=re.compile("Promote"))
+    dialog.get_by_label("Why").fill("looks sound")
+    dialog.get_by_role("button", name="Promote").click()
+    expect(page.locator("tbody tr", has_text="kept").first).to_contain_text("candidate")
 
 
 def check_names(home: Home) -> None:
@@ -164,6 +170,8 @@ def check_names(home: Home) -> None:
         ]
         (resumed,) = ledger.events.of_kind(RUN, "resume_requested")
         assert (resumed.body["by"], resumed.body["reason"]) == ("operator", "there is time again")
+        (promoted,) = ledger.aliases.history(RUN)
+        assert (promoted.alias, promoted.by, promoted.why) == ("candidate", "operator", "looks sound")
         (verified,) = ledger.events.of_kind(RUN, "snapshot_verified")
         assert (verified.body["by"], verified.body["sound"]) == ("operator", True)
         assert ledger.events.verify(RUN) is None

@@ -155,6 +155,19 @@ def test_a_snapshot_is_verified_under_ones_name(page: Page, address: str, token:
     expect(row).to_contain_text("by browser")
 
 
+def test_a_snapshot_is_promoted_with_a_reason(page: Page, address: str, token: str) -> None:
+    sign_in(page, address, token, f"/runs/{STOPPED}/snapshots")
+    page.get_by_role("button", name="Promote snapshot 2").click()
+    dialog = page.get_by_role("dialog", name="Promote snapshot 2")
+    dialog.get_by_label("Alias").select_option("champion")
+    dialog.get_by_label("Why").fill("best on the held-out tasks")
+    dialog.get_by_role("button", name="Promote").click()
+    expect(page.locator("tr", has_text="lineage").first).to_contain_text("champion")
+    promotions = page.get_by_role("region", name="Promotions").get_by_role("row").nth(1)
+    for told in ("champion", "browser", "best on the held-out tasks"):
+        expect(promotions).to_contain_text(told)
+
+
 def test_hostile_texts_stay_texts(page: Page, address: str) -> None:
     page.goto(f"{address}/")
     page.get_by_role("link", name=NAME).click()

@@ -18,6 +18,7 @@ ACTIONS: dict[str, dict[str, str]] = {
     "retry": {"iteration": "3", "phase": "collect"},
     "rollback": {"to": "1"},
     "verify": {"iteration": "1"},
+    "promote": {"to": "champion", "iteration": "1", "why": "best so far"},
 }
 
 

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, BackgroundTasks, Form, Query
 from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard import actions
@@ -98,6 +98,15 @@ def verify(served: Served, by: Acting, run_id: RunId, iteration: Annotated[int, 
     """Reads every byte of a snapshot."""
     actions.verify(served, by, run_id, iteration)
     return behind(run_id, "verify", "snapshots")
+
+
+@router.post("/runs/{run_id}/promote")
+def promote(
+    served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()], background: BackgroundTasks
+) -> Response:
+    """Has an alias point to a snapshot."""
+    actions.promote(served, by, run_id, asked, background)
+    return behind(run_id, "promote", "snapshots")
 
 
 def behind(run: str, action: str, page: str = "") -> Response:

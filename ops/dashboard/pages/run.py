@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from db.aliases import ALIASES
 from flows.lineage import BranchNode
 from ops.cli.accounts import advice_line
 from ops.cli.logs import LEVELS, Filter
@@ -22,7 +23,7 @@ from ops.dashboard.queries.faults import faults
 from ops.dashboard.queries.lineage import lineage
 from ops.dashboard.queries.logs import logs
 from ops.dashboard.queries.run import RunView, run_view
-from ops.dashboard.queries.snapshots import snapshots
+from ops.dashboard.queries.snapshots import aliases, snapshots
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Query(pattern=r"^\d{0,9}$")]
@@ -79,7 +80,12 @@ def show_snapshots(visit: Visited, run_id: RunId, before: Place = None) -> Respo
     """Snapshots, what verifying them found, and their aliases."""
     found = snapshots(visit.served.ledger, run_id, before=before)
     return visit.render_run(
-        "snapshots.html", visit.find(run_id), "snapshots", found=found, aliases={}, can_promote=False
+        "snapshots.html",
+        visit.find(run_id),
+        "snapshots",
+        found=found,
+        promotions=aliases(visit.served.ledger, run_id).history,
+        alias_choices=[(name, name) for name in ALIASES],
     )
 
 
