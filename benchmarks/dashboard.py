@@ -44,6 +44,17 @@ PAGES: Mapping[str, str] = {
     "events": "/api/v1/runs/{run}/events",
     "compare": "/api/v1/compare?run={run}&run=short-7&key=reward/mean",
     "metrics": "/metrics",
+    "page: fleet": "/",
+    "page: run": "/runs/{run}",
+    "page: run, now": "/runs/{run}/now",
+    "page: devices": "/runs/{run}/devices?iteration={iteration}",
+    "page: rollouts": "/runs/{run}/rollouts?iteration={iteration}&order=best",
+    "page: rollouts, compared": "/runs/{run}/rollouts?iteration={iteration}&against={before}",
+    "page: snapshots": "/runs/{run}/snapshots",
+    "page: faults": "/runs/{run}/faults",
+    "page: logs": "/runs/{run}/logs?actor=controller-0",
+    "page: lineage": "/runs/{run}/lineage",
+    "page: compare": "/compare?run={run}&run=short-7",
 }
 CONCURRENCY, REQUESTS = 4, 40
 START_SECONDS = 120.0

@@ -18,6 +18,10 @@ def run(*command: str | Path, cwd: Path) -> str:
     return finished.stdout
 
 
+def files_of(folder: Path) -> set[Path]:
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+
+
 def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     """Its libraries are those of the tests' environment, so that nothing has to be fetched."""
     source = tmp_path / "source"
@@ -38,6 +42,7 @@ def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     assert "python" in doctor
     where = run(python, "-c", "import db, flows, ops, yatt_core; print(yatt_core.__file__)", cwd=tmp_path)
     assert str(site) in where
+    assert files_of(source / "ops" / "dashboard") <= files_of(site / "ops" / "dashboard"), "pages and what they load"
     run(
         python,
         "-c",

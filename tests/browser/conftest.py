@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from flows.home import Home
 from ops.dashboard.tokens import TokenStore
@@ -15,6 +15,9 @@ from tests.browser.dashboard import WIDE, Outside, served, started_chromium
 from tests.browser.install import find_chromium, why_not_installable
 from tests.browser.runs import seed_runs
 
+PATIENCE_MS = 120_000
+"""Until a test gives up; a page of a busy machine takes its time."""
+expect.set_options(timeout=PATIENCE_MS)
 AXE = Path(__file__).parent / "vendor" / "axe" / "axe.min.js"
 
 
@@ -54,7 +57,7 @@ class Errors:
 @pytest.fixture
 def context(chromium: Browser) -> Iterator[BrowserContext]:
     context = chromium.new_context(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="light")
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(PATIENCE_MS)
     context.add_init_script(path=AXE)
     yield context
     context.close()

@@ -149,7 +149,7 @@ def test_nothing_is_done_without_a_token_and_a_wrong_one_is_refused(page: Page, 
 
 def test_a_snapshot_is_verified_under_ones_name(page: Page, address: str, token: str) -> None:
     sign_in(page, address, token, f"/runs/{STOPPED}/snapshots")
-    row = page.locator("tr", has_text="lineage").first
+    row = page.locator("tbody tr", has_text="lineage").first
     row.get_by_role("button", name="Verify").click()
     expect(row).to_contain_text("sound")
     expect(row).to_contain_text("by browser")
@@ -162,7 +162,7 @@ def test_a_snapshot_is_promoted_with_a_reason(page: Page, address: str, token: s
     dialog.get_by_label("Alias").select_option("champion")
     dialog.get_by_label("Why").fill("best on the held-out tasks")
     dialog.get_by_role("button", name="Promote").click()
-    expect(page.locator("tr", has_text="lineage").first).to_contain_text("champion")
+    expect(page.locator("tbody tr", has_text="lineage").first).to_contain_text("champion")
     promotions = page.get_by_role("region", name="Promotions").get_by_role("row").nth(1)
     for told in ("champion", "browser", "best on the held-out tasks"):
         expect(promotions).to_contain_text(told)
@@ -173,7 +173,7 @@ def test_hostile_texts_stay_texts(page: Page, address: str) -> None:
     page.get_by_role("link", name=NAME).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(NAME)
     for tab, place in (("Rollouts", "pre"), ("Faults", "td"), ("Logs", ".message")):
-        page.get_by_role("link", name=tab).click()
+        page.get_by_role("link", name=tab, exact=True).click()
         expect(page.locator(place).filter(has_text=HOSTILE).first).to_be_visible()
     page.goto(f"{address}/?text={quote(HOSTILE)}")
     expect(page.get_by_label("Name holds")).to_have_value(HOSTILE)

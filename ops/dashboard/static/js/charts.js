@@ -17,7 +17,11 @@ const number = (value) => {
 // uPlot wants one column of steps, and beside it a column for each series' lowest, mean and highest value.
 const columns = (series) => uPlot.join(series.map(({ steps, low, mean, high }) => [steps, low, mean, high]));
 
-const options = (figure, series, width) => {
+// A single value has no line that could be seen.
+const alone = (plot, index) => plot.data[index].filter((value) => value != null).length < 2;
+
+const options = (chart, width) => {
+  const { series } = chart;
   const ink = style("--faint");
   const grid = { stroke: style("--line"), width: 1 };
   const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui, sans-serif" };
@@ -27,8 +31,7 @@ const options = (figure, series, width) => {
     const colour = style(`--series-${(at % 8) + 1}`);
     const faint = { stroke: "transparent", points: { show: false }, spanGaps: true };
     const first = lines.length;
-    const few = one.steps.length < 2;
-    lines.push(faint, { label: one.name, stroke: colour, width: 1.75, spanGaps: true, points: { show: few } }, faint);
+    lines.push(faint, { label: one.name, stroke: colour, width: 1.75, spanGaps: true, points: { show: alone } }, faint);
     bands.push({ series: [first + 2, first], fill: `${colour}33` });
   });
   return {
@@ -43,7 +46,7 @@ const options = (figure, series, width) => {
     ],
     series: lines,
     bands,
-    hooks: { setCursor: [(plot) => tell(figure, plot, series)] },
+    hooks: { setCursor: [(plot) => tell(chart.figure, plot, chart.series)] },
   };
 };
 
@@ -99,7 +102,22 @@ class Chart {
       this.figure.querySelector(".told").textContent = `no figures: ${error.message}`;
       return;
     }
-    this.draw();
+    this.renew();
+  }
+
+  // New points of the same series: what was zoomed into stays, and so does the place under the cursor.
+  renew() {
+    const drawn = this.plot?.data[0];
+    if (!drawn || this.plot.series.length !== 1 + 3 * this.series.length) {
+      this.draw();
+      return;
+    }
+    const { min, max } = this.plot.scales.x;
+    const zoomed = min > drawn[0] || max < drawn.at(-1);
+    const step = drawn[this.plot.cursor.idx];
+    this.plot.setData(columns(this.series), !zoomed);
+    if (step === undefined) writeNewest(this.figure, this.series);
+    else this.plot.setCursor({ left: this.plot.valToPos(step, "x"), top: 10 });
   }
 
   draw() {
@@ -107,7 +125,7 @@ class Chart {
     this.plot = null;
     this.figure.querySelector(".empty")?.remove();
     if (!this.series.length) return;
-    this.plot = new uPlot(options(this.figure, this.series, this.box.clientWidth), columns(this.series), this.box);
+    this.plot = new uPlot(options(this, this.box.clientWidth), columns(this.series), this.box);
     writeNewest(this.figure, this.series);
     const words = this.figure.querySelector(".told").textContent;
     this.box.setAttribute("aria-label", `${this.figure.dataset.title}, ${words}; arrow keys tell other iterations`);
