@@ -31,4 +31,4 @@ def test_our_own_files_name_no_other_host() -> None:
     assert len(own) > 15
     for path in own:
         text = path.read_text().replace(SVG, "")
-        assert not re.search(r"https?://|//[a-z0-9-]+\.[a-z]|@import|url\(", text), path
+        assert not re.search(r"https?://|//[a-z0-9-]+\.[a-z]|@import|\burl\(", text), path

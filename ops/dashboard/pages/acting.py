@@ -11,6 +11,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, BackgroundTasks, Form, Query
+from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard import actions
@@ -62,11 +63,20 @@ def own_path(address: str) -> str:
     return "/" if led_away or not address.isprintable() else address
 
 
+class StopForm(actions.Stop):
+    """A browser sends an empty field too."""
+
+    @field_validator("within_seconds", mode="before")
+    @classmethod
+    def _left_empty(cls, value: object) -> object:
+        return None if value == "" else value
+
+
 # -- actions ----------------------------------------------------------------------------------------------------------
 
 
 @router.post("/runs/{run_id}/stop")
-def stop(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Stop, Form()]) -> Response:
+def stop(served: Served, by: Acting, run_id: RunId, asked: Annotated[StopForm, Form()]) -> Response:
     """Asks the run's driver to end."""
     actions.stop(served, by, run_id, asked)
     return behind(run_id, "stop")
