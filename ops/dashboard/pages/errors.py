@@ -46,9 +46,12 @@ def error_page(request: Request, answered: Response) -> Response:
     told = json.loads(bytes(answered.body))
     looking = visit(request, context_of(request))
     status = answered.status_code
-    return looking.render(
+    page = looking.render(
         "error.html", status, title=told["title"], detail=told["detail"], refused=status in REFUSED, back=back(request)
     )
+    for name in answered.headers.keys() - page.headers.keys():  # such as those that say how to be let in
+        page.headers[name] = answered.headers[name]
+    return page
 
 
 def back(request: Request) -> str:

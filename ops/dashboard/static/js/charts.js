@@ -17,6 +17,13 @@ const number = (value) => {
 // uPlot wants one column of steps, and beside it a column for each series' lowest, mean and highest value.
 const columns = (series) => uPlot.join(series.map(({ steps, low, mean, high }) => [steps, low, mean, high]));
 
+// A line that never moves gets some room above and below.
+const around = (_, low, high) => {
+  if (low === null || low !== high) return uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
+  const room = Math.abs(low) / 10 || 1;
+  return [low - room, high + room];
+};
+
 // A single value has no line that could be seen.
 const alone = (plot, index) => plot.data[index].filter((value) => value != null).length < 2;
 
@@ -39,7 +46,7 @@ const options = (chart, width) => {
     height: HEIGHT,
     legend: { show: false },
     cursor: { y: false, drag: { x: true, y: false } },
-    scales: { x: { time: false } },
+    scales: { x: { time: false }, y: { range: around } },
     axes: [
       { ...axis, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5] },
       { ...axis, size: 58, values: (_, ticks) => ticks.map(number) },
