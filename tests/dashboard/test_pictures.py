@@ -1,0 +1,68 @@
+"""What pages draw: pure functions from read models to figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from db.phases import AttemptRow
+from flows.accounting import BUCKETS
+from flows.lineage import BranchNode
+from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of, compared_charts
+from ops.dashboard.pages.frame import Possible, possible
+from ops.dashboard.pages.pictures import phase_bars, time_parts
+from ops.dashboard.pages.run import tree_of
+from ops.dashboard.queries.fleet import DRIVEN, LOST, FleetRun
+
+ATTEMPT = AttemptRow("r", 0, 1, "collect", 0, 1, "DONE", 1, 1000, 1100, 3000, None, None, None, 2.0, 0)
+RUN = FleetRun("r-1", "r", "running", "", "run", 3, 8, 0.4, 0, 0, 0, 1.0, DRIVEN, "somebody", 1, 9.0, 0.5, 1.0, 5.0)
+
+
+def test_the_bar_of_time_has_every_bucket_and_no_gap() -> None:
+    parts = time_parts(dict(zip(BUCKETS, (5.0, 1.0, 0.0, 2.0, 1.0, 1.0), strict=True)), 10.0)
+    assert [part.name for part in parts] == list(BUCKETS)
+    assert [round(part.start) for part in parts] == [0, 500, 600, 600, 800, 900]
+    assert round(parts[-1].start + parts[-1].width) == 1000 and sum(part.share for part in parts) == 1.0
+    assert len({part.colour for part in parts}) == len(parts)
+    assert time_parts(dict.fromkeys(BUCKETS, 0.0), 0.0) == ()
+
+
+def test_phases_are_drawn_from_the_first_to_now() -> None:
+    failed = replace(ATTEMPT, phase="learn", state="FAILED", planned_at=3000, ended_at=4000)
+    under_way = replace(ATTEMPT, phase="learn", number=2, state="DISPATCHED", planned_at=4000, ended_at=None)
+    bars = phase_bars([ATTEMPT, failed, under_way], now=5000)
+    assert [(bar.kind, bar.start_s, bar.seconds) for bar in bars] == [
+        ("first", 0.0, 2.0),
+        ("failed", 2.0, 1.0),
+        ("third", 3.0, 1.0),
+    ]
+    assert [(bar.start, bar.width) for bar in bars] == [(0.0, 500.0), (500.0, 250.0), (750.0, 250.0)]
+    assert phase_bars([], now=5000) == ()
+
+
+def test_what_can_be_done_follows_from_how_the_run_stands() -> None:
+    assert possible(RUN) == Possible(stop=True, resume=False, retry=False, rollback=False)
+    assert possible(replace(RUN, desired_state="stop")).stop is False
+    assert possible(replace(RUN, driver=LOST)) == Possible(stop=False, resume=True, retry=False, rollback=True)
+    assert possible(replace(RUN, driver=LOST, state="failed")).retry is True
+    assert possible(replace(RUN, driver="nobody", iteration=8)) == Possible(False, False, False, True)
+    assert possible(replace(RUN, driver="nobody", iteration=-1)).rollback is False
+
+
+def test_only_metrics_that_there_are_get_a_picture() -> None:
+    (reward,) = charts_of("a b/c", LEARNING, {"reward/mean", "unknown"})
+    assert reward.sources[0].names == {"reward/mean": "mean"}
+    assert reward.sources[0].url == "/api/v1/runs/a%20b%2Fc/series?key=reward%2Fmean&buckets=300"
+    assert charts_of("r", THROUGHPUT, {"seconds/learn"})[0].title == "Seconds by phase"
+    (entropy,) = compared_charts(["a", "b"], {"entropy"})
+    assert [source.names for source in entropy.sources] == [{"entropy": "a"}, {"entropy": "b"}]
+
+
+def test_branches_hang_below_those_that_they_begin_on() -> None:
+    def node(number: int, run: str | None, parent: int | None) -> BranchNode:
+        return BranchNode(number, run, parent, None if parent is None else 3, 5, False, "", ())
+
+    (root,) = tree_of("r", [node(0, None, None), node(1, "r", 0), node(2, "r", 1), node(3, "r", 0)])
+    assert [below.branch.number for below in root.below] == [1, 3]
+    assert [below.branch.number for below in root.below[0].below] == [2]
+    (fork,) = tree_of("f", [node(0, "r", 2)])
+    assert fork.branch.number == 0
