@@ -49,7 +49,7 @@ def error_page(request: Request, answered: Response) -> Response:
     page = looking.render(
         "error.html", status, title=told["title"], detail=told["detail"], refused=status in REFUSED, back=back(request)
     )
-    for name in answered.headers.keys() - page.headers.keys():  # such as those that say how to be let in
+    for name in set(answered.headers) - set(page.headers):  # such as those that say how to be let in
         page.headers[name] = answered.headers[name]
     return page
 
