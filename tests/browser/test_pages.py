@@ -13,7 +13,7 @@ from tests.browser.runs import DRIVEN, JUDGED, SHAKEN, STOPPED
 from tests.browser.tabs import sign_in
 from tests.dashboard.seeding import HOSTILE, NAME
 
-pytestmark = [pytest.mark.verify, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.verify, pytest.mark.timeout(600)]
 PAGES = {
     "fleet": "/",
     "run": f"/runs/{DRIVEN}",
