@@ -80,7 +80,7 @@ def page(context: BrowserContext, errors: Errors, outside: Outside) -> Iterator[
     yield page
     assert errors.unexpected == []
     assert asked and not [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:"))]
-    assert outside.asked == [], "the browser asked for what is not on this machine"
+    assert outside.by_pages == [], "the browser asked for what is not on this machine"
 
 
 @pytest.fixture(scope="session")

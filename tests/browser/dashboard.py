@@ -7,6 +7,7 @@ nothing through and notes who was asked for.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import socketserver
 import subprocess
@@ -31,8 +32,12 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 WIDE, NARROW = (1280, 900), (390, 844)
+
+
+CHROMIUMS_OWN = re.compile(r"[ /.](google|googleapis|gvt1)\.com[:/ ]")
+"""Whom the browser itself asks, whatever page it shows: for updates, and for who is signed in to it. It gets no answer."""
 
 
 class Outside:
@@ -50,6 +55,11 @@ class Outside:
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
+    @property
+    def by_pages(self) -> list[str]:
+        """What was asked for, but for what the browser itself asks."""
+        return [line for line in self.asked if not CHROMIUMS_OWN.search(line)]
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
@@ -60,7 +70,9 @@ def started_chromium(path: Path, outside: Outside) -> Iterator[Browser]:
     """A browser with a profile of its own. Loopback never goes through a proxy; everything else goes to `outside`."""
     with sync_playwright() as playwright:
         arguments = [*FLAGS, f"--proxy-server={outside.address}"]
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=arguments)
+        browser = playwright.chromium.launch(
+            executable_path=path, headless=True, args=arguments, timeout=1000 * START_SECONDS
+        )
         try:
             yield browser
         finally:

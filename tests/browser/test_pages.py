@@ -202,5 +202,5 @@ def test_a_request_to_elsewhere_would_be_noticed(context: BrowserContext, outsid
     page = context.new_page()
     with pytest.raises(Error):
         page.goto("http://elsewhere.example/")
-    assert any("elsewhere.example" in line for line in outside.asked)
+    assert any("elsewhere.example" in line for line in outside.by_pages)
     outside.asked.clear()

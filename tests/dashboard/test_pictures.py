@@ -14,7 +14,28 @@ from ops.dashboard.pages.run import tree_of
 from ops.dashboard.queries.fleet import DRIVEN, LOST, FleetRun
 
 ATTEMPT = AttemptRow("r", 0, 1, "collect", 0, 1, "DONE", 1, 1000, 1100, 3000, None, None, None, 2.0, 0)
-RUN = FleetRun("r-1", "r", "running", "", "run", 3, 8, 0.4, 0, 0, 0, 1.0, DRIVEN, "somebody", 1, 9.0, 0.5, 1.0, 5.0)
+RUN = FleetRun(
+    id="r-1",
+    spec_name="r",
+    state="running",
+    state_reason="",
+    desired_state="run",
+    iteration=3,
+    target_iterations=8,
+    progress=0.4,
+    branch=0,
+    created_at=0,
+    committed_at=0,
+    last_commit_age=1.0,
+    driver=DRIVEN,
+    holder="somebody",
+    epoch=1,
+    lease_expires_in=9.0,
+    reward=0.5,
+    iteration_seconds=1.0,
+    eta_seconds=5.0,
+    event_seq=7,
+)
 
 
 def test_the_bar_of_time_has_every_bucket_and_no_gap() -> None:
