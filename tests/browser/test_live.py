@@ -93,9 +93,7 @@ def watch(page: Page, address: str) -> None:
     seen = committed(page)
     told = page.locator(".chart .told").first.inner_text()
     page.wait_for_function(COMMITTED_PAST, arg=seen + 1)
-    page.wait_for_function(
-        "told => document.querySelector('.chart .told').innerText !== told", arg=told
-    )
+    page.wait_for_function("told => document.querySelector('.chart .told').innerText !== told", arg=told)
     assert page.evaluate("window.unchanged") is True
     assert page.locator(".chart canvas").count() > 5
 
