@@ -118,7 +118,7 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
         run=run,
         line=history.line,
         segments=rows_of(connection, Segment, SegmentTimes, run, Segment.epoch),
-        leases=_leases(connection, run, None),
+        leases=read_leases(connection, run),
         attempts=tuple(sorted(attempts, key=lambda row: row.planned_at)),
         sealed=_sealed(connection, run, None),
     )
@@ -170,8 +170,8 @@ def _begun_behind(segment: SegmentTimes, since: int | None) -> SegmentTimes:
 
 
 def read_leases(connection: Connection, run: str, since: int | None = None) -> tuple[LeaseTimes, ...]:
-    """The epochs of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: those alone that ended
-    behind it.
+    """The epochs of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: those that ended
+    behind it alone.
 
     Raises `RunNotFound`.
     """
