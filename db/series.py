@@ -46,6 +46,12 @@ class SeriesKey:
     metric_class: str
 
 
+Full = dict[tuple[int, int, int, int], tuple[Bucket, ...]]
+"""Buckets that will not change any more, by series, branch, first step and width."""
+REMEMBERED = 4096
+"""Series in so many widths; each is some hundred buckets."""
+
+
 def bucket_width(first: int, last: int, buckets: int) -> int:
     """Steps to a bucket, a power of two, so that first..last has at most `buckets` of them besides a begun one at either end."""
     steps = max(1, last - first + 1)
@@ -57,6 +63,7 @@ class SeriesReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._full: Full = {}
 
     def keys(self, run: str) -> tuple[SeriesKey, ...]:
         """The metrics along the run's line, sorted. Raises `RunNotFound`."""
@@ -84,7 +91,7 @@ class SeriesReader:
             for stretch in stretches:
                 part = Stretch(stretch.run, stretch.branch, max(first, stretch.first), min(end, stretch.last))
                 if part.first <= part.last:
-                    _add(connection, part, width, found, classes)
+                    _add(connection, part, width, found, classes, self._full)
         return tuple(
             ReducedSeries(key, classes.get(key, ""), width, tuple(_joined(found[key], width)))
             for key in dict.fromkeys(keys)
@@ -92,43 +99,56 @@ class SeriesReader:
 
 
 def _add(
-    connection: Connection, part: Stretch, width: int, found: dict[str, list[Bucket]], classes: dict[str, str]
+    connection: Connection,
+    part: Stretch,
+    width: int,
+    found: dict[str, list[Bucket]],
+    classes: dict[str, str],
+    full: Full,
 ) -> None:
     """Adds a stretch's buckets to those of its keys."""
-    series = {
-        row.id: row
-        for row in connection.execute(
-            select(MetricSeries.id, MetricSeries.key, MetricSeries.metric_class).where(
-                MetricSeries.run == part.run, MetricSeries.key.in_(found)
-            )
+    rows = connection.execute(
+        select(MetricSeries.id, MetricSeries.key, MetricSeries.metric_class).where(
+            MetricSeries.run == part.run, MetricSeries.key.in_(found)
         )
-    }
-    if not series:
-        return
+    )
+    for row in rows.all():
+        classes[row.key] = row.metric_class
+        found[row.key] += _buckets(connection, row.id, part, width, full)
+
+
+def _buckets(connection: Connection, series: int, part: Stretch, width: int, full: Full) -> tuple[Bucket, ...]:
+    """A series' buckets in a stretch; of those that were full before, nothing is read again."""
+    key = (series, part.branch, part.first, width)
+    known = full.get(key, ())
+    kept = tuple(bucket for bucket in known if bucket.first // width * width + width - 1 <= part.last)
+    start = kept[-1].first // width * width + width if kept else part.first
+    buckets = kept + _reduced(connection, series, part.branch, start, part.last, width)
+    if len(buckets) - 1 > len(known):
+        if len(full) >= REMEMBERED:
+            full.clear()
+        # Steps are committed in order, so that nothing comes to a bucket that another one follows.
+        full[key] = buckets[:-1]
+    return buckets
+
+
+def _reduced(connection: Connection, series: int, branch: int, first: int, last: int, width: int) -> tuple[Bucket, ...]:
     number = (MetricPoint.step // literal(width, BigInteger)).label("number")
     rows = connection.execute(
         select(
-            MetricPoint.series,
             number,
             func.min(MetricPoint.step).label("first"),
             func.max(MetricPoint.step).label("last"),
-            func.count().label("count"),
+            func.count().label("points"),
             func.min(MetricPoint.value).label("low"),
             func.max(MetricPoint.value).label("high"),
             func.avg(MetricPoint.value).label("mean"),
         )
-        .where(
-            MetricPoint.series.in_(series),
-            MetricPoint.branch == part.branch,
-            MetricPoint.step.between(part.first, part.last),
-        )
-        .group_by(MetricPoint.series, number)
-        .order_by(MetricPoint.series, number)
+        .where(MetricPoint.series == series, MetricPoint.branch == branch, MetricPoint.step.between(first, last))
+        .group_by(number)
+        .order_by(number)
     )
-    for row in rows:
-        key = series[row.series].key
-        classes[key] = series[row.series].metric_class
-        found[key].append(Bucket(row.first, row.last, row._mapping["count"], row.low, row.high, row.mean))
+    return tuple(Bucket(row.first, row.last, row.points, row.low, row.high, row.mean) for row in rows)
 
 
 def _joined(buckets: Sequence[Bucket], width: int) -> list[Bucket]:
