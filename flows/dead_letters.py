@@ -1,7 +1,7 @@
 """Delivers what runs left in the outbox whose driver is gone: the part of the service group's keeper that knows the ledger.
 
-Consumes the ledger and a run's tracker; produces deliveries, under a lease of its own that it holds for moments. Which run is
-dead, and when a failed one is tried again, is decided by pure functions.
+Consumes the ledger and what delivers one kind of rows; produces deliveries, under a lease of its own that it holds for moments.
+Which run is dead, and when a failed one is tried again, is decided by pure functions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from db.holder import Holder, is_gone
 from db.ledger import Ledger
 from db.outbox import Undelivered
 from flows.lease import KEEPER, LeaseKeeper, take_lease
-from flows.outbox import deliver_pending
-from flows.protocols import Tracker
+from flows.outbox import Deliverer
 
 LEASE_SECONDS = 10.0
 SLICE_SECONDS = 5.0
@@ -48,10 +47,10 @@ class Trouble:
         return Trouble(self.failures + 1, now + delay, reason)
 
 
-def deliver_dead(address: str, ledger: Ledger, run: str, tracker: Tracker) -> int:
+def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -> int:
     """Sends rows of a dead run, oldest first, for `SLICE_SECONDS` at most; returns how many.
 
-    address: of the ledger. Raises `LeaseHeld` when the run has a driver after all, and what tracker and ledger raise.
+    address: of the ledger. Raises `LeaseHeld` when the run has a driver after all, and what deliverer and ledger raise.
     """
     fence = take_lease(ledger, run, KEEPER, LEASE_SECONDS, patience=0.0)
     keeper = LeaseKeeper(address, fence, LEASE_SECONDS, LEASE_SECONDS)
@@ -60,7 +59,7 @@ def deliver_dead(address: str, ledger: Ledger, run: str, tracker: Tracker) -> in
     try:
         while time.monotonic() < until:
             keeper.check()
-            count = deliver_pending(ledger, fence, tracker)
+            count = deliverer.deliver(ledger, fence, last=True)
             sent += count
             if not count:
                 break

@@ -28,7 +28,7 @@ from flows.artifacts import AWAY
 from flows.clock import Clock, SystemClock
 from flows.home import Home
 from flows.launch import run_segment
-from flows.protocols import Observer, Tracker
+from flows.protocols import Notifier, Observer, Tracker
 from flows.reaper import FLOW, reap
 from flows.segment import Outcome
 from flows.timetable import following
@@ -56,6 +56,7 @@ def drive_window(
     longest: timedelta | None,
     observer: Observer,
     tracker: Tracker,
+    notifier: Notifier | None = None,
     clock: Clock | None = None,
 ) -> Ending:
     """Drives the run until the end of the window that this flow run is. longest: how long a window may last."""
@@ -68,7 +69,7 @@ def drive_window(
             record_window(ledger, run, str(flow_run.id), own, this_process(f"window of {run}"))
             _close_dead(ledger, home)
             reason = _reason_to_leave(ledger, run, own, _now(clock))
-            outcome = reason or _drive(ledger, home, run, own, observer, tracker, clock)
+            outcome = reason or _drive(ledger, home, run, own, observer, tracker, notifier, clock)
             if isinstance(outcome, Outcome):
                 return _ending(outcome)
             record_left(ledger, run, str(flow_run.id), outcome.message or "")
@@ -117,13 +118,20 @@ def _reason_to_leave(ledger: Ledger, run: str, own: Window, now: datetime) -> En
 
 
 def _drive(
-    ledger: Ledger, home: Home, run: str, own: Window, observer: Observer, tracker: Tracker, clock: Clock
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    own: Window,
+    observer: Observer,
+    tracker: Tracker,
+    notifier: Notifier | None,
+    clock: Clock,
 ) -> Outcome | Ending:
     """Takes the lease and drives; the end of a window in which somebody else is alive and drives."""
     patient_until: datetime | None = None
     while True:
         try:
-            return run_segment(home, run, observer, tracker, window=own)
+            return run_segment(home, run, observer, tracker, notifier=notifier, window=own)
         except LeaseHeld as held:
             now = _now(clock)
             patient_until = patient_until or now + timedelta(seconds=held.expires_in)

@@ -9,9 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from flows.home import Home
+from flows.launch import load_run
 from flows.scheduled import Ending, drive_window, window_flow
 from ops.cli.options import keep_caches_inside
 from ops.cli.progress import watching
+from ops.notifier import AppriseNotifier
 from ops.tracking.mlflow_tracker import MlflowTracker
 
 
@@ -25,4 +27,6 @@ def window(run: str, home: str, for_seconds: float | None = None) -> Ending:
     keep_caches_inside(place)
     longest = None if for_seconds is None else timedelta(seconds=for_seconds)
     with watching(run) as observer:
-        return drive_window(place, run, longest, observer, MlflowTracker(place.tracking_uri, place.artifacts))
+        tracker = MlflowTracker(place.tracking_uri, place.artifacts)
+        notifier = AppriseNotifier.from_environment(load_run(place, run)[1].guards.notify)
+        return drive_window(place, run, longest, observer, tracker, notifier)

@@ -20,12 +20,16 @@ from db.errors import Fenced, LeaseHeld, LedgerUnavailable
 from db.ledger import Ledger
 from flows.dead_letters import Trouble, deliver_dead, is_dead
 from flows.home import Home
+from flows.launch import load_run
+from flows.notifications import NotificationDeliverer
+from flows.outbox import TrackerDeliverer
 from flows.protocols import Tracker
 from ops.group.keeper_state import Undelivered, write_undelivered
 from ops.group.members import KEEPER_READY
 from ops.group.reaping import start_reaping
+from ops.notifier import AppriseNotifier
 from ops.tracking.mlflow_tracker import MlflowTracker
-from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.errors import ConfigurationError, FencedError, InfrastructureError
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
@@ -64,10 +68,13 @@ class Keeper:
     def _try(self, ledger: Ledger, run: str) -> None:
         try:
             self._reachable()  # before the lease is taken: a tracker that is away is no reason to write to the ledger
-            sent = deliver_dead(self._home.ledger, ledger, run, self._tracker)
+            sent = deliver_dead(self._home.ledger, ledger, run, TrackerDeliverer(self._tracker))
+            notify = load_run(self._home, run)[1].guards.notify
+            if notify and (notifier := AppriseNotifier.from_environment(notify)):
+                sent += deliver_dead(self._home.ledger, ledger, run, NotificationDeliverer(notifier, notify))
         except (LeaseHeld, Fenced, FencedError) as error:
             log.info("%s: has a driver again: %s", run, error)
-        except InfrastructureError as error:
+        except (InfrastructureError, ConfigurationError) as error:
             self._failed(run, redact(str(error)))
         else:
             if not sent:
