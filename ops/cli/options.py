@@ -94,12 +94,21 @@ def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRo
 
 
 def opened_snapshot(home: Home, run: str, iteration: int | None) -> tuple[str, RunSpec, SnapshotRow]:
-    """The id of the run that a person means, its spec, and its kept snapshot. Raises as `find_run` and `kept_snapshot`."""
+    """The id of the run that a person means, its spec, and its kept snapshot, which is then in the run's folder, with the inputs.
+
+    Raises as `find_run` and `kept_snapshot`.
+    """
+    from flows.storage import fetch_lacking, store_of
     from yatt_core.spec import parse_spec
+    from yatt_core.storage.inputs import fetch_inputs
 
     with opened_ledger(home) as ledger:
         name = find_run(ledger, run)
         row = kept_snapshot(ledger, name, iteration)
+        folder = home.run_folder(row.run)
+        store = store_of(ledger, row.run, folder)
+        fetch_inputs(folder, store)
+        fetch_lacking(store, folder, [row])
         return name, parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}"), row
 
 

@@ -19,6 +19,7 @@ from yatt_core.spec.placement import PlacementSpec
 from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
 from yatt_core.spec.rollout import RolloutSpec
+from yatt_core.spec.storage import StorageSpec
 from yatt_core.spec.tools import ToolsSpec
 from yatt_core.spec.trainer import TrainerSpec
 
@@ -85,6 +86,7 @@ class RunSpec(SpecModel):
     evaluation: EvaluationSpec = EvaluationSpec()
     recovery: RecoverySpec = RecoverySpec()
     retention: RetentionSpec = RetentionSpec()
+    storage: StorageSpec = StorageSpec()
     tracking: TrackingSpec = TrackingSpec()
 
     @property
