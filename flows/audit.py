@@ -2,6 +2,7 @@
 
 Consumes the ledger, the run's folder and, where metrics are tracked, a reader of the tracker. Produces a report: what was
 checked, how often, and the first disagreement with its place, what was expected and what was found. Changes nothing.
+Where the run has a durable tier, its objects are checked too, and files that the run's folder lacks are fetched from there.
 
     events       every link of the audit chain
     spec         digest of every revision, against the chain
@@ -29,6 +30,7 @@ from db.records import ShardRow
 from flows.outbox import tracking_run
 from flows.protocols import MetricsReader, TrackedPoint
 from flows.retention import PRUNED_EVENT
+from flows.storage import fetch_lacking, store_of
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.data.batch import SAMPLES_FILE, load_table
 from yatt_core.data.experience import group_digests
@@ -39,6 +41,8 @@ from yatt_core.errors import DataError
 from yatt_core.manifests import MANIFEST
 from yatt_core.receipts import ShardRef
 from yatt_core.spec import RunSpec
+from yatt_core.storage.inputs import fetch_inputs
+from yatt_core.storage.run_store import RunStore
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the check, how many of its things are done, and how many there are."""
@@ -94,6 +98,7 @@ class _Audit:
     run: str
     folder: Path
     reader: MetricsReader | None
+    store: RunStore
     links: list[EventRow] = field(default_factory=list)
     commits: list[CommitRow] = field(default_factory=list)
     pending: list[CommitPlace] = field(default_factory=list)
@@ -114,7 +119,7 @@ def verify_run(
 
     Raises `RunNotFound`, and `InfrastructureError` when the tracker cannot be reached.
     """
-    audit = _Audit(ledger, run, folder, reader)
+    audit = _Audit(ledger, run, folder, reader, store_of(ledger, run, folder))
     checked: dict[str, int] = {}
     finding = None
     for name, check in CHECKS.items():
@@ -165,6 +170,7 @@ def _inputs(audit: _Audit) -> Iterator[int]:
     began_with = audit.ledger.records.choices(audit.run, 0, 0).get(INPUTS)
     if began_with is None:
         return  # it was never started
+    fetch_inputs(audit.folder, audit.store)
     _agree(str(folder / MANIFEST), began_with.body["manifest_sha256"], _sha256(folder / MANIFEST))
     spec = RunSpec.model_validate(audit.ledger.runs.revision(audit.run, 1).spec)
     manifest = read_manifest(folder, spec)
@@ -174,6 +180,7 @@ def _inputs(audit: _Audit) -> Iterator[int]:
     for name, sha256 in sorted(files.items()):
         _agree(str(folder / name), sha256, _sha256(folder / name))
         yield things
+    audit.store.verify(INPUTS, began_with.body["manifest_sha256"])
     if recorded is None:
         return
     _agree(str(folder / MEDIA), recorded, describe_media(folder))
@@ -208,19 +215,23 @@ def _experience(audit: _Audit) -> Iterator[int]:
         _agree(place, commit.experience_digest, digest)
         if not any(b == commit.branch and first <= commit.iteration <= last for b, first, last in pruned):
             for row in shards:
-                _shard_file(audit.folder, row)
+                _shard_file(audit, row)
         yield len(commits)
 
 
-def _shard_file(folder: Path, row: ShardRow) -> None:
-    table = load_table(folder, [ShardRef(row.folder, row.manifest_sha256)])
-    _agree(str(folder / row.folder / SAMPLES_FILE), row.group_digests.hex(), group_digests(table).hex())
+def _shard_file(audit: _Audit, row: ShardRow) -> None:
+    fetch_lacking(audit.store, audit.folder, [row])
+    table = load_table(audit.folder, [ShardRef(row.folder, row.manifest_sha256)])
+    _agree(str(audit.folder / row.folder / SAMPLES_FILE), row.group_digests.hex(), group_digests(table).hex())
+    audit.store.verify(row.folder, row.manifest_sha256)
 
 
 def _snapshots(audit: _Audit) -> Iterator[int]:
     heads = {link.hash for link in audit.links}
     rows = audit.ledger.records.own_snapshots(audit.run, "kept")
     for row in rows:
+        fetch_lacking(audit.store, audit.folder, [row])
+        audit.store.verify(row.folder, row.manifest_sha256)
         fields = verify_snapshot(audit.folder, row.folder, row.manifest_sha256).fields
         place = f"row (run {audit.run}, branch {row.branch}, iteration {row.iteration}, epoch {row.epoch}) of table snapshot"
         _agree(place, fields["weights_digest"], row.weights_digest)

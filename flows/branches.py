@@ -27,6 +27,7 @@ from flows.launch import current_spec, first_entries, write_spec
 from flows.lease import take_lease
 from flows.outbox import creation_id, row_id, row_ids
 from flows.reach import PastSpecs, Reach, keys_read_by_samples, keys_read_by_updates, refuse_fixed
+from flows.storage import claim_store, store_of
 from yatt_core import durable
 from yatt_core.data.codec_check import check_codec
 from yatt_core.data.inputs import check_room
@@ -34,6 +35,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.keys import iteration_folder
 from yatt_core.rewards.registry import resolve
 from yatt_core.spec import RunSpec, override_spec
+from yatt_core.storage.inputs import fetch_inputs
 from yatt_core.tools.registry import check_tools
 
 LEASE_SECONDS = 600.0
@@ -123,7 +125,9 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = Non
             tags = {"yatt.parent_run": parent, "yatt.parent_branch": str(branch), "yatt.parent_iteration": str(at)}
             told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
             ledger.outbox.enqueue(fence, [*first_entries(run, spec), told])
-        inherit(home, ledger, fence, source.run, source.branch, at, base, spec)
+        store = claim_store(ledger, run, spec, folder)
+        fetch_inputs(home.run_folder(source.run), store_of(ledger, source.run, home.run_folder(source.run)))
+        inherit(home, ledger, fence, source.run, source.branch, at, base, spec, store)
 
 
 def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
@@ -210,6 +214,11 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
         if after.name != before.name:
             raise ConfigurationError(f"--set name: run {run} keeps its name; `yatt fork --name` makes one with another")
         _refuse_change(before, after, row.iteration, home.run_folder(run))
+        if after.storage != before.storage:
+            raise ConfigurationError(
+                f"--set storage.url: it stays {before.storage.url} for run {run}, since its snapshots and experience lie there; "
+                f"`yatt fork {run} --at N --set storage.url=...` begins another run elsewhere"
+            )
         _require_safe_point(ledger, home, run, before, after)
         reason = " ".join(f"--set {text}" for text in overrides)
         branch = row.current_branch

@@ -17,11 +17,12 @@ from db.records import ShardRow
 from flows.metrics import add_sums
 from flows.segment import Segment
 from flows.state import ControlState
+from flows.storage import whole_shards as whole_on_any_tier
 from flows.transport import book_transport
 from flows.waves import PlannedWave, plan_wave, planned_waves, record_cut, settle_wave
 from yatt_core.controllers.sampling import Sampling, SamplingRule, admission_of
 from yatt_core.data.prompts import Cursor, draw
-from yatt_core.data.shard_log import damaged_shards, read_group_facts
+from yatt_core.data.shard_log import read_group_facts
 from yatt_core.data.telemetry import write_telemetry
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import InfrastructureError
@@ -171,11 +172,12 @@ def sealed_batch(segment: Segment, branch: int, iteration: int) -> SealedBatch:
 
 
 def whole_shards(segment: Segment, rows: Sequence[ShardRow]) -> list[ShardRow]:
-    """Those whose files are there and agree with their digests; each other one is said."""
-    damaged = damaged_shards(segment.folder, rows)
-    for row in damaged:
-        segment.observer.warned(f"{row.folder} is damaged; this shard alone is made again")
-    return [row for row in rows if row not in damaged]
+    """Those whose files are there, or on the durable tier, and agree with their digests; each other one is said."""
+    whole = whole_on_any_tier(segment.store, segment.folder, rows)
+    for row in rows:
+        if row not in whole:
+            segment.observer.warned(f"{row.folder} is damaged; this shard alone is made again")
+    return whole
 
 
 def has_damage(segment: Segment, branch: int, iteration: int) -> bool:

@@ -26,6 +26,7 @@ from yatt_core import durable
 from yatt_core.data.inputs import INPUTS
 from yatt_core.keys import WorkKey, shard_folder, snapshot_folder
 from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import RunStore
 
 log = logging.getLogger("yatt_core.flow")
 COPIED = 0
@@ -35,18 +36,29 @@ NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 
 
 def inherit(
-    home: Home, ledger: Ledger, fence: Fence, parent: str, branch: int, at: int, base: SnapshotRow, spec: RunSpec
+    home: Home,
+    ledger: Ledger,
+    fence: Fence,
+    parent: str,
+    branch: int,
+    at: int,
+    base: SnapshotRow,
+    spec: RunSpec,
+    store: RunStore,
 ) -> None:
     """Gives a fork what it needs of its parent's branch: inputs, the base snapshot, and the experience behind it up to `at`.
 
-    spec: the fork's. Raises `InfrastructureError` when the disk refuses, `Fenced`.
+    spec: the fork's. store: its durable tier, which has a copy before its row is written. Raises `InfrastructureError` when the
+    disk or the store refuses, `Fenced`.
     """
     source, target = home.run_folder(parent), home.run_folder(fence.run)
     copy_folder(source / INPUTS, target / INPUTS)
+    store.publish(INPUTS)
     for iteration in range(base.iteration + 1, at + 1):
-        _copy_experience(ledger, fence, source, target, parent, branch, iteration)
+        _copy_experience(ledger, fence, source, target, parent, branch, iteration, store)
     folder = str(snapshot_folder(base.branch, base.iteration, COPIED))
     copy_folder(source / base.folder, target / folder)
+    store.publish(folder)
     # Last: a fork that has a snapshot has everything.
     copy = replace(base, run=fence.run, epoch=COPIED, folder=folder, seconds=0.0)
     ledger.records.snapshot(fence, copy, published_entries(spec, copy))
@@ -59,7 +71,14 @@ def is_whole(ledger: Ledger, run: str) -> bool:
 
 
 def _copy_experience(
-    ledger: Ledger, fence: Fence, source: Path, target: Path, parent: str, branch: int, iteration: int
+    ledger: Ledger,
+    fence: Fence,
+    source: Path,
+    target: Path,
+    parent: str,
+    branch: int,
+    iteration: int,
+    store: RunStore,
 ) -> None:
     commit = ledger.commits.at(parent, iteration, branch)
     assert commit is not None, "the caller has looked at every iteration"
@@ -69,6 +88,7 @@ def _copy_experience(
         key = WorkKey(fence.run, commit.branch, iteration, "collect", wave=row.wave, shard=row.shard)
         folder = str(shard_folder(key, COPIED))
         copy_folder(source / row.folder, target / folder)
+        store.publish(folder)
         ledger.records.shard(fence, replace(row, epoch=COPIED, folder=folder, adopted=True))
 
 

@@ -22,6 +22,7 @@ from flows.home import Home
 from flows.lease import take_lease
 from flows.protocols import Notifier, Observer, Tracker
 from flows.segment import Outcome, Segment
+from flows.storage import claim_store
 from flows.windows import Window
 from yatt_core import durable
 from yatt_core.cluster.client import ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
@@ -149,6 +150,7 @@ def open_segment(
     """Takes the lease and books the segment; from here on it has to be ended."""
     ledger = Ledger.open(home.ledger)
     try:
+        claim_store(ledger, run, spec, home.run_folder(run))
         fence = take_lease(ledger, run, f"yatt driver of {run}", spec.recovery.lease_seconds)
     except BaseException:
         ledger.close()

@@ -29,12 +29,14 @@ from flows.protocols import IterationSummary
 from flows.retention import prune_experience
 from flows.segment import Segment
 from flows.state import ControlState
+from flows.storage import restore_kept
 from flows.transport import book_sync, watch_transport
 from yatt_core.controllers.sampling import sampling_metrics
 from yatt_core.data.prepared import sweep_prepared
 from yatt_core.data.shard_log import sweep
 from yatt_core.data.telemetry import read_telemetry
 from yatt_core.errors import DataError
+from yatt_core.keys import iteration_folder
 from yatt_core.placement.seen import Usage
 from yatt_core.receipts import (
     EvaluateReceipt,
@@ -52,7 +54,7 @@ def warm_up(segment: Segment, iteration: int) -> WarmupReceipt:
     kept = segment.snapshots.at(iteration)
     if done is not None and kept is not None:
         try:
-            segment.fleet.restore(kept.folder, kept.manifest_sha256, iteration)
+            restore_kept(segment, kept)
         except DataError as error:
             segment.observer.warned(
                 f"the snapshot of iteration {iteration} is damaged, the warm-up is done again: {error}"
@@ -173,10 +175,12 @@ def commit(
     )
     committed = _commit(segment, _scored(after, metrics), metrics, experience.digest)
     # What killed attempts left of this iteration; nothing of it can be asked for any more.
-    sweep(segment.folder, segment.branch, iteration, [row.folder for row in experience.shards])
+    stays = [row.folder for row in experience.shards]
+    sweep(segment.folder, segment.branch, iteration, stays)
+    segment.store.sweep(str(iteration_folder(segment.branch, iteration)), stays, segment.fence.epoch)
     sweep_prepared(segment.folder, segment.branch, iteration, [prepared.folder])
     if new_snapshot:
-        prune_experience(segment.ledger, segment.fence, segment.folder, segment.spec)
+        prune_experience(segment.ledger, segment.fence, segment.folder, segment.spec, segment.store)
     return committed
 
 

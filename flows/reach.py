@@ -1,7 +1,7 @@
 """Which iterations a run can go back to, and which changes of its spec leave that possible.
 
 Consumes the ledger's lines, snapshots and audit chain, and the run's folder. Produces the snapshot that a state is built from,
-or a `ConfigurationError` that says what is within reach. Writes nothing.
+or a `ConfigurationError` that says what is within reach. Writes nothing but what the durable tier gives back.
 
 A state is a snapshot, and the updates behind it replayed from the sealed experience. Replay has to go by the spec under which
 the updates were made: a change that an update reads can therefore only be made where there is nothing to replay.
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 
 from db.ancestry import stretch_of
 from db.ledger import Ledger
 from db.records import SnapshotRow
-from flows.retention import consecutive
-from yatt_core.checkpoints.verify import verify_snapshot
-from yatt_core.data.shard_log import damaged_shards
+from flows.retention import EXPERIENCE, consecutive
+from flows.storage import store_of, verify_kept, whole_shards
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.keys import iteration_folder
 from yatt_core.manifests import MANIFEST
@@ -41,7 +41,7 @@ FIXED = {
 """What stays as it is along a line of iterations, across forks too, and why."""
 UNREAD_BY_UPDATES = (
     "name", "dynamic_sampling", "rewards", "controllers", "placement", "snapshots", "evaluation", "recovery", "guards",
-    "retention", "tracking",
+    "retention", "tracking", "storage",
 )  # fmt: skip
 """What no update reads, so that updates replayed under another value come out the same; rewards and admissions are in the log."""
 UNREAD_BY_SAMPLES = tuple(key for key in UNREAD_BY_UPDATES if key not in ("dynamic_sampling", "rewards"))
@@ -155,6 +155,7 @@ class Reach:
         self._ledger, self._folder, self.run, self.branch = ledger, folder, run, branch
         self._line = ledger.runs.line(run, branch)
         self.last = self._line[-1].last
+        self._store = store_of(ledger, run, folder)
         self._kept = [row for row in ledger.records.snapshots(run, branch=branch) if row.iteration <= self.last]
 
     def base(self, at: int, spec: RunSpec, past: PastSpecs) -> SnapshotRow:
@@ -195,9 +196,9 @@ class Reach:
         return sorted(found)
 
     def _is_good(self, row: SnapshotRow) -> bool:
-        """True if a snapshot's files agree with their digests; else it is said."""
+        """True if a snapshot's files agree with their digests, once they are in the run's folder; else it is said."""
         try:
-            verify_snapshot(self._folder, row.folder, row.manifest_sha256)
+            verify_kept(self._store, self._folder, row)
         except DataError as error:
             log.warning("snapshot of iteration %d is passed over: %s", row.iteration, error)
             return False
@@ -210,7 +211,7 @@ class Reach:
             if commit is None:
                 return f"iteration {iteration} is not in the ledger"
             rows = self._ledger.records.shards(self.run, commit.branch, iteration)
-            if not rows or damaged_shards(self._folder, rows):
+            if not rows or len(whole_shards(self._store, self._folder, rows)) < len(rows):
                 return (
                     f"it would be replayed from the snapshot of {base}, and the experience of {iteration} is not whole"
                 )
@@ -226,8 +227,15 @@ class Reach:
         stretch = stretch_of(self._line, iteration)
         if stretch is None:
             return False
-        folder = self._folder / iteration_folder(stretch.branch, iteration)
-        return any((part / MANIFEST).exists() for part in folder.glob("w*"))
+        folder = iteration_folder(stretch.branch, iteration)
+        on_disk = any((part / MANIFEST).exists() for part in (self._folder / folder).glob("w*"))
+        return on_disk or str(folder) in self._stored
+
+    @cached_property
+    def _stored(self) -> frozenset[str]:
+        """Iterations of which the durable tier has a sealed shard, as folders."""
+        found = self._store.folders(EXPERIENCE, depth=3).items()
+        return frozenset(str(PurePosixPath(folder).parent) for folder, whole in found if whole)
 
     def _refusal(self, at: int, why: str) -> ConfigurationError:
         kept = ", ".join(str(row.iteration) for row in reversed(self._kept)) or "none"

@@ -19,6 +19,7 @@ from flows.experience import is_gathered, sealed_batch
 from flows.segment import Segment
 from flows.snapshots import other_weights
 from flows.state import ControlState, Recovered
+from flows.storage import fetch_sealed, restore_kept
 from yatt_core.controllers.fleet import FleetStanding
 from yatt_core.data.prompts import Cursor
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
@@ -37,6 +38,7 @@ def recover(segment: Segment, iteration: int) -> Recovered:
     if obey_rollback(segment, state):
         state = committed_state(segment)
     standing = segment.start.ready()
+    fetch_sealed(segment.store, segment.folder, segment.branch, state.iteration + 1)
     start_seconds = segment.clock.monotonic() - started
     warm = not any(name.startswith("trainer") for name in standing.created)
     if state.iteration < 0:
@@ -109,7 +111,8 @@ def is_committed(segment: Segment, row: SnapshotRow) -> bool:
 
 def _restore(segment: Segment, row: SnapshotRow) -> None:
     segment.observer.stage(f"loading the snapshot of iteration {row.iteration}")
-    segment.fleet.restore(row.folder, row.manifest_sha256, row.iteration)
+    segment.allow(2 * segment.fleet.deadline, f"loading the snapshot of iteration {row.iteration}")
+    restore_kept(segment, row)
 
 
 def check_environment(segment: Segment, state: ControlState, restored: int) -> None:

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from db.aliases import SnapshotKey
 from db.ancestry import OPEN_END, Stretch, own_places
@@ -26,8 +26,10 @@ from yatt_core import durable
 from yatt_core.checkpoints.retention import snapshots_to_keep
 from yatt_core.keys import iteration_folder
 from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import NoStore, RunStore
 
 log = logging.getLogger("yatt_core.flow")
+EXPERIENCE = str(iteration_folder(0, 0).parent.parent)
 PRUNED_EVENT = "experience_pruned"
 
 
@@ -77,20 +79,26 @@ def needed_snapshots(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
     return _needed(ledger, run, keep).snapshots
 
 
-def prune_experience(ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSpec) -> list[int]:
+def prune_experience(
+    ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSpec, store: RunStore | None = None
+) -> list[int]:
     """Deletes shards and prepared columns that no reachable snapshot needs; returns the iterations, over all branches.
 
     Does nothing unless `retention.experience` is `needed`. The audit chain tells first what goes, so that a missing file is
-    never a riddle; telemetry stays. Raises `Fenced`, `InfrastructureError`.
+    never a riddle; telemetry stays. store: the durable tier, where they go too. Raises `Fenced`, `InfrastructureError`.
     """
     if spec.retention.experience != "needed":
         return []
     needed = _needed(ledger, fence.run, spec.snapshots.keep)
-    pruned = []
+    pruned, store = list[int](), store or NoStore()
+    stored = _stored(store)
+    found = _on_disk(run_folder)
+    for branch, iteration in stored:
+        found.setdefault(branch, set()).add(iteration)
     run = ledger.runs.find(fence.run)
-    for branch, iterations in _on_disk(run_folder):
+    for branch, iterations in sorted(found.items()):
         # Behind the last commit somebody is at work.
-        done = [i for i in iterations if branch != run.current_branch or i <= run.iteration]
+        done = [i for i in sorted(iterations) if branch != run.current_branch or i <= run.iteration]
         gone = [i for i in done if not needed.replays(fence.run, branch, i)]
         for first, last in consecutive(gone):
             ledger.events.append(
@@ -98,6 +106,8 @@ def prune_experience(ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSp
             )
         for iteration in gone:
             _delete(run_folder / iteration_folder(branch, iteration))
+            for folder in stored.get((branch, iteration), ()):
+                store.remove(folder)
         pruned += gone
     if pruned:
         log.info("experience of %d iterations is deleted, no snapshot needs it any more", len(pruned))
@@ -122,18 +132,25 @@ def _behind(line: Sequence[Stretch], iteration: int, last: int) -> list[Stretch]
     return [part for part in parts if part.first <= part.last]
 
 
-def _on_disk(run_folder: Path) -> list[tuple[int, list[int]]]:
+def _on_disk(run_folder: Path) -> dict[int, set[int]]:
     """Branches, and iterations of each, that still have folders of shards or prepared columns."""
-    root = run_folder / iteration_folder(0, 0).parent.parent
-    found = []
-    for branch in sorted(root.glob("b[0-9]*")):
-        iterations = [int(path.name[1:]) for path in sorted(branch.glob("i[0-9]*")) if _parts(path)]
-        found.append((int(branch.name[1:]), iterations))
+    found = {}
+    for branch in (run_folder / EXPERIENCE).glob("b[0-9]*"):
+        found[int(branch.name[1:])] = {int(path.name[1:]) for path in branch.glob("i[0-9]*") if _parts(path)}
+    return found
+
+
+def _stored(store: RunStore) -> dict[tuple[int, int], list[str]]:
+    """Folders of shards on the durable tier, by branch and iteration."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for folder in store.folders(EXPERIENCE, depth=3):
+        _, branch, iteration, _ = PurePosixPath(folder).parts
+        found.setdefault((int(branch[1:]), int(iteration[1:])), []).append(folder)
     return found
 
 
 def _parts(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir())
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.exists() else []
 
 
 def _delete(folder: Path) -> None:

@@ -45,6 +45,7 @@ from yatt_core.logs import redact
 from yatt_core.placement.registry import find_policy
 from yatt_core.placement.seen import Usage
 from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import open_store
 
 log = logging.getLogger("yatt_core.flow")
 OUTBOX_DRAIN_SECONDS, NOTIFICATION_DRAIN_SECONDS = 60.0, 20.0
@@ -101,6 +102,7 @@ class Segment:
         self.clock: Clock = clock or SystemClock()
         self.window = window
         self.folder = home.run_folder(run)
+        self.store = open_store(spec, self.folder)
         self.meter = BytesMeter()
         self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
         self.placed: Inputs | None = None
@@ -129,7 +131,7 @@ class Segment:
         """Works on a branch from here on; the actors of another one are ended when the fleet is next made ready."""
         self.branch = branch
         self.fleet = fleet or Fleet(self.spec, self.folder, self.fence.epoch, branch, self.meter, self.stops)
-        self.snapshots = SnapshotKeeper(self.ledger, self.fence, self.fleet, self.folder, self.spec)
+        self.snapshots = SnapshotKeeper(self.ledger, self.fence, self.fleet, self.folder, self.spec, self.store)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

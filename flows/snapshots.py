@@ -1,7 +1,8 @@
 """The snapshots of a segment: begun by the trainer's first rank, recorded here once they are durable, pruned behind that.
 
 At most one is in flight. Only what the ledger names exists: a row is written after the manifest, and marked as pruned before
-the files go. What a lost driver left published without a row is checked and gets its row when the next segment begins.
+the files go. What a lost driver left published without a row is checked and gets its row when the next segment begins. Where
+there is a durable tier, a row is written only behind the manifest there.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from db.ledger import Ledger
 from db.records import SnapshotRow
 from flows.registry import pruned_entries, published_entries
 from flows.retention import needed_snapshots
+from flows.storage import fetch_missing
 from yatt_core.checkpoints.publish import SnapshotIdentity
 from yatt_core.checkpoints.retention import delete_snapshot, sweep_snapshots
 from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.controllers.fleet import Fleet
 from yatt_core.errors import InfrastructureError
+from yatt_core.keys import snapshot_folder
 from yatt_core.receipts import SnapshotReceipt
 from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import NoStore, RunStore
 
 log = logging.getLogger("yatt_core.flow")
+SNAPSHOTS = str(snapshot_folder(0, 0, 0).parent)
 
 
 def other_weights(commit: CommitRow, held: SnapshotIdentity | SnapshotRow) -> str | None:
@@ -42,8 +47,17 @@ def other_weights(commit: CommitRow, held: SnapshotIdentity | SnapshotRow) -> st
 class SnapshotKeeper:
     """Takes, records and prunes the snapshots of one run under one epoch."""
 
-    def __init__(self, ledger: Ledger, fence: Fence, fleet: Fleet, folder: Path, spec: RunSpec) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        fence: Fence,
+        fleet: Fleet,
+        folder: Path,
+        spec: RunSpec,
+        store: RunStore | None = None,
+    ) -> None:
         self._ledger, self._fence, self._fleet, self._folder, self._spec = ledger, fence, fleet, folder, spec
+        self._store = store or NoStore()
         self._under_way = False
 
     def kept(self) -> list[SnapshotRow]:
@@ -62,8 +76,13 @@ class SnapshotKeeper:
         self._under_way = in_flight
         known = {row.folder for row in self._ledger.records.own_snapshots(self._fence.run)}
         adopted, waiting = [], []
+        published = self._store.folders(SNAPSHOTS)
+        fetch_missing(
+            self._store, self._folder, (name for name, whole in published.items() if whole and name not in known)
+        )
         for identity, receipt in find_unrecorded(self._folder, known):
             if (obstacle := self._obstacle(identity)) is None:
+                self._store.publish(receipt.folder)
                 log.warning("snapshot %s was published and never recorded; it is now", receipt.folder)
                 adopted.append(self._record(receipt))
             elif in_flight:
@@ -156,8 +175,11 @@ class SnapshotKeeper:
                 self._fence, row, pruned_entries(self._spec, row)
             ):
                 delete_snapshot(self._folder, row.folder)
+                self._store.remove(row.folder)
         self._sweep([])
 
     def _sweep(self, waiting: list[str]) -> None:
         rows = self._ledger.records.own_snapshots(self._fence.run, "kept")
-        sweep_snapshots(self._folder, [*(row.folder for row in rows), *waiting], self._under_way)
+        stays = [*(row.folder for row in rows), *waiting]
+        sweep_snapshots(self._folder, stays, self._under_way)
+        self._store.sweep(SNAPSHOTS, stays, self._fence.epoch, self._under_way)

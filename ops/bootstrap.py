@@ -20,7 +20,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".yatt-setup"
 ENGINES_STAMP = VENV / ".yatt-engines"
-EXTRAS = "dev,postgresql,server"
+EXTRAS = "dev,postgresql,s3,server"
 # vLLM's CPU build names these, never uses them, and their PyPI builds break beside the CPU build of torch.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-SHARING = ("recovery", "flows", "cluster")
+SHARING = ("recovery", "flows", "cluster", "object_store")
 """Folders whose tests share a Ray head or a Prefect server, the longest first."""
 OF_THEIR_OWN = ("test_exact",)
 """Long enough to be worth services of its own, so that two workers have equal shares."""

@@ -1,7 +1,7 @@
 """Runs a scenario in a child process that dies, without a word, right after its n-th durable step.
 
-A step is an fsync, a rename, a new folder or a deletion. The child tells what was acknowledged through a file descriptor, as
-a caller would see it return. Nothing of the product knows of this.
+A step is an fsync, a rename, a new folder, a deletion, or an answer of an object store. The child tells what was acknowledged
+through a file descriptor, as a caller would see it return. Nothing of the product knows of this.
 """
 
 from __future__ import annotations
@@ -12,12 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aiobotocore.client import AioBaseClient
+
 KILLED, DONE = 9, 0
 Scenario = Callable[[Path, Callable[[str], None]], None]
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["pytest", "tests.checkpoints.scenarios", "tests.data.scenarios", "tests.data.example_specs"]
+    [
+        "pytest",
+        "tests.checkpoints.scenarios",
+        "tests.data.scenarios",
+        "tests.data.example_specs",
+        "tests.object_store.scenarios",
+    ]
 )
 
 
@@ -36,13 +44,24 @@ def _child(scenario: Scenario, folder: Path, acknowledged: Path, step: int) -> N
     descriptor = os.open(acknowledged, os.O_WRONLY | os.O_APPEND)
     taken = 0
 
+    def count() -> None:
+        nonlocal taken
+        taken += 1
+        if taken == step:
+            os._exit(KILLED)
+
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
         def stepping(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal taken
             result = real(*arguments, **keywords)
-            taken += 1
-            if taken == step:
-                os._exit(KILLED)
+            count()
+            return result
+
+        return stepping
+
+    def answered(real: Callable[..., Any]) -> Callable[..., Any]:
+        async def stepping(*arguments: Any, **keywords: Any) -> Any:
+            result = await real(*arguments, **keywords)
+            count()
             return result
 
         return stepping
@@ -50,5 +69,6 @@ def _child(scenario: Scenario, folder: Path, acknowledged: Path, step: int) -> N
     os.fsync = counted(os.fsync)
     for name in ("rename", "mkdir", "unlink"):
         setattr(Path, name, counted(getattr(Path, name)))
+    AioBaseClient._make_api_call = answered(AioBaseClient._make_api_call)
     scenario(folder, lambda word: os.write(descriptor, f"{word}\n".encode()))
     os._exit(DONE)

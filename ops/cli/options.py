@@ -122,12 +122,17 @@ def opened_snapshot(
     """
     from yatt_core.errors import ConfigurationError
     from yatt_core.spec import parse_spec
+    from yatt_core.storage.inputs import fetch_inputs
 
     if iteration is not None and alias is not None:
         raise ConfigurationError("--iteration and --alias: right would be one of the two, since both name a snapshot")
     with opened_ledger(home) as ledger:
         name = find_run(ledger, run)
-        row = kept_snapshot(ledger, name, iteration) if alias is None else aliased_snapshot(ledger, name, alias)
+        row = kept_snapshot(ledger, name, iteration)
+        folder = home.run_folder(row.run)
+        store = store_of(ledger, row.run, folder)
+        fetch_inputs(folder, store)
+        fetch_lacking(store, folder, [row])
         return name, parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}"), row
 
 

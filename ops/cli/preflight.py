@@ -49,6 +49,10 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
     check_codec(spec)
     from flows.launch import attached
 
+    if spec.storage.url is not None:
+        from yatt_core.storage.objects import ObjectStore
+
+        ObjectStore(spec.storage.url).check()
     if not attached():
         # Ray's own account comes with the cluster; here it is said before a run is made.
         from yatt_core.planning.cluster import core_cluster, read_cards

@@ -78,6 +78,7 @@ def read_samples(ledger: Ledger, home: Home, run: str, iteration: int) -> list[d
 
     Raises `DataError` where none are recorded, or where a file is not what its manifest says.
     """
+    from flows.storage import fetch_lacking, store_of
     from yatt_core.data.batch import load_table
     from yatt_core.errors import DataError
     from yatt_core.receipts import ShardRef
@@ -88,7 +89,9 @@ def read_samples(ledger: Ledger, home: Home, run: str, iteration: int) -> list[d
     if not shards:
         newest = ledger.runs.find(run).iteration
         raise DataError(f"run {run}: no experience of iteration {iteration} is recorded; the newest commit is {newest}")
-    table = load_table(home.run_folder(owner), [ShardRef(row.folder, row.manifest_sha256) for row in shards])
+    folder = home.run_folder(owner)
+    fetch_lacking(store_of(ledger, owner, folder), folder, shards)
+    table = load_table(folder, [ShardRef(row.folder, row.manifest_sha256) for row in shards])
     return [_sample(row) for row in table.drop(["prompt_tokens", "log_probs_sampler", "loss_mask"]).to_pylist()]
 
 

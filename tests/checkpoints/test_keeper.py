@@ -5,93 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from db.commit import IterationCommit
-from db.engine import Fence
-from db.holder import Holder
-from db.ledger import Ledger
-from db.records import SnapshotRow
 from flows.home import Home
 from flows.retention import PRUNED_EVENT, prune_experience
-from flows.snapshots import SnapshotKeeper
-from tests.ops.audited import publish, weights
-from tests.ops.seeding import seal_iteration, toy_spec
-from yatt_core.errors import InfrastructureError, StorageFullError
+from tests.checkpoints.bench import SPEC, Bench
+from tests.ops.audited import weights
+from yatt_core.errors import StorageFullError
 from yatt_core.keys import iteration_folder
 from yatt_core.receipts import SnapshotReceipt
 from yatt_core.spec import RunSpec
-
-SPEC = toy_spec(100)
-
-
-class Trainer:
-    """Publishes nothing by itself: hands out the receipt, or the failure, that a test gives it."""
-
-    def __init__(self) -> None:
-        self.result: SnapshotReceipt | InfrastructureError | None = None
-
-    def snapshot_result(self, _: float = 0.0) -> SnapshotReceipt | None:
-        if isinstance(self.result, InfrastructureError):
-            raise self.result
-        return self.result
-
-
-class Bench:
-    """A run with a driver, whose iterations and snapshots a test makes one by one."""
-
-    def __init__(self, home: Home, spec: RunSpec = SPEC) -> None:
-        home.folder.mkdir(parents=True, exist_ok=True)
-        self.home, self.spec = home, spec
-        self.ledger = Ledger.open(home.ledger)
-        self.run = self.ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, 100).id
-        self.folder = home.run_folder(self.run)
-        self.folder.mkdir()
-        self.trainer = Trainer()
-        self.branch, self.fence = 0, self.take_over()
-
-    def take_over(self) -> Fence:
-        """The next driver."""
-        holder = Holder("here", "boot", 1, 1, "driver")
-        self.fence = self.ledger.leases.acquire(self.run, holder, 600, holder_is_gone=lambda _: True)
-        return self.fence
-
-    def keeper(self) -> SnapshotKeeper:
-        return SnapshotKeeper(self.ledger, self.fence, self.trainer, self.folder, self.spec)  # type: ignore[arg-type]
-
-    def commit(self, *iterations: int, sealed: bool = False) -> None:
-        for iteration in iterations:
-            if sealed and iteration:
-                seal_iteration(self.home, self.ledger, self.fence, iteration)
-            digest = "x" if iteration else None
-            row = IterationCommit(self.branch, iteration, {}, 1, digest, weights(iteration), tracked=False)
-            self.ledger.commits.commit(self.fence, row)
-
-    def publish(self, iteration: int, **changes: Any) -> SnapshotRow:
-        epoch = changes.pop("epoch", self.fence.epoch)
-        digest = changes.pop("spec_digest", self.spec.digest)
-        return publish(self.folder, self.ledger, self.run, iteration, digest, epoch, self.branch)
-
-    def snapshot(self, iteration: int) -> None:
-        """One that is published, handed out and recorded, behind which the keeper prunes."""
-        keeper = self.keeper()
-        keeper.attach(in_flight=True)
-        row = self.publish(iteration)
-        self.trainer.result = SnapshotReceipt(
-            row.branch, iteration, row.epoch, row.folder, row.manifest_sha256, row.bytes, row.weights_digest, 0.1
-        )
-        assert keeper.collect()
-
-    def roll_back(self, iteration: int) -> None:
-        self.branch = self.ledger.runs.start_branch(self.fence, iteration, "a test")
-
-    def folders(self) -> list[str]:
-        return sorted(path.name for path in (self.folder / "snapshots").iterdir())
-
-    def kept(self) -> list[int]:
-        return sorted(row.iteration for row in self.keeper().kept())
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from yatt_core.keys import WorkKey
 from yatt_core.receipts import PromptRef, ShardReceipt, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import NoStore, RunStore
 from yatt_core.tools.toolbox import Toolbox
 
 PROMPTS = 4
@@ -122,6 +123,7 @@ def collect(
     toolbox: Toolbox | None = None,
     stream: LocalStream | None = None,
     scorer: RewardScorer | None = None,
+    store: RunStore | None = None,
 ) -> tuple[Sequence[ShardReceipt], LocalStream]:
     """Makes the shards of iteration 1, or what is lacking of them. toolbox: one that is open already."""
     stream = stream or LocalStream(made)
@@ -137,7 +139,8 @@ def collect(
     ]
     with closing(Toolbox(made.rollout.tools)) as own:
         prompts, codec = FewPrompts(made.data.has_images), open_codec(made, "")
-        collector = Collector(made, folder, prompts, codec, scorer or RewardScorer(made.rewards), toolbox or own)
+        scorer = scorer or RewardScorer(made.rewards)
+        collector = Collector(made, folder, prompts, codec, scorer, toolbox or own, store or NoStore())
         receipts = list(collector.collect(tasks, stream))
     return sorted(receipts, key=lambda receipt: receipt.key.shard), stream
 

@@ -50,6 +50,11 @@ def refused(answer: Answer, code: int, says: str) -> None:
             "dynamic_sampling={kind: valid_group, ratio_cap: 1.0e+308}",
             "dynamic_sampling.ratio_cap: Input should be less",
         ),
+        ("storage.url=gs://bucket/prefix", "storage.url: 'gs://bucket/prefix' is no address of an object store; right"),
+        ("storage.url=s3://me:hidden@bucket", "storage.url: an address holds neither credentials nor options"),
+        ("storage.url=s3://UPPER/x", "storage.url: 'UPPER' is no name of a bucket"),
+        ("storage.url=s3://bucket/a/../b", "storage.url: 'a/../b' is no prefix"),
+        ("storage.uri=s3://bucket/a", "storage.uri: unknown key; did you mean 'url'?"),
         ("warmup={demonstrations: 100000}", "100000 of 100000 are to come from data.sources.0, which has 1"),
     ],
 )

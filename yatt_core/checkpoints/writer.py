@@ -6,6 +6,7 @@ failed snapshot raises in their place.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -16,6 +17,7 @@ from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
 from yatt_core.digests import weights_digest
 from yatt_core.engines.protocol import FrozenState
 from yatt_core.receipts import SnapshotReceipt
+from yatt_core.storage.run_store import NoStore, RunStore
 
 __all__ = ["SnapshotIdentity", "SnapshotWriter"]
 
@@ -24,10 +26,13 @@ COPIES = 4
 
 
 class SnapshotWriter:
-    """Owns the thread; called from one thread. The process's orderly end waits for the snapshot in flight."""
+    """Owns the thread; called from one thread. The process's orderly end waits for the snapshot in flight.
 
-    def __init__(self, run_folder: Path) -> None:
-        self._run_folder = run_folder
+    store: the durable tier, which has the snapshot before there is a receipt; none but the disk by default.
+    """
+
+    def __init__(self, run_folder: Path, store: RunStore | None = None) -> None:
+        self._run_folder, self._store = run_folder, store or NoStore()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._results: deque[Future[SnapshotReceipt]] = deque()
 
@@ -44,7 +49,10 @@ class SnapshotWriter:
     def _publish(self, folder: str, identity: SnapshotIdentity, frozen: FrozenState) -> SnapshotReceipt:
         identity = replace(identity, weights_digest=weights_digest(frozen.weights))
         needed_bytes = COPIES * sum(tensor.nbytes for tensor in frozen.weights.values()) + frozen.besides
-        return publish_snapshot(self._run_folder, folder, identity, frozen, needed_bytes)
+        receipt = publish_snapshot(self._run_folder, folder, identity, frozen, needed_bytes)
+        started = time.perf_counter()
+        self._store.publish(folder)
+        return replace(receipt, seconds=receipt.seconds + time.perf_counter() - started)
 
     @property
     def in_flight(self) -> bool:

@@ -49,6 +49,7 @@ from yatt_core.receipts import (
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import device_judges
+from yatt_core.storage.run_store import NoStore, RunStore
 from yatt_core.tools.dialogue import Dialogue
 from yatt_core.tools.toolbox import Toolbox
 
@@ -107,6 +108,7 @@ class Collector:
     codec: TextCodec
     scorer: RewardScorer
     toolbox: Toolbox
+    store: RunStore = field(default_factory=NoStore)
 
     def collect(self, tasks: Sequence[ShardTask], stream: Stream[OpenBatch]) -> Iterator[ShardReceipt]:
         """Yields each shard's receipt as its manifest becomes durable; decode batches of all shards are under way at once.
@@ -115,6 +117,7 @@ class Collector:
         """
         for task in tasks:
             if (adopted := adopt(self.run_folder, task.key, shard_plan(self.spec, task))) is not None:
+                self.store.publish(adopted.folder)  # who sealed it may have died before this
                 self._note_adopted(task, stream)
                 yield adopted
                 continue
@@ -303,6 +306,8 @@ class Collector:
             table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
             here = [part.name for part in device_judges(self.spec)]
             receipt = shard.log.seal(table, shard.timing, self._judgements(shard), here)
+        with timed(shard.timing, "store"):
+            self.store.publish(receipt.folder)
         return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(stream.peak_bytes)})
 
     def _judgements(self, shard: OpenShard) -> pa.Table | None:

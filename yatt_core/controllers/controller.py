@@ -16,7 +16,7 @@ from yatt_core.controllers.collecting import Collector, OpenBatch
 from yatt_core.controllers.generation import GenerationStream
 from yatt_core.controllers.in_flight import BytesInFlight
 from yatt_core.controllers.pool import judge_roles
-from yatt_core.data.inputs import Inputs, materialise
+from yatt_core.data.inputs import Inputs
 from yatt_core.data.prompts import media_of
 from yatt_core.data.text import TextCodec, open_codec
 from yatt_core.errors import InfrastructureError
@@ -24,6 +24,8 @@ from yatt_core.logs import actor_logs, log_context
 from yatt_core.receipts import ActorIdentity, EvaluateReceipt, EvaluateTask, InputsReceipt, ShardReceipt, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
+from yatt_core.storage.inputs import settle_inputs
+from yatt_core.storage.run_store import open_store
 from yatt_core.tools.dialogue import Dialogue, greedy_request
 from yatt_core.tools.toolbox import Toolbox
 
@@ -42,6 +44,7 @@ class Controller:
         self._presence = Presence(self._folder, self._name, epoch, self._spec.recovery.grace_seconds)
         self._scorer = RewardScorer(self._spec.rewards)
         self._toolbox = Toolbox(self._spec.rollout.tools)
+        self._store = open_store(self._spec, self._folder)
         self._inputs: Inputs | None = None
         self._codec: TextCodec | None = None
         self._dispatcher: Any = None
@@ -49,7 +52,7 @@ class Controller:
     def materialise(self, epoch: int) -> InputsReceipt:
         """Writes the run's inputs (prompts, tokenizer, initial model) unless they are there."""
         with self._presence.serving("materialise", epoch):
-            return materialise(self._spec, self._folder)
+            return settle_inputs(self._spec, self._folder, self._store)
 
     def load(self, epoch: int, inputs: InputsReceipt, dispatcher: Any) -> ActorIdentity:
         """Opens the inputs, which never change, and takes the handle of the rollout pool's dispatcher."""
@@ -72,7 +75,7 @@ class Controller:
             return
         inputs, codec = self._ready()
         in_flight, roles = BytesInFlight(self._spec.controllers.bytes_in_flight), judge_roles(self._spec)
-        collector = Collector(self._spec, self._folder, inputs, codec, self._scorer, self._toolbox)
+        collector = Collector(self._spec, self._folder, inputs, codec, self._scorer, self._toolbox, self._store)
         with (
             self._presence.serving("collect", tasks[0].epoch),
             GenerationStream[OpenBatch](self._dispatcher, self._name, self._presence.fence, in_flight, roles) as stream,

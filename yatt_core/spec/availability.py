@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import MEGATRON, PEFT, VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.installed import MEGATRON, PEFT, S3FS, VLLM, VLLM_FOR_CPUS, has_distribution
 from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.judges import GenerativePart
 from yatt_core.spec.model import ModelConfigFile, ModelSizes
@@ -83,6 +83,10 @@ def unavailable(spec: RunSpec) -> list[str]:
         lines += _vllm_rollout_obstacles(spec, spec.rollout.engine)
     if spec.trainer.lora is not None and not has_distribution(PEFT):
         lines.append("trainer.lora: peft is not installed; install yatt[lora], or leave lora out to train all weights")
+    if spec.storage.url is not None and not has_distribution(S3FS):
+        lines.append(
+            "storage.url: s3fs is not installed; install yatt[s3], or leave storage out to keep all in the run's folder"
+        )
     for number, part in enumerate(spec.rewards.parts):
         if isinstance(part, GenerativePart):
             lines += _unavailable_judge(f"rewards.parts.{number}", part)

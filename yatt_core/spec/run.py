@@ -20,6 +20,7 @@ from yatt_core.spec.placement import PlacementSpec
 from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.rewards import RewardSpec
 from yatt_core.spec.rollout import RolloutSpec
+from yatt_core.spec.storage import StorageSpec
 from yatt_core.spec.tools import ToolsSpec
 from yatt_core.spec.trainer import TrainerSpec
 
@@ -87,6 +88,7 @@ class RunSpec(SpecModel):
     recovery: RecoverySpec = RecoverySpec()
     guards: GuardsSpec = GuardsSpec()
     retention: RetentionSpec = RetentionSpec()
+    storage: StorageSpec = StorageSpec()
     tracking: TrackingSpec = TrackingSpec()
 
     @property

@@ -14,7 +14,6 @@ from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.checkpoints.writer import SnapshotIdentity, SnapshotWriter
 from yatt_core.cluster.presence import Presence
 from yatt_core.data.buckets import WeightBucket
-from yatt_core.data.inputs import materialise
 from yatt_core.data.prepared import prepared_is_whole
 from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
@@ -34,6 +33,8 @@ from yatt_core.receipts import (
     WarmupReceipt,
 )
 from yatt_core.spec import RunSpec
+from yatt_core.storage.inputs import settle_inputs
+from yatt_core.storage.run_store import open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,15 @@ class TrainerActor:
         self._export: Export | None = None
         self._group = self._model_path = ""
         self._settled = False
-        self._snapshots = SnapshotWriter(self._folder)
+        self._store = open_store(self._spec, self._folder)
+        self._snapshots = SnapshotWriter(self._folder, self._store)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", epoch)
         self._presence = Presence(self._folder, self._identity.name, epoch, self._spec.recovery.grace_seconds)
 
     def materialise(self, epoch: int) -> InputsReceipt:
         """Verifies the run's inputs."""
         with self._serving("materialise", epoch):
-            return materialise(self._spec, self._folder)
+            return settle_inputs(self._spec, self._folder, self._store)
 
     def load(self, epoch: int, inputs: InputsReceipt, branch: int) -> ActorIdentity:
         """Builds the engine for the run's inputs, once."""

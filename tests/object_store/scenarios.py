@@ -1,0 +1,51 @@
+"""What the trainer and the controllers do with both tiers, as scenarios for a child process that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import s3fs  # noqa: F401 - loaded once, before the children fork
+
+from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, write
+from yatt_core.checkpoints.publish import publish_snapshot
+from yatt_core.checkpoints.retention import delete_snapshot
+from yatt_core.receipts import SnapshotReceipt
+from yatt_core.storage.objects import ObjectStore
+from yatt_core.storage.run_store import ObjectRunStore
+
+SETTINGS = "settings.json"
+
+
+def tell_children(folder: Path, url: str, environment: dict[str, str]) -> None:
+    """Writes down for scenarios below a folder what they need to reach the store."""
+    (folder / SETTINGS).write_text(json.dumps({"url": url, "environment": environment}))
+
+
+def store_for(folder: Path) -> ObjectRunStore:
+    """The durable tier of a run folder; the settings lie beside it."""
+    settings = json.loads((folder.parent / SETTINGS).read_text())
+    os.environ.update(settings["environment"])
+    return ObjectRunStore(ObjectStore(settings["url"]), folder)
+
+
+def publish(folder: Path, tell: Callable[[str], None]) -> None:
+    """A snapshot on both tiers."""
+    publish_on_both(folder)
+    tell("published")
+
+
+def publish_on_both(folder: Path) -> SnapshotReceipt:
+    """The receipt behind the manifest on the store."""
+    receipt = publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    store_for(folder).publish(FOLDER)
+    return receipt
+
+
+def delete(folder: Path, tell: Callable[[str], None]) -> None:
+    """A snapshot that the ledger no longer names goes from both tiers."""
+    delete_snapshot(folder, FOLDER)
+    store_for(folder).remove(FOLDER)
+    tell("deleted")

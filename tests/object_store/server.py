@@ -1,0 +1,100 @@
+"""An S3 server on loopback: moto's, behind a door that checks the key and may refuse the next requests as a real store does.
+
+moto holds everything in this process. It checks no signature by itself and never throttles: the door does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+KEY, SECRET = "yatt-test-key", "yatt-test-secret-that-must-never-be-seen"
+ANSWER = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code} by the test</Message></Error>'
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class _Quiet(WSGIRequestHandler):
+    """Logs no requests."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@dataclass
+class S3Server:
+    """requests: method and path of each that was served. refusals: (status, code) for the next ones, in order.
+
+    strikes: what happens, once, when a request comes that a pattern finds, before it is served.
+    """
+
+    requests: list[str] = field(default_factory=list)
+    refusals: list[tuple[int, str]] = field(default_factory=list)
+    strikes: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
+    _server: BaseWSGIServer | None = None
+
+    def start(self) -> None:
+        moto: Application = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self._door(moto), threaded=True, request_handler=_Quiet)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        assert self._server
+        self._server.shutdown()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process has to have in its environment to use the server."""
+        assert self._server
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.server_port}",
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        }
+
+    def make_bucket(self, name: str) -> None:
+        """Makes a bucket, without a client, which would take longer than most tests."""
+        address = f"{self.environment['AWS_ENDPOINT_URL']}/{name}"
+        signed = (
+            f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+        )
+        request = urllib.request.Request(address, method="PUT", headers={"Authorization": signed})
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def refuse(self, status: int, code: str, times: int = 1) -> None:
+        self.refusals += [(status, code)] * times
+
+    def _door(self, moto: Application) -> Application:
+        def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+            given = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+            refusal = (403, "InvalidAccessKeyId") if given is None or given[1] != KEY else None
+            if refusal is None and self.refusals:
+                refusal = self.refusals.pop(0)
+            if refusal is None:
+                request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{environ['QUERY_STRING']}"
+                self.requests.append(request)
+                if self.strikes and re.search(self.strikes[0][0], request):
+                    self.strikes.pop(0)[1]()
+                return moto(environ, start)
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            body = ANSWER.format(code=refusal[1]).encode()
+            start(
+                f"{refusal[0]} {refusal[1]}", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
+            )
+            return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+        return serve

@@ -1,0 +1,138 @@
+"""What a store's refusals are to a run: mistakes that end it with exit code 2, and failures that are tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from botocore.retries.standard import ExponentialBackoff
+from s3fs import S3FileSystem
+
+from ops.cli.preflight import check_before_start
+from tests.object_store.server import SECRET, S3Server
+from tests.ops.seeding import toy_spec
+from yatt_core.errors import ConfigurationError, ExitCode, FailureClass, InfrastructureError, StorageFullError
+from yatt_core.spec import availability
+from yatt_core.spec.storage import StorageSpec
+from yatt_core.storage.objects import ATTEMPTS, ObjectStore
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Clients that read the environment anew."""
+    S3FileSystem.clear_instance_cache()
+    yield
+    S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses between attempts."""
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError")])
+def test_throttling_and_5xx_are_tried_again_and_then_infrastructure(
+    server: S3Server, objects: ObjectStore, impatient: None, status: int, code: str
+) -> None:
+    server.refuse(status, code, ATTEMPTS - 1)
+    objects.write("a", b"kept")
+    assert objects.read("a") == b"kept", "a spell of refusals is not seen"
+    server.refuse(status, code, 4 * ATTEMPTS)
+    with pytest.raises(InfrastructureError, match=code) as caught:
+        objects.write("b", b"refused")
+    assert caught.value.failure_class is FailureClass.INFRASTRUCTURE
+    server.refusals.clear()
+    assert objects.sizes("") == {"a": 4}, "nothing of what was refused is there"
+
+
+def test_a_store_that_nobody_serves_is_infrastructure(
+    objects: ObjectStore, fresh: None, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(InfrastructureError, match=r"storage\.url s3://.*connect"):
+        objects.check()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "remedy"),
+    [
+        ("AWS_ACCESS_KEY_ID", "unknown", "refuses these credentials"),
+        ("AWS_ACCESS_KEY_ID", "", "holds no credentials|refuses these credentials"),
+        ("AWS_PROFILE", "nobody", "AWS_PROFILE"),
+        ("AWS_ENDPOINT_URL", "no address", "AWS_ENDPOINT_URL"),
+    ],
+)
+def test_what_the_environment_has_wrong_is_configuration(
+    objects: ObjectStore, fresh: None, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, remedy: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigurationError, match=remedy) as caught:
+        objects.check()
+    assert caught.value.exit_code == ExitCode.CONFIGURATION
+    assert SECRET not in str(caught.value)
+
+
+def test_without_credentials_it_says_which_are_looked_for(
+    objects: ObjectStore, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ConfigurationError, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        objects.check()
+
+
+@pytest.mark.parametrize("work", ["check", "read", "write", "sizes"])
+def test_a_bucket_that_is_not_there_is_configuration_whatever_is_asked(server: S3Server, work: str) -> None:
+    store = ObjectStore("s3://no-such-bucket/prefix")
+    asked = {
+        "check": store.check,
+        "read": lambda: store.read("a"),
+        "write": lambda: store.write("a", b""),
+        "sizes": lambda: store.sizes("a"),
+    }
+    with pytest.raises(ConfigurationError, match="no such bucket"):
+        asked[work]()
+
+
+def test_a_run_is_refused_before_it_is_made(server: S3Server, tmp_path: Path) -> None:
+    spec = toy_spec().model_copy(update={"storage": StorageSpec(url="s3://no-such-bucket/prefix")})
+    with pytest.raises(ConfigurationError, match="no such bucket") as caught:
+        check_before_start(tmp_path / "home", spec)
+    assert caught.value.exit_code == ExitCode.CONFIGURATION
+    assert not (tmp_path / "home").exists()
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(availability, "has_distribution", lambda name: name != "s3fs")
+    spec = toy_spec().model_copy(update={"storage": StorageSpec(url="s3://bucket/prefix")})
+    with pytest.raises(ConfigurationError, match=r"storage\.url: s3fs is not installed; install yatt\[s3\]"):
+        check_before_start(tmp_path, spec)
+
+
+def test_a_spent_quota_is_a_full_storage(server: S3Server, objects: ObjectStore) -> None:
+    server.refuse(400, "QuotaExceeded")
+    with pytest.raises(StorageFullError, match="make room"):
+        objects.write("a", b"x")
+
+
+def test_right_to_read_alone_is_not_enough(server: S3Server, objects: ObjectStore) -> None:
+    objects.check()
+    server.refuse(403, "AccessDenied")
+    with pytest.raises(ConfigurationError, match="list, read, write and delete"):
+        objects.write("a", b"x")
+
+
+def test_a_listing_of_many_pages_is_whole(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        objects.write(f"x/{number}", b"1" * number)
+    call = objects._system.call_s3
+    monkeypatch.setattr(objects._system, "call_s3", lambda *a, **k: call(*a, **{"MaxKeys": 2, **k}))
+    assert objects.sizes("x/") == {f"x/{number}": number for number in range(5)}
+
+
+def test_nothing_is_created_twice(objects: ObjectStore) -> None:
+    objects.create("a", b"first")
+    objects.create("a", b"second")
+    assert objects.read("a") == b"first"

@@ -1,0 +1,199 @@
+"""Publishing on the durable tier: a folder is there when its manifest is, however its publisher ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, write
+from tests.crash import run_until
+from tests.object_store.scenarios import delete, publish, publish_on_both, store_for, tell_children
+from tests.object_store.server import S3Server
+from yatt_core.checkpoints.publish import publish_snapshot
+from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.storage import objects as objects_module
+from yatt_core.storage.objects import ObjectStore
+from yatt_core.storage.run_store import ObjectRunStore
+
+FILES = ["manifest.json", "optimizer/moments.bin", "schedule.json", "weights.safetensors"]
+
+
+def stored(objects: ObjectStore, run: str, folder: str = FOLDER) -> dict[str, bytes | None]:
+    prefix = f"{run}/{folder}/"
+    return {name.removeprefix(prefix): objects.read(name) for name in objects.sizes(prefix)}
+
+
+def local(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_manifest_is_the_last_object_and_the_bytes_are_the_same(
+    server: S3Server, objects: ObjectStore, run_folder: Path
+) -> None:
+    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    store = ObjectRunStore(objects, run_folder)
+    store.publish(FOLDER)
+    written = [line.rpartition("/")[2].partition("?")[0] for line in server.requests if line.startswith("PUT")]
+    assert sorted(written[:-1]) == ["moments.bin", "schedule.json", "weights.safetensors"]
+    assert written[-1] == "manifest.json"
+    assert stored(objects, run_folder.name) == local(run_folder / FOLDER)
+    assert sorted(stored(objects, run_folder.name)) == FILES
+    server.requests.clear()
+    store.publish(FOLDER)
+    assert not [line for line in server.requests if line.startswith("PUT")], "what is published is not sent again"
+
+
+def test_killed_at_every_step_it_is_whole_or_absent_and_a_retry_gives_the_same_bytes(
+    server: S3Server, objects: ObjectStore, tmp_path: Path
+) -> None:
+    tell_children(tmp_path, objects.url, server.environment)
+    step, killed, halves = 0, True, 0
+    while killed:
+        step += 1
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        killed, acknowledged = run_until(publish, folder, step)
+        store = store_for(folder)
+        seen = store.folders("snapshots")
+        whole = seen.get(FOLDER, False)
+        assert whole or not acknowledged, "told before the store had it"
+        halves += bool(seen) and not whole
+        assert store.fetch(FOLDER) is whole, "no half of it is ever fetched"
+        publish_on_both(folder)
+        assert store.folders("snapshots") == {FOLDER: True}
+        assert stored(objects, folder.name) == local(folder / FOLDER)
+    assert halves > 2
+    contents = {
+        json.dumps({k: v.hex() for k, v in local(tmp_path / f"step-{n}" / FOLDER).items()}) for n in range(1, step)
+    }
+    assert len(contents) == 1
+
+
+@pytest.mark.verify
+def test_a_deletion_killed_at_every_step_leaves_no_half_that_counts(
+    server: S3Server, objects: ObjectStore, tmp_path: Path
+) -> None:
+    tell_children(tmp_path, objects.url, server.environment)
+    step, killed = 0, True
+    while killed:
+        step += 1
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        receipt = publish_on_both(folder)
+        killed, _ = run_until(delete, folder, step)
+        store = store_for(folder)
+        if store.folders("snapshots").get(FOLDER):
+            store.verify(FOLDER, receipt.manifest_sha256)
+        store.sweep("snapshots", [], epoch=1)
+        assert objects.sizes(f"{folder.name}/") == {}
+    assert step > 4
+
+
+def test_other_contents_are_unpublished_before_theirs_are_replaced(
+    server: S3Server, objects: ObjectStore, run_folder: Path
+) -> None:
+    store = ObjectRunStore(objects, run_folder)
+    objects.write(f"{run_folder.name}/{FOLDER}/manifest.json", b"another")
+    objects.write(f"{run_folder.name}/{FOLDER}/planted.bin", b"x")
+    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    server.requests.clear()
+    store.publish(FOLDER)
+    changes = [line for line in server.requests if not line.startswith("GET")]
+    assert changes[0].startswith("DELETE") and "manifest.json" in changes[0]
+    assert sorted(stored(objects, run_folder.name)) == FILES
+
+
+def test_a_lost_object_of_a_published_folder_is_sent_again(objects: ObjectStore, run_folder: Path) -> None:
+    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    store = ObjectRunStore(objects, run_folder)
+    store.publish(FOLDER)
+    objects.delete([f"{run_folder.name}/{FOLDER}/schedule.json"])
+    store.publish(FOLDER)
+    assert stored(objects, run_folder.name) == local(run_folder / FOLDER)
+
+
+def test_what_is_not_sealed_is_not_published(objects: ObjectStore, run_folder: Path) -> None:
+    (run_folder / "snapshots/half").mkdir(parents=True)
+    with pytest.raises(DataError, match="manifest"):
+        ObjectRunStore(objects, run_folder).publish("snapshots/half")
+    assert objects.sizes("") == {}
+
+
+def test_a_fetched_folder_is_the_published_one_and_replaces_a_damaged_one(
+    objects: ObjectStore, run_folder: Path
+) -> None:
+    receipt = publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    store = ObjectRunStore(objects, run_folder)
+    store.publish(FOLDER)
+    (run_folder / FOLDER / "schedule.json").write_text("{}")
+    (run_folder / FOLDER / "optimizer/planted").write_text("{}")
+    assert store.fetch(FOLDER, "0" * 64) is False, "another than the ledger's is not taken"
+    assert store.fetch(FOLDER, receipt.manifest_sha256)
+    verify_snapshot(run_folder, FOLDER, receipt.manifest_sha256)
+    assert [path.name for path in (run_folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])
+def test_damage_on_the_store_is_named(objects: ObjectStore, run_folder: Path, damage: str) -> None:
+    receipt = publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    store = ObjectRunStore(objects, run_folder)
+    store.publish(FOLDER)
+    store.verify(FOLDER, receipt.manifest_sha256)
+    name = f"{run_folder.name}/{FOLDER}/" + ("manifest.json" if damage == "manifest" else "schedule.json")
+    data = bytearray(objects.read(name) or b"")
+    data[3] ^= 1
+    if damage == "remove":
+        objects.delete([name])
+    else:
+        objects.write(name, bytes(data[:-1] if damage == "truncate" else data))
+    with pytest.raises(DataError, match=name):
+        store.verify(FOLDER, receipt.manifest_sha256)
+
+
+def test_an_object_whose_name_leads_elsewhere_is_refused(objects: ObjectStore, run_folder: Path) -> None:
+    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    store = ObjectRunStore(objects, run_folder)
+    store.publish(FOLDER)
+    objects.write(f"{run_folder.name}/{FOLDER}/../../../escaped", b"x")
+    with pytest.raises(DataError, match="leads out"):
+        store.fetch(FOLDER)
+    assert not (run_folder.parent / "escaped").exists()
+
+
+def test_a_cut_off_upload_in_parts_is_invisible_and_its_room_is_given_back(
+    server: S3Server, objects: ObjectStore, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects_module, "PART_BYTES", 5 << 20)
+    data = bytes(range(256)) * (11 << 12)
+    publish_snapshot(
+        run_folder, FOLDER, IDENTITY, lambda folder: (folder / "large.bin").write_bytes(data) and None, NEEDED
+    )
+    store, system = ObjectRunStore(objects, run_folder), objects._system
+    monkeypatch.setattr(system, "_abort_mpu", lambda *_: _nothing())  # as if the process had been killed
+    monkeypatch.setattr(system, "_upload_file_part_concurrent", _cut_off)
+    with pytest.raises(InfrastructureError):
+        store.publish(FOLDER)
+    monkeypatch.undo()
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(objects_module, "PART_BYTES", 5 << 20)
+    assert store.folders("snapshots") == {}
+    assert objects.abort_uploads("elsewhere/") == 0
+    store.sweep("snapshots", [], epoch=1, in_flight=True)
+    assert len(system.list_multipart_uploads(objects.url.split("/")[2])) == 1, "somebody may be sending it"
+    store.sweep("snapshots", [], epoch=1)
+    assert system.list_multipart_uploads(objects.url.split("/")[2]) == []
+    store.publish(FOLDER)
+    assert objects.read(f"{run_folder.name}/{FOLDER}/large.bin") == data
+    assert objects.entry(f"{run_folder.name}/{FOLDER}/large.bin", len(data)).size == len(data)
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _cut_off(*_: object, **__: object) -> None:
+    raise ConnectionResetError("cut off")
