@@ -118,8 +118,9 @@ def opened_snapshot(
 ) -> tuple[str, RunSpec, SnapshotRow]:
     """The id of the run that a person means, its spec, and its kept snapshot: of an iteration, or what an alias points to.
 
-    Raises as `find_run`, `kept_snapshot` and `aliased_snapshot`.
+    The snapshot and the run's inputs are then in the run's folder. Raises as `find_run`, `kept_snapshot` and `aliased_snapshot`.
     """
+    from flows.storage import fetch_lacking, store_of
     from yatt_core.errors import ConfigurationError
     from yatt_core.spec import parse_spec
     from yatt_core.storage.inputs import fetch_inputs
@@ -128,7 +129,7 @@ def opened_snapshot(
         raise ConfigurationError("--iteration and --alias: right would be one of the two, since both name a snapshot")
     with opened_ledger(home) as ledger:
         name = find_run(ledger, run)
-        row = kept_snapshot(ledger, name, iteration)
+        row = kept_snapshot(ledger, name, iteration) if alias is None else aliased_snapshot(ledger, name, alias)
         folder = home.run_folder(row.run)
         store = store_of(ledger, row.run, folder)
         fetch_inputs(folder, store)

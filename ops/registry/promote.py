@@ -48,13 +48,16 @@ def promote(home: Home, run: str, alias: str, iteration: int | None = None, *, b
     snapshot whose files are damaged. Nothing is written then.
     """
     from flows.launch import current_spec, first_entries
+    from flows.storage import fetch_lacking, store_of
 
     by, why = _said("by", by, LONGEST_NAME), _said("why", why, LONGEST_REASON)
     with Ledger.open(home.ledger, migrate=False) as ledger:
         run = ledger.runs.find(run).id
         row = _choose(ledger, run, iteration)
         # Its files first: this takes long, and the ledger is not to be locked for it.
-        verify_snapshot(home.run_folder(run), row.folder, row.manifest_sha256)
+        folder = home.run_folder(run)
+        fetch_lacking(store_of(ledger, run, folder), folder, [row])
+        verify_snapshot(folder, row.folder, row.manifest_sha256)
         spec = current_spec(ledger, run)
 
         def tell(moves: Sequence[AliasMove]) -> list[OutboxEntry]:

@@ -92,11 +92,7 @@ def test_every_part_is_frozen():
 
 def test_the_digest_is_pinned():
     """A change here makes every run in a ledger look like another spec; it has to be meant."""
-<<<<<<< HEAD
-    assert spec(name="pinned").digest == "9c7d7acf7171a77638dfc5157bc3a80289960a45d459b525823f9c2c3c525623"
-=======
-    assert spec(name="pinned").digest == "9e43a44f0619896fad4b7c6f81d76070bc8cf257d29b78e1a5cf4d422490c724"
->>>>>>> refs/trial/store8
+    assert spec(name="pinned").digest == ""
 
 
 def test_the_digest_does_not_depend_on_the_order_of_keys_or_on_how_values_are_written():
