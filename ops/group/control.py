@@ -105,7 +105,8 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
     A supervisor that was killed is replaced; what dies is said, with the reason.
     """
     folder = group.home.group
-    heard: Mapping[str, ServiceReport] | None = None
+    first = read_state(SupervisorFiles.of(folder))
+    heard: Mapping[str, ServiceReport] = first.services if first is not None else {}
     while not ended.wait(HOLD_SECONDS):
         state, record = read_state(SupervisorFiles.of(folder)), read_record(folder)
         if state is None or record is None:
@@ -117,7 +118,7 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
         if not record.ending and ensure_alive(folder, secrets(group.home)):
             say("the supervisor was killed; a new one starts the members again")
             continue
-        heard = _tell(state.services if heard is None else heard, state.services, say)
+        heard = _tell(heard, state.services, say)
     return ""
 
 
@@ -158,6 +159,10 @@ def changes(before: Mapping[str, ServiceReport], after: Mapping[str, ServiceRepo
         then = before.get(name)
         if then is not None and (then.state, then.restarts) == (now.state, now.restarts):
             continue
+        again = then is not None and now.restarts > then.restarts and then.state is not ServiceState.WAITING
+        if again and now.state is not ServiceState.FAILED:
+            # It died and is started again already.
+            yield f"{name}: {now.last_death}; starting it again ({now.restarts} of {RestartPolicy().max_deaths})"
         match now.state:
             case ServiceState.WAITING if now.reason:
                 yield f"{name}: {now.reason}; starting it again ({now.restarts + 1} of {RestartPolicy().max_deaths})"

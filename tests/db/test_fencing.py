@@ -22,7 +22,13 @@ SNAPSHOT = SnapshotRow("toy-1", 0, 1, 1, "folder", "sha", 10, "weights", 0.1)
 OLD_SNAPSHOT = SnapshotRow("toy-1", 0, 0, 1, "folder", "sha", 10, "weights", 0.1)
 PLANNED, DISPATCHED = (Attempt("toy-1", 0, 1, phase, 0, 1) for phase in ("collect", "learn"))
 
+ALARM = {
+    "id": "0/1/entropy", "rule": "entropy", "branch": 0, "iteration": 0, "first": 0, "action": "alert", "text": "why",
+    "evidence": {},
+}  # fmt: skip
+
 WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
+    "alarms.record": lambda ledger, fence: ledger.alarms.record(fence, ALARM),
     "leases.renew": lambda ledger, fence: ledger.leases.renew(fence, 10),
     "leases.release": lambda ledger, fence: ledger.leases.release(fence),
     "leases.start_segment": lambda ledger, fence: ledger.leases.start_segment(fence, "id", "name"),

@@ -16,6 +16,7 @@ from db.ledger import Ledger
 from db.outbox import OutboxEntry, Undelivered
 from flows.dead_letters import FIRST_DELAY, MAX_DELAY, SILENT_SECONDS, Trouble, deliver_dead, is_dead
 from flows.lease import KEEPER, take_lease
+from flows.outbox import TrackerDeliverer
 from flows.protocols import OutboxItem
 from yatt_core.errors import InfrastructureError
 
@@ -95,10 +96,10 @@ def test_rows_are_delivered_once_and_the_lease_is_given_back(place: str, ledger:
     run, fence = left_behind(ledger)
     assert [(left.run, left.rows, left.holder) for left in ledger.outbox.undelivered()] == [(run, 151, HOLDER)]
     with pytest.raises(LeaseHeld):
-        deliver_dead(place, ledger, run, Recorder())
+        deliver_dead(place, ledger, run, TrackerDeliverer(Recorder()))
     ledger.leases.release(fence)
     tracker = Recorder()
-    assert deliver_dead(place, ledger, run, tracker) == 151
+    assert deliver_dead(place, ledger, run, TrackerDeliverer(tracker)) == 151
     assert tracker.arrived == [f"{run}/run", *(f"{run}/tag{i}" for i in range(150))]
     assert ledger.outbox.undelivered() == ()
     assert ledger.runs.find(run).mlflow_run_id == "tracking-run"
@@ -115,10 +116,10 @@ def test_what_could_not_be_delivered_waits_for_the_next_try(place: str, ledger: 
         raise InfrastructureError("the tracker is away")
 
     with pytest.raises(InfrastructureError, match="is away"):
-        deliver_dead(place, ledger, run, Recorder(away))
+        deliver_dead(place, ledger, run, TrackerDeliverer(Recorder(away)))
     assert ledger.overview.line(run).holder is None
     assert ledger.outbox.counts(run) == (151, 0)
-    assert deliver_dead(place, ledger, run, Recorder()) == 151
+    assert deliver_dead(place, ledger, run, TrackerDeliverer(Recorder())) == 151
 
 
 def test_a_driver_waits_for_the_keeper_and_for_nobody_else(place: str, ledger: Ledger) -> None:
@@ -131,7 +132,7 @@ def test_a_driver_waits_for_the_keeper_and_for_nobody_else(place: str, ledger: L
         assert go_on.wait(30)
 
     tracker = Recorder(slow)
-    keeper = threading.Thread(target=deliver_dead, args=(place, ledger, run, tracker))
+    keeper = threading.Thread(target=deliver_dead, args=(place, ledger, run, TrackerDeliverer(tracker)))
     keeper.start()
     assert delivering.wait(30)
     with pytest.raises(LeaseHeld, match=KEEPER):
@@ -158,6 +159,6 @@ def test_a_keeper_that_was_replaced_books_nothing(place: str, ledger: Ledger) ->
             other.leases.acquire(run, this_process("driver"), 60, lambda holder: True)
 
     with pytest.raises(Fenced):
-        deliver_dead(place, ledger, run, Recorder(replaced))
+        deliver_dead(place, ledger, run, TrackerDeliverer(Recorder(replaced)))
     assert ledger.outbox.counts(run) == (4, 0)
     assert ledger.overview.line(run).holder is not None

@@ -29,7 +29,7 @@ def state(driver: Driver, run: str) -> tuple[str, int]:
 def test_a_guard_pauses_a_run_people_are_told_and_a_resume_goes_on(driver: Driver) -> None:
     with http_sink() as sink:
         run = driver.create("virtual.yaml", PAUSING, "iterations=3", "evaluation.every=0", "guards.notify={}")
-        driver.environment["YATT_NOTIFY"] = f"json://user:hidden@127.0.0.1:{sink.port}/path"
+        driver.environment["YATT_NOTIFY"] = f"json://user:unspoken7@127.0.0.1:{sink.port}/path"
         said = driver.drive(run, expect=1)
         assert "guard any_reward: reward/mean was" in said
         assert state(driver, run) == ("paused", 2)
@@ -46,7 +46,7 @@ def test_a_guard_pauses_a_run_people_are_told_and_a_resume_goes_on(driver: Drive
         assert state(driver, run) == ("completed", 3)
         assert len(alarms(driver, run)) == 1, "what was told of is not judged again"
     kept = (path.read_bytes() for path in driver.home.folder.rglob("*") if path.is_file())
-    assert not any(b"hidden" in contents for contents in kept), "addresses are nowhere"
+    assert not any(b"unspoken7" in contents for contents in kept), "addresses are nowhere"
 
 
 TRIPPING = {

@@ -66,7 +66,7 @@ def come_up(home: Home, run: str, clock: FakeClock, begins: datetime | None = NO
     """What a flow run comes to that was scheduled for `begins`, or was asked for by a person where that is None."""
     flow_run = FlowRun(flow_id=uuid4(), auto_scheduled=begins is not None, expected_start_time=begins or NOON)
     with FlowRunContext.model_construct(flow_run=flow_run):
-        return drive_window(home, run, hours * HOUR, SilentObserver(), NoTracker(), clock)
+        return drive_window(home, run, hours * HOUR, SilentObserver(), NoTracker(), clock=clock)
 
 
 def said(home: Home, run: str) -> list[str]:

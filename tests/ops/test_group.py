@@ -270,6 +270,11 @@ def test_what_happens_is_said_with_its_reason() -> None:
     assert list(changes({"mlflow": waiting}, {"mlflow": waiting})) == []
     ready = report("mlflow", ServiceState.READY, 1)
     assert list(changes({"mlflow": waiting}, {"mlflow": ready})) == ["mlflow: ready"]
+    once = report("mlflow", ServiceState.READY, 0)
+    seen_late = replace(ready, last_death="exited with code 1")
+    assert list(changes({"mlflow": once}, {"mlflow": seen_late})) == [
+        "mlflow: exited with code 1; starting it again (1 of 5)", "mlflow: ready",
+    ]  # fmt: skip
     failed = report("mlflow", ServiceState.FAILED, 5, "gave up")
     assert list(changes({"mlflow": ready}, {"mlflow": failed})) == ["mlflow: failed: gave up; its log is a.log"]
 

@@ -142,7 +142,8 @@ def test_deaths_are_said_with_reason_and_kept(home: Home, small: Members) -> Non
     ended, said = threading.Event(), list[str]()
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold, group, ended, said.append)
-        wait_until(lambda: not os.kill(victim.pid, signal.SIGKILL))
+        wait_until(holding.running)
+        os.kill(victim.pid, signal.SIGKILL)
         wait_until(lambda: said[-1:] == ["mlflow: ready"])
         ended.set()
         assert holding.result(10) == ""
