@@ -1,24 +1,32 @@
 """An S3 server on loopback: moto's, behind a door that checks the key and may refuse the next requests as a real store does.
 
-moto holds everything in this process. It checks no signature by itself and never throttles: the door does.
+moto holds everything in a process of its own, since what it imports answers questions about attributes with errors, which other
+libraries of this process ask. It checks no signature by itself and never throttles: the door does.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
+import subprocess
+import sys
+import tempfile
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 KEY, SECRET = "yatt-test-key", "yatt-test-secret-that-must-never-be-seen"
 ANSWER = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code} by the test</Message></Error>'
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "server", "date"}
 
 
 class _Quiet(WSGIRequestHandler):
@@ -28,6 +36,45 @@ class _Quiet(WSGIRequestHandler):
 
     def log(self, *_: Any) -> None:
         """Nothing."""
+
+
+def _start_moto(timeout: float = 120.0) -> tuple[subprocess.Popen[bytes], int]:
+    """The process, and its port, which it says once it serves."""
+    with tempfile.TemporaryFile() as said:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+        process, deadline = subprocess.Popen(command, stdout=said, stderr=said), time.monotonic() + timeout
+        while process.poll() is None and time.monotonic() < deadline:
+            said.seek(0)
+            if found := re.search(rb"Running on http://127\.0\.0\.1:(\d+)", text := said.read()):
+                return process, int(found[1])
+            time.sleep(0.05)
+        process.kill()
+        raise RuntimeError(f"moto does not serve: {text.decode()}")
+
+
+def _forward(port: int) -> Application:
+    """Hands requests on to a server, and its answers back."""
+
+    def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.putrequest(
+            environ["REQUEST_METHOD"], environ["REQUEST_URI"], skip_host=True, skip_accept_encoding=True
+        )
+        for name, value in environ.items():
+            if name.startswith("HTTP_") and name not in ("HTTP_CONNECTION", "HTTP_EXPECT"):
+                connection.putheader(name[5:].replace("_", "-"), value)
+        connection.putheader("Content-Type", environ.get("CONTENT_TYPE", ""))
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        contents = answer.read()
+        kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in HOP_BY_HOP]
+        start(f"{answer.status} {answer.reason}", kept)
+        connection.close()
+        return [contents]
+
+    return serve
 
 
 @dataclass
@@ -41,15 +88,18 @@ class S3Server:
     refusals: list[tuple[int, str]] = field(default_factory=list)
     strikes: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     _server: BaseWSGIServer | None = None
+    _moto: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        moto: Application = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server("127.0.0.1", 0, self._door(moto), threaded=True, request_handler=_Quiet)
+        self._moto, port = _start_moto()
+        self._server = make_server("127.0.0.1", 0, self._door(_forward(port)), threaded=True, request_handler=_Quiet)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
-        assert self._server
+        assert self._server and self._moto
         self._server.shutdown()
+        self._moto.terminate()
+        self._moto.wait(30)
 
     @property
     def environment(self) -> dict[str, str]:
