@@ -29,6 +29,7 @@ def server(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[uvicorn.Serv
     server = uvicorn.Server(config)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
+    listener.listen()  # who asks before the server is up waits
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     server.address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # type: ignore[attr-defined]
