@@ -43,8 +43,8 @@ def outcome(request):
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc alone knows these settings")
 def test_freed_tensors_serve_the_next(outcome):
     kept, faults, _ = outcome
-    # Pages are of 4 KiB, or of 2 MiB where the kernel gives large ones to everyone. What is kept may lie a few bytes too short for
-    # the next tensor of the same size, until its neighbours are free too.
+    # Pages are of 4 KiB, or of 2 MiB where the kernel gives large ones to everyone. What is kept may be some bytes too
+    # short for the next tensor of the same size, until its neighbours are free too.
     assert faults < PAGES / 3 if kept else faults > 400
 
 
