@@ -40,6 +40,16 @@ def test_it_is_that_of_torch(dtype, gap, keys):
         assert float((ours - theirs).norm() / theirs.norm()) < gap
 
 
+@pytest.mark.parametrize("count", [LONGEST_KEPT, LONGEST_KEPT + 1])
+def test_without_a_mask_each_query_sees_the_keys_up_to_its_own(count):
+    leaves, _ = states(count, count, torch.float32)
+    found = with_gradients(attend_masked(*leaves, None), leaves)
+    mask = torch.full((count, count), -torch.inf).triu(1).expand(BATCH, 1, count, count)
+    again = [leaf.detach().requires_grad_() for leaf in leaves]
+    for ours, theirs in zip(found, with_gradients(attend_masked(*again, mask), again), strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < 1e-6
+
+
 def test_weights_are_kept_of_short_sequences_alone(monkeypatch):
     kept = []
     monkeypatch.setattr(attention, "_attend_keeping", lambda *parts: kept.append(parts[1].shape[1]) or parts[0])

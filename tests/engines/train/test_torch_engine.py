@@ -187,10 +187,11 @@ def test_several_steps_learn_against_the_same_old_log_probs(tmp_path: Path, mode
     prepared = prepare(engine, task)
     columns = read_prepared(tmp_path, prepared.folder, prepared.files)
     batch = batch_of(tmp_path, task)
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float64).eval()
     old = torch.cat([plain_log_probs(model, batch, index, 0.8) for index in range(len(batch))]).detach().numpy()
     assert columns.log_probs_old is not None
-    np.testing.assert_allclose(columns.log_probs_old, np.where(batch.loss_mask, old, 0.0), atol=2e-6)
+    # As far from float64 as the plain model in float32.
+    np.testing.assert_allclose(columns.log_probs_old, np.where(batch.loss_mask, old, 0.0), atol=4e-6)
     metrics = engine.learn(task, prepared).metrics
     assert metrics["ratio_max"] > 1.05
     assert metrics["ratio_min"] < 0.95

@@ -31,7 +31,7 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int) -> torch.Tensor:
     """Turns the first `rotated` heads by their rows' positions (RoPE, arXiv 2104.09864); the others stay.
 
-    heads: [rows, heads, size]. cos, sin: [rows, 1, size / 2], of a head's front half, which its back half shares.
+    heads: [rows, heads, size]. cos, sin: [rows, 1, size] as `RotaryTable` has them.
     """
     if not torch.is_grad_enabled():
         return _turned(heads, cos, sin, rotated, 1.0)
@@ -115,9 +115,8 @@ class _Rotate(torch.autograd.Function):
 
 def _turned(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int, sign: float) -> torch.Tensor:
     """(front, back) -> (front cos - back sin, back cos + front sin), or its inverse with sign -1."""
-    half, result = cos.shape[-1], torch.empty_like(heads)
-    front, back = heads[:, :rotated, :half], heads[:, :rotated, half:]
-    torch.mul(front, cos, out=result[:, :rotated, :half]).addcmul_(back, sin, value=-sign)
-    torch.mul(back, cos, out=result[:, :rotated, half:]).addcmul_(front, sin, value=sign)
+    turning, result = heads[:, :rotated], torch.empty_like(heads)
+    swapped = turning.roll(heads.shape[-1] // 2, -1)
+    torch.mul(turning, cos, out=result[:, :rotated]).addcmul_(swapped, sin, value=sign)
     result[:, rotated:] = heads[:, rotated:]
     return result

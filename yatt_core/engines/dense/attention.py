@@ -22,8 +22,8 @@ def attend_masked(
 
     mask: [b, 1, n, m], 0 or -inf; none where n = m and each query sees the keys up to its own.
     """
-    if mask is not None and keys.shape[1] <= LONGEST_KEPT:
-        return _attend_keeping(queries, keys, values, mask)
+    if keys.shape[1] <= LONGEST_KEPT:
+        return _attend_keeping(queries, keys, values, _causal(queries) if mask is None else mask)
     if keys.device.type != "cpu":
         # A GPU's kernels that take a mask, or float32, know no shared heads; torch would write all scores out in their stead.
         sharing = queries.shape[2] // keys.shape[2]
@@ -36,6 +36,13 @@ def attend_masked(
         is_causal=mask is None,
         enable_gqa=queries.shape[2] != keys.shape[2],
     ).transpose(1, 2)
+
+
+def _causal(queries: torch.Tensor) -> torch.Tensor:
+    """The mask of queries that see the keys up to their own, [b, 1, n, n]."""
+    count = queries.shape[1]
+    hidden = queries.new_full((count, count), -torch.inf, dtype=torch.float32).triu_(1)
+    return hidden.expand(len(queries), 1, count, count)
 
 
 def _attend_keeping(
@@ -69,9 +76,8 @@ class _KeptWeights(torch.autograd.Function):
         queries, keys, values, weights = ctx.saved_tensors
         (gradient,) = gradients
         of_values = torch.matmul(weights.transpose(-1, -2), gradient)
-        of_weights, wide = torch.matmul(gradient, values.transpose(-1, -2)).float(), weights.float()
-        # d L / d score = weight * (d L / d weight - sum over keys of weight * d L / d weight)
-        along = torch.linalg.vecdot(of_weights, wide).unsqueeze(-1)
-        of_scores = of_weights.sub_(along).mul_(wide).mul_(queries.shape[-1] ** -0.5).to(queries.dtype)
+        of_weights, scale = torch.matmul(gradient, values.transpose(-1, -2)), queries.shape[-1] ** -0.5
+        # weight * (d L / d weight - sum over keys of weight * d L / d weight)
+        of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
         of_queries, of_keys = torch.matmul(of_scores, keys), torch.matmul(of_scores.transpose(-1, -2), queries)
-        return of_queries, of_keys, of_values, None
+        return of_queries.mul_(scale), of_keys.mul_(scale), of_values, None

@@ -27,7 +27,7 @@ def run_layers(
 ) -> torch.Tensor:
     """The residual stream behind the last layer, [rows, width] in float32.
 
-    hidden: embedded tokens, [rows, width] in float32. rotary: cosine and sine of the rows' positions, [rows, 1, size / 2].
+    hidden: embedded tokens, [rows, width] in float32. rotary: cosine and sine of the rows' positions, [rows, 1, size].
     """
     dtype = weights.layers[0].qkv.dtype
     for number, layer in enumerate(weights.layers):

@@ -1,4 +1,4 @@
-"""Cosines and sines of positions, as a module of transformers computes them."""
+"""Cosines and sines of positions, as a module of transformers computes them; sines of the front half have their sign turned."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class RotaryTable:
         self._cos = self._sin = self._like[:0, None]
 
     def at(self, positions: torch.Tensor, positions_below: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """positions: [rows], all less than `positions_below`. Returns cosine and sine, [rows, 1, head size / 2]."""
+        """positions: [rows], all less than `positions_below`. Returns cosine and sine, [rows, 1, head size]."""
         if len(self._cos) < positions_below:
             # Twice as many as before, so that decoding does not make it anew for each position.
             every = torch.arange(max(positions_below, 2 * len(self._cos)), device=self._like.device)
             cos, sin = self._embedding(self._like, every[None])
-            half = cos.shape[-1] // 2
-            self._cos, self._sin = (part[0, :, None, :half].to(self._dtype).contiguous() for part in (cos, sin))
+            sin[..., : sin.shape[-1] // 2].neg_()
+            self._cos, self._sin = (part[0, :, None].to(self._dtype) for part in (cos, sin))
         return self._cos[positions], self._sin[positions]

@@ -45,6 +45,17 @@ class Store:
             self._buffer = self._buffer.new_zeros(size)
         self.states = self._buffer[:size].view(shape)
 
+    def widen(self, slots: int) -> None:
+        """Lays the buffer out anew where its places have fewer slots than these; what they hold is kept."""
+        layers, kinds, *places, found, size = self.states.shape
+        if found >= slots:
+            return
+        before, shape = self.states.flatten(0, 1), (layers, kinds, *places, slots, size)
+        self.states = self._buffer[: math.prod(shape)].view(shape)
+        # From the end, where there is room: what is written lies behind all that is still to be read.
+        for number in reversed(range(layers * kinds)):
+            self.states.flatten(0, 1)[number, ..., :found, :] = before[number].clone()
+
     def move(self, sources: Any, targets: Any, slots: int) -> None:
         """Copies the first slots of some places over others."""
         self.states[:, :, targets, :, :slots] = self.states[:, :, sources, :, :slots]
@@ -73,8 +84,11 @@ class DenseRunner:
             parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
         )
         self.device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
+        on_cores = self.device.type == "cpu"
         # By pieces for the sake of the bits, which on a GPU follow the number of rows anyway.
-        self._jointly = self._dtype != torch.float32 or self.device.type != "cpu"
+        self._jointly = self._dtype != torch.float32 or not on_cores
+        # On cores, products with a part of the slots copy that part first.
+        self._whole = self._jointly and on_cores
         self._rotary = RotaryTable(model, self._dtype)
         self._prompts, self._own = Store(self._dtype, self.device), Store(self._dtype, self.device)
         self._lengths = np.zeros(0, np.int64)
@@ -101,6 +115,8 @@ class DenseRunner:
         slots = rounded_slots(room.prompt_tokens), rounded_slots(room.new_tokens)
         for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
             store.begin((shape.layers, 2, places, shape.key_value_heads, count, shape.head_size))
+        if self._whole:
+            self._own.begin((shape.layers, 2, room.rows, shape.key_value_heads, rounded_slots(1), shape.head_size))
 
     def prefill(
         self, request: GenerateRequest, members: Indices, places: Indices, rows: Sequence[Indices]
@@ -137,6 +153,8 @@ class DenseRunner:
         shape, count = self._shape, len(rows.tokens)
         prompts, written = int(rows.prompts.max()) + 1, self._tensor(rows.written)
         slots = rounded_slots(int(rows.written.max()) + 1)
+        if self._whole:
+            self._own.widen(slots)
         numbers = self._tensor(np.arange(count))
         groups = self._groups(rows)
         own_mask = self._mask(rows.written + 1, slots)

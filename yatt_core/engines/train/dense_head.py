@@ -1,19 +1,24 @@
 """The head of a dense model: log-probabilities and entropies of counted tokens, and the gradient of a loss on them.
 
-Works through chunks of tokens, so that logits are held of one chunk alone, and computes their gradient where they are, from the
-loss's derivative by log-probability and entropy: nothing of the vocabulary's size is kept for a backward pass.
+Works through chunks of tokens, so that logits are held of one chunk alone, and computes their gradient where they are: nothing of
+the vocabulary's size is kept for a backward pass. Matrix products take a whole chunk, what lies between them a strip of it at a
+time, which stays in a core's cache. The slopes of log-probabilities are written down before the loss is known: its derivative by
+them is one number a token, which multiplies the narrow side of the products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-CHUNK_LOGITS = 2**22
-"""Logits of a chunk, at the most where it has more tokens than these: large products run faster, up to what caches hold."""
+CHUNK_LOGITS = 2**23
+"""Logits of a chunk, at the most where it has more tokens than these: large products run faster."""
 FEWEST, MOST = 64, 1024
+STRIP_LOGITS, FEWEST_OF_STRIP = 2**19, 8
+"""The same of a strip."""
 GPU_LOGITS = 2**28
 """The same on a GPU, which is slow over many small products: 1 GiB in float32."""
 LEAST_BY_MASS = -60.0
@@ -21,6 +26,8 @@ LEAST_BY_MASS = -60.0
 
 ChunkLoss = Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor]
 """(which tokens, their log-probabilities, their entropies or an empty tensor) -> their share of the loss, a scalar."""
+ValuesLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""The same of tokens that are understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +39,21 @@ class Head:
     entropies: bool = False
 
 
-@dataclass(slots=True)
-class _Chunk:
-    """Logits over the temperature and their distribution in float32, [n, vocabulary]; log-probabilities, entropies [n]."""
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Of some tokens, [n]; entropies may be empty."""
 
-    logits: torch.Tensor
-    probabilities: torch.Tensor
     log_probs: torch.Tensor
-    log_total: torch.Tensor
-    """Logarithm of the sum of exponentials of the logits, [n]."""
     entropies: torch.Tensor
 
 
 def score_tokens(head: Head, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Log-probabilities of the targets, [T]. states: [T, width] behind the last norm."""
-    parts = [_chunk(head, states[part], targets[part]).log_probs for part in _chunks(head, len(targets))]
-    return torch.cat([states.new_empty(0, dtype=torch.float32), *parts])
+    parts = [states.new_empty(0, dtype=torch.float32)]
+    for chunk in _slices(_chunk_rows(head), len(targets)):
+        logits = torch.mm(states[chunk], head.weight.t())
+        parts += [_values(head, logits[strip], targets[chunk][strip]).log_probs for strip in _strips(head, logits)]
+    return torch.cat(parts)
 
 
 def backward_tokens(
@@ -59,63 +65,79 @@ def backward_tokens(
 ) -> torch.Tensor:
     """Gradient of the loss by the states, [T, width]; that by the weight is added to `of_weight` (float32)."""
     of_states = torch.empty_like(states)
-    for part in _chunks(head, len(targets)):
-        chunk = _chunk(head, states[part], targets[part])
-        of_logits = _by_logits(head, chunk, targets[part], *_by_values(chunk, part, loss)).to(states.dtype)
-        torch.mm(of_logits, head.weight, out=of_states[part])
+    for chunk in _slices(_chunk_rows(head), len(targets)):
+        gradient = torch.mm(states[chunk], head.weight.t())
+        scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk))
+        torch.mm(gradient, head.weight, out=of_states[chunk]).mul_(scale)
+        scaled = (states[chunk] * scale).to(states.dtype)
         if states.dtype == of_weight.dtype:
-            of_weight.addmm_(of_logits.t(), states[part])
+            of_weight.addmm_(gradient.t(), scaled)
         else:
-            of_weight.add_(torch.mm(of_logits.t(), states[part]).float())
+            of_weight.add_(torch.mm(gradient.t(), scaled).float())
     return of_states
 
 
-def _chunks(head: Head, count: int) -> Iterator[slice]:
-    size = min(max(CHUNK_LOGITS // len(head.weight), FEWEST), MOST)
-    if head.weight.device.type != "cpu":
-        size = max(GPU_LOGITS // len(head.weight), FEWEST)
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
-
-
-def _chunk(head: Head, states: torch.Tensor, targets: torch.Tensor) -> _Chunk:
-    logits = torch.mm(states, head.weight.t()).float()
-    if head.temperature != 1.0:
-        logits.div_(head.temperature)
-    probabilities = torch.softmax(logits, dim=-1)
-    log_probs = probabilities.gather(1, targets[:, None]).log_()[:, 0]
-    if len(least := (log_probs < LEAST_BY_MASS).nonzero()[:, 0]):
-        exact = torch.log_softmax(logits[least], dim=-1)
-        log_probs[least] = exact.gather(1, targets[least, None])[:, 0]
-    log_total = logits.gather(1, targets[:, None])[:, 0] - log_probs
-    entropies = log_probs.new_empty(0)
-    if head.entropies:
-        entropies = log_total - torch.linalg.vecdot(probabilities, logits)
-    return _Chunk(logits, probabilities, log_probs, log_total, entropies)
-
-
-def _by_values(chunk: _Chunk, part: slice, loss: ChunkLoss) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The loss's derivatives by log-probability and entropy, [n]; none where it does not depend on the entropy."""
-    with torch.enable_grad():
-        log_probs, entropies = chunk.log_probs.requires_grad_(), chunk.entropies.requires_grad_()
-        value = loss(part, log_probs, entropies)
-        found = torch.autograd.grad(value, (log_probs, entropies), allow_unused=True)
-    assert found[0] is not None
-    return found[0], found[1]
-
-
-def _by_logits(
-    head: Head, chunk: _Chunk, targets: torch.Tensor, by_log_prob: torch.Tensor, by_entropy: torch.Tensor | None
-) -> torch.Tensor:
-    """The loss's derivative by the logits, [n, vocabulary]; overwrites the chunk.
+def _to_gradient(head: Head, logits: torch.Tensor, targets: torch.Tensor, loss: ValuesLoss) -> torch.Tensor:
+    """Turns the logits of a chunk, [n, vocabulary], into the loss's gradient by them, but for a factor of each row: [n, 1].
 
     With p the distribution, d log p_t / d logit_v = [v = t] - p_v, and d H / d logit_v = -p_v (log p_v + H).
     """
-    by_log_prob = by_log_prob[:, None] / head.temperature
+    strips = list(_strips(head, logits))
+    parts = [_values(head, logits[strip], targets[strip], slopes=True) for strip in strips]
+    log_probs, entropies = (torch.cat([getattr(part, name) for part in parts]) for name in _Values.__slots__)
+    by_log_prob, by_entropy = _derivatives(log_probs, entropies, loss)
     if by_entropy is None:
-        result = chunk.probabilities.mul_(-by_log_prob)
-    else:
-        by_entropy = by_entropy[:, None] / head.temperature
-        surprise = chunk.logits.add_((chunk.entropies.detach() - chunk.log_total)[:, None])
-        result = surprise.mul_(-by_entropy).sub_(by_log_prob).mul_(chunk.probabilities)
-    return result.scatter_add_(1, targets[:, None], by_log_prob)
+        return by_log_prob[:, None].div(-head.temperature)
+    for strip in strips:
+        slopes, at = logits[strip].float(), targets[strip, None]
+        probabilities = slopes.scatter(1, at, log_probs[strip, None].detach().exp())
+        of_entropy = torch.xlogy(probabilities, probabilities).addcmul_(probabilities, entropies[strip, None].detach())
+        logits[strip] = slopes * by_log_prob[strip, None] + of_entropy.mul_(by_entropy[strip, None])
+    return by_log_prob.new_full((len(targets), 1), -1.0 / head.temperature)
+
+
+def _chunk_rows(head: Head) -> int:
+    if head.weight.device.type != "cpu":
+        return max(GPU_LOGITS // len(head.weight), FEWEST)
+    return min(max(CHUNK_LOGITS // len(head.weight), FEWEST), MOST)
+
+
+def _strips(head: Head, logits: torch.Tensor) -> Iterator[slice]:
+    on_cores = head.weight.device.type == "cpu"
+    rows = max(STRIP_LOGITS // len(head.weight), FEWEST_OF_STRIP) if on_cores else len(logits)
+    return _slices(rows, len(logits))
+
+
+def _slices(rows: int, count: int) -> Iterator[slice]:
+    for start in range(0, count, rows):
+        yield slice(start, min(start + rows, count))
+
+
+def _values(head: Head, logits: torch.Tensor, targets: torch.Tensor, slopes: bool = False) -> _Values:
+    """logits: [n, vocabulary] before the temperature; overwritten. slopes: by p_v - [v = t]."""
+    wide, targets = logits.float(), targets[:, None]
+    if head.temperature != 1.0:
+        wide.div_(head.temperature)
+    probabilities, of_targets = torch.softmax(wide, dim=-1), wide.gather(1, targets)
+    log_probs = probabilities.gather(1, targets).log_()
+    if len(least := (log_probs < LEAST_BY_MASS).nonzero()[:, 0]):
+        log_probs[least] = torch.log_softmax(wide[least], dim=-1).gather(1, targets[least])
+    entropies = log_probs.new_empty(0)
+    if head.entropies:
+        # -log p_v = log of the sum of exponentials - logit_v
+        entropies = (of_targets - log_probs)[:, 0] - wide.mul_(probabilities).sum(-1)
+    if slopes:
+        # In float32: what 1 - p_t is may be less than a narrower dtype tells from 0.
+        logits.copy_(probabilities.scatter_add_(1, targets, torch.full_like(log_probs, -1.0)))
+    return _Values(log_probs[:, 0], entropies)
+
+
+def _derivatives(
+    log_probs: torch.Tensor, entropies: torch.Tensor, loss: ValuesLoss
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The loss's derivatives by log-probability and entropy, [n]; none where it does not depend on the entropy."""
+    with torch.enable_grad():
+        value = loss(log_probs.requires_grad_(), entropies.requires_grad_())
+        by_log_prob, by_entropy = torch.autograd.grad(value, (log_probs, entropies), allow_unused=True)
+    assert by_log_prob is not None
+    return by_log_prob, by_entropy

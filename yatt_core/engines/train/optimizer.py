@@ -106,7 +106,8 @@ class FlatAdamW:
         norm = float(torch.linalg.vector_norm(self.gradients, dtype=torch.float64))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NumericError(f"loss {loss}, gradient norm {norm}: not finite; the step was not applied")
-        self.gradients.mul_(min(1.0, self._spec.max_grad_norm / (norm + CLIP_EPSILON)))
+        if (share := self._spec.max_grad_norm / (norm + CLIP_EPSILON)) < 1.0:
+            self.gradients.mul_(share)
         self._adamw.param_groups[0]["lr"] = learning_rate
         self._adamw.step()
         return norm

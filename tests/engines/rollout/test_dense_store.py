@@ -1,0 +1,21 @@
+"""Keys and values of the fast runner: laid out anew for more slots, where they lie in the way of themselves."""
+
+import torch
+
+from yatt_core.engines.rollout.dense_runner import Store
+
+
+def test_what_is_there_is_kept_when_the_places_get_more_slots():
+    store = Store(torch.float32, torch.device("cpu"))
+    store.begin((3, 2, 5, 2, 96, 4))
+    store.begin((3, 2, 5, 2, 16, 4))
+    expected = torch.arange(store.states.numel(), dtype=torch.float32).view(store.states.shape)
+    store.states.copy_(expected)
+    for slots in (32, 48, 96):
+        store.widen(slots)
+        assert store.states.shape == (3, 2, 5, 2, slots, 4)
+        assert torch.equal(store.states[..., : expected.shape[4], :], expected)
+        expected = store.states.copy_(torch.rand(store.states.shape)).clone()
+    held = store.nbytes
+    store.widen(16)
+    assert store.nbytes == held and torch.equal(store.states, expected)
