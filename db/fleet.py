@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, select
 
+from db.alarms import ALARM
 from db.engine import Database
-from db.models import Lease, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, Snapshot
+from db.models import Event, Lease, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, Snapshot
 from db.overview import RunLine
 from db.runs import RUN_COLUMNS, RunRow
 
@@ -78,6 +79,17 @@ class FleetReader:
             for run, phase, kind, count in connection.execute(query):
                 found.setdefault(run, {})[phase, kind] = count
         return found
+
+    def alarms(self, runs: Sequence[str]) -> dict[tuple[str, str, str], int]:
+        """How often guards raised an alarm, by run, rule and what it asks for."""
+        rule, action = (Event.body[name].as_string().label(name) for name in ("rule", "action"))
+        query = (
+            select(Event.run, rule, action, func.count())
+            .where(Event.run.in_(runs), Event.kind == ALARM)
+            .group_by(Event.run, rule.name, action.name)
+        )
+        with self._database.read() as connection:
+            return {(row[0], row[1], row[2]): row[3] for row in connection.execute(query)}
 
     def newest(self, runs: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, ...], float]:
         """Values of some metrics at each run's newest commit, by run and key; what is not there is left out."""

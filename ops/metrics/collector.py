@@ -63,11 +63,11 @@ class LedgerCollector(Collector):
         yield _gauge(names.OUTBOX, {(run,): float(pending.get(run, 0)) for run in runs})
         newest = self._ledger.fleet.newest(runs, LEARNING)
         yield _gauge(names.LEARNING, newest)
-        failed = CounterMetricFamily(names.FAILED.name, names.FAILED.help, labels=names.FAILED.labels)
-        for run, counts in self._ledger.fleet.attempts(runs).items():
-            for (phase, kind), count in counts.items():
-                failed.add_metric([run, phase, kind], count)
-        yield failed
+        failed = self._ledger.fleet.attempts(runs)
+        yield _counter(
+            names.FAILED, {(run, *key): count for run, counts in failed.items() for key, count in counts.items()}
+        )
+        yield _counter(names.ALARMS, self._ledger.fleet.alarms(runs))
         yield from self._times([run.id for run in found.runs if run.driver == DRIVEN][:ACCOUNTED])
 
     def _times(self, runs: Sequence[str]) -> Iterator[Metric]:
@@ -112,6 +112,13 @@ def _of_lines(runs: Sequence[FleetRun]) -> Iterator[Metric]:
     )
     yield gauge(names.ITERATION_SECONDS, {run.id: run.iteration_seconds for run in runs})
     yield gauge(names.LEFT_SECONDS, {run.id: run.eta_seconds for run in runs})
+
+
+def _counter(metric: MetricName, values: Mapping[tuple[str, ...], int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(list(labels), value)
+    return family
 
 
 def _gauge(metric: MetricName, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:

@@ -62,6 +62,11 @@ FLEET = (
         "timeseries",
         ((f"sum by (run, failure_class) (increase({of(names.FAILED)}[1h])) > 0", "{{run}} {{failure_class}}"),),
     ),
+    Panel(
+        "Alarms a day",
+        "timeseries",
+        ((f"sum by (run, rule) (increase({of(names.ALARMS)}[1d])) > 0", "{{run}} {{rule}}"),),
+    ),
     Panel("Rows that MLflow waits for", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
     Panel("Runs without series of their own", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
     Panel("Version", "stat", ((of(names.BUILD), "{{version}}, ledger {{ledger}}"),), columns=6),
@@ -92,6 +97,7 @@ ONE_RUN = (
         "timeseries",
         ((f"increase({of(names.FAILED, RUN)}[1h])", "{{phase}} {{failure_class}}"),),
     ),
+    Panel("Alarms so far", "timeseries", ((of(names.ALARMS, RUN), "{{run}} {{rule}} {{action}}"),)),
     Panel("Since the last snapshot", "timeseries", ((f"time() - {of(names.SNAPSHOT, RUN)}", "{{run}}"),), "s"),
     Panel(
         "Asked to stop, lost",

@@ -55,6 +55,9 @@ OUTBOX = MetricName("yatt_run_outbox_pending_rows", "gauge", ("run",), "Rows tha
 FAILED = MetricName(
     "yatt_run_failed_attempts", "counter", ("run", "phase", "failure_class"), "Attempts at phases that failed."
 )
+ALARMS = MetricName(
+    "yatt_run_alarms", "counter", ("run", "rule", "action"), "Alarms that guards raised, by what they ask for."
+)
 ETTR = MetricName(
     "yatt_run_effective_training_time_ratio", "gauge", ("run",), "Productive time over all but idle time, lately."
 )
@@ -62,5 +65,5 @@ TIME_SHARE = MetricName("yatt_run_time_ratio", "gauge", ("run", "bucket"), "Shar
 
 ALL = (
     BUILD, LEDGER_UP, RUNS, RUNS_LEFT_OUT, STATE, DRIVEN, DRIVER_LOST, STOP_ASKED, ITERATION, TARGET, CREATED, COMMITTED,
-    SNAPSHOT, ITERATION_SECONDS, LEFT_SECONDS, LEARNING, OUTBOX, FAILED, ETTR, TIME_SHARE,
+    SNAPSHOT, ITERATION_SECONDS, LEFT_SECONDS, LEARNING, OUTBOX, FAILED, ALARMS, ETTR, TIME_SHARE,
 )  # fmt: skip

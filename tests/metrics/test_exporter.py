@@ -22,6 +22,7 @@ from tests.dashboard.conftest import seeded as seeded
 from tests.db.tools import holder
 from tests.ops.seeding import seed_run, toy_spec
 from tests.ops.test_branches import seed_snapshot
+from yatt_core.guards.findings import Alarm, Finding
 
 KILLED = """
 import os, signal, sys
@@ -61,6 +62,10 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
         failing = ledger.phases.plan(fence, 0, 2, "collect")
         ledger.phases.dispatch(fence, failing)
         ledger.phases.fail(fence, failing, "infrastructure", "lost")
+        raised = Alarm("kl", "kl", "pause", Finding("too high", 1, {}))
+        assert ledger.alarms.record(fence, raised.body(run, 0, 1)) and not ledger.alarms.record(
+            fence, raised.body(run, 0, 1)
+        )
         with ledger._database.write() as connection:
             connection.execute(
                 text("UPDATE metric_series SET key = 'seconds/iteration' WHERE key = 'tokens_per_second'")
@@ -74,6 +79,7 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
     assert found["yatt_run_driven"] == {("toy-1",): 0, ("toy-2",): 1, (run,): 1}
     assert sum(value for labels, value in found["yatt_run_time_ratio"].items() if "toy-2" in labels) == pytest.approx(1)
     assert list(found["yatt_run_failed_attempts_total"].values()) == [1]
+    assert found["yatt_run_alarms_total"] == {("pause", "kl", run): 1}, "labels by their names"
     assert found["yatt_run_left_seconds"]["toy-2",] == 2 * 512
 
 

@@ -82,7 +82,7 @@ def test_names_keep_to_the_conventions() -> None:
     for metric in names.ALL:
         assert re.fullmatch(r"yatt_[a-z_]+", metric.name)
         assert not metric.name.endswith(("_total", "_info"))
-        assert set(metric.labels) <= {"run", "state", "metric", "phase", "failure_class", "bucket"}
+        assert set(metric.labels) <= {"run", "state", "metric", "phase", "failure_class", "bucket", "rule", "action"}
         assert not re.search(r"_(ms|milliseconds|minutes|percent|mb)(_|$)", metric.name)
     assert len(EXPORTED) == len(names.ALL)
     assert set(BUCKETS) == {"productive", "redone", "snapshot", "restart", "waiting", "idle"}
