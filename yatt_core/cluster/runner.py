@@ -6,6 +6,7 @@ probe (half a second). Each process gets a session of its own, so that its whole
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from yatt_core.cluster.log_files import keep_bounded
 from yatt_core.cluster.process import ProcessIdentity, end_offspring, end_sessions, identity_of, send_signal
 from yatt_core.cluster.services import SUPERVISOR, RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
 from yatt_core.cluster.state import ServiceReport
@@ -25,6 +27,9 @@ LOOPBACK = "127.0.0.1"
 PROBE_SECONDS = 0.5
 LEADER_SECONDS = 10.0
 """How long a process may take to end in order after its offspring."""
+LOG_SECONDS = 10.0
+"""Between two looks at how long a log is."""
+logger = logging.getLogger("yatt.supervisor")
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -84,6 +89,7 @@ class ServiceRunner:
         self._identity: ProcessIdentity | None = None
         self._started_at = 0.0
         self._log_start = 0
+        self._log_seen_at = 0.0
         self._since = time.time()
 
     def step(self, now: float) -> bool:
@@ -163,11 +169,22 @@ class ServiceRunner:
         code = self._process.poll()
         if code is not None:
             self._died(now, f"exited with code {code}")
+        elif self.life.state is ServiceState.READY:
+            self._bound_log(now)
         elif self.life.state is ServiceState.STARTING:
             if is_ready(fill(self.spec.ready, self._numbers), Path(self.spec.log_file), self._log_start):
                 self.life = self.life.became_ready()
             elif now - self._started_at > self.spec.start_seconds:
                 self._died(now, f"not ready after {self.spec.start_seconds:g} s: {self.spec.ready}")
+
+    def _bound_log(self, now: float) -> None:
+        if now - self._log_seen_at < LOG_SECONDS:
+            return
+        self._log_seen_at = now
+        try:
+            keep_bounded(Path(self.spec.log_file))
+        except OSError as error:
+            logger.warning("%s: its log cannot be kept short: %s", self.spec.name, error)
 
     def _died(self, now: float, reason: str) -> None:
         """Buries the process, with its offspring unless that is to survive.
