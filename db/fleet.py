@@ -80,7 +80,7 @@ class FleetReader:
                 found.setdefault(run, {})[phase, kind] = count
         return found
 
-    def alarms(self, runs: Sequence[str]) -> dict[tuple[str, str, str], int]:
+    def alarms(self, runs: Sequence[str]) -> dict[tuple[str, ...], int]:
         """How often guards raised an alarm, by run, rule and what it asks for."""
         rule, action = (Event.body[name].as_string().label(name) for name in ("rule", "action"))
         query = (

@@ -48,8 +48,8 @@ class SeriesKey:
 
 Full = dict[tuple[int, int, int, int], tuple[Bucket, ...]]
 """Buckets that will not change any more, by series, branch, first step and width."""
-REMEMBERED = 4096
-"""Series in so many widths; each is some hundred buckets."""
+REMEMBERED = 200_000
+"""Of all series together, at the most: some 50 MB."""
 
 
 def bucket_width(first: int, last: int, buckets: int) -> int:
@@ -125,7 +125,7 @@ def _buckets(connection: Connection, series: int, part: Stretch, width: int, ful
     start = kept[-1].first // width * width + width if kept else part.first
     buckets = kept + _reduced(connection, series, part.branch, start, part.last, width)
     if len(buckets) - 1 > len(known):
-        if len(full) >= REMEMBERED:
+        if sum(map(len, full.values())) + len(buckets) > REMEMBERED:
             full.clear()
         # Steps are committed in order, so that nothing comes to a bucket that another one follows.
         full[key] = buckets[:-1]

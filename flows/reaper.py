@@ -81,7 +81,11 @@ def reap(ledger: Ledger, home: Home) -> list[Closed]:
         for flow_run in _taken_for_alive(client, home):
             run = str(flow_run.parameters["run"])
             why = cause_of_death(_signs(ledger, run, flow_run))
-            if why is not None:
+            if why is None:
+                continue
+            # It may have ended in order since it was listed; from a process that is gone nothing follows any more.
+            now = client.read_flow_run(flow_run.id)
+            if now.state_type in ALIVE:
                 client.set_flow_run_state(flow_run.id, Crashed(message=redact(why)), force=True)
                 closed.append(Closed(str(flow_run.id), run, why))
         return closed

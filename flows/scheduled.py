@@ -11,12 +11,15 @@ does nothing, so a worker that comes back finds nothing to catch up with. One th
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.context import FlowRunContext
 from prefect.flows import Flow
 from prefect.states import Completed, Failed
@@ -34,12 +37,14 @@ from flows.segment import Outcome
 from flows.timetable import following
 from flows.window_record import record_left, record_window, window_of_holder
 from flows.windows import Window, moment_text, waits
-from yatt_core.errors import ExitCode, YattError
+from yatt_core.errors import ExitCode, InfrastructureError, YattError
 from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.flow")
 HELD, MISSED, PAUSED = "Held", "Missed", "Paused"
 LOOK_SECONDS = 1.0
+SERVER_SECONDS = 60.0
+"""How long Prefect's server may be away when a window begins."""
 Ending = State[None]
 
 WindowFlow = Flow[..., Ending]
@@ -56,10 +61,13 @@ def drive_window(
     longest: timedelta | None,
     observer: Observer,
     tracker: Tracker,
-    notifier: Notifier | None = None,
+    notifier: Callable[[], Notifier | None] = lambda: None,
     clock: Clock | None = None,
 ) -> Ending:
-    """Drives the run until the end of the window that this flow run is. longest: how long a window may last."""
+    """Drives the run until the end of the window that this flow run is.
+
+    longest: how long a window may last. notifier: makes what tells people; what it raises ends the window like any error.
+    """
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None, "a window is a flow run"
     flow_run, clock = context.flow_run, clock or SystemClock()
@@ -69,7 +77,7 @@ def drive_window(
             record_window(ledger, run, str(flow_run.id), own, this_process(f"window of {run}"))
             _close_dead(ledger, home)
             reason = _reason_to_leave(ledger, run, own, _now(clock))
-            outcome = reason or _drive(ledger, home, run, own, observer, tracker, notifier, clock)
+            outcome = reason or _drive(ledger, home, run, own, observer, tracker, notifier(), clock)
             if isinstance(outcome, Outcome):
                 return _ending(outcome)
             record_left(ledger, run, str(flow_run.id), outcome.message or "")
@@ -85,10 +93,22 @@ def window_of(flow_run: FlowRun, longest: timedelta | None, now: datetime) -> Wi
         begins = datetime.fromtimestamp(flow_run.expected_start_time.timestamp(), UTC)
     if flow_run.deployment_id is None:
         return Window.between(begins, longest, ())
-    with get_client(sync_client=True) as client:
-        deployment = client.read_deployment(flow_run.deployment_id)
+    deployment = _deployment(flow_run.deployment_id)
     active = [] if deployment.paused else [row.schedule for row in deployment.schedules if row.active]
     return Window.between(begins, longest, following(active, begins))
+
+
+def _deployment(key: UUID) -> DeploymentResponse:
+    """A deployment, from a server that may just be starting again. Raises `InfrastructureError` when it stays away."""
+    until = time.monotonic() + SERVER_SECONDS
+    while True:
+        try:
+            with get_client(sync_client=True) as client:
+                return client.read_deployment(key)
+        except AWAY as error:
+            if time.monotonic() > until:
+                raise InfrastructureError(f"Prefect's server: {type(error).__name__}: {error}") from error
+            time.sleep(LOOK_SECONDS)
 
 
 def _now(clock: Clock) -> datetime:
@@ -101,7 +121,7 @@ def _close_dead(ledger: Ledger, home: Home) -> None:
         for closed in reap(ledger, home):
             log.warning("flow run %s of run %s is closed: %s", closed.flow_run, closed.run, closed.why)
     except AWAY as error:
-        log.warning("dead flow runs stay open: %s: %s", type(error).__name__, error)
+        log.warning("dead flow runs stay open: %s: %s", type(error).__name__, redact(str(error)))
 
 
 def _reason_to_leave(ledger: Ledger, run: str, own: Window, now: datetime) -> Ending | None:
@@ -110,6 +130,11 @@ def _reason_to_leave(ledger: Ledger, run: str, own: Window, now: datetime) -> En
         return Completed(
             name=MISSED, message=f"the window of run {run} was over at {moment_text(own.ends)}: nothing was done"
         )
+    return _paused(ledger, run)
+
+
+def _paused(ledger: Ledger, run: str) -> Ending | None:
+    """The end of a window of a run that somebody has to look at first; None for any other."""
     row = ledger.runs.find(run)
     if row.state != "paused":
         return None
@@ -139,6 +164,9 @@ def _drive(
                 return Completed(name=HELD, message=f"run {run} is held by {held.holder}: nothing was done")
             observer.stage(f"waiting for {held.holder} to end")
             clock.sleep(LOOK_SECONDS)
+            # A guard may have paused it in the last iteration of the one that was waited for.
+            if (paused := _paused(ledger, run)) is not None:
+                return paused
 
 
 def _ending(outcome: Outcome) -> Ending:

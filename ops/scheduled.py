@@ -28,5 +28,8 @@ def window(run: str, home: str, for_seconds: float | None = None) -> Ending:
     longest = None if for_seconds is None else timedelta(seconds=for_seconds)
     with watching(run) as observer:
         tracker = MlflowTracker(place.tracking_uri, place.artifacts)
-        notifier = AppriseNotifier.from_environment(load_run(place, run)[1].guards.notify)
-        return drive_window(place, run, longest, observer, tracker, notifier)
+        return drive_window(place, run, longest, observer, tracker, lambda: _notifier(place, run))
+
+
+def _notifier(home: Home, run: str) -> AppriseNotifier | None:
+    return AppriseNotifier.from_environment(load_run(home, run)[1].guards.notify)

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,26 +59,32 @@ def up(
     place = Home.locate(home)
     with _ending() as ended:
         group = start(place, Ports(prefect_port, mlflow_port, dashboard_port, worker=0), detach, os.environ)
-        if group.adopted:
-            message("the group was up, and its terminal is gone: this one holds it now, at the ports that it has")
         try:
-            await_ready(group, ended, message)
-            if not ended.is_set():
+            if group.adopted:
+                _say("the group was up, and its terminal is gone: this one holds it now, at the ports that it has")
+            await_ready(group, ended, _say)
+            interrupted = ended.is_set()
+            if not interrupted:
                 _tell_addresses(group, output)
+                if detach:
+                    return
+            by = hold(group, ended, _say)
+            if by:
+                _say(f"the group was ended: {by}")
+                return
+            _say("stopping the group; once more to kill it")
         except BaseException:
-            stop(place, message)
+            stop(place, _say)
             raise
-        if detach and not ended.is_set():
-            return
-        interrupted = ended.is_set()
-        by = hold(group, ended, message)
-        if by:
-            message(f"the group was ended: {by}")
-            return
-        message("stopping the group; once more to kill it")
-        stop(place, message)
+        stop(place, _say)
         if interrupted:
             raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _say(text: str) -> None:
+    """To the terminal, which may be gone: that keeps nobody from ending the group."""
+    with suppress(OSError):
+        message(text)
 
 
 @contextmanager

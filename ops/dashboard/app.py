@@ -76,8 +76,8 @@ def create_app(home: Home | None = None) -> FastAPI:
     return app
 
 
-def health() -> dict[str, str]:
-    """That the server answers."""
+async def health() -> dict[str, str]:
+    """That the server answers, also while its threads are busy."""
     return {"status": "ok"}
 
 

@@ -6,6 +6,7 @@ audit chain: who asked for it, and, where it ended with an error, what its last 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from db.ledger import Ledger
 from flows.home import Home
+from yatt_core.cluster.state import MARK_VARIABLE
 from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
 
@@ -30,7 +32,13 @@ def start_driver(ledger: Ledger, home: Home, run: str, by: str, reason: str, acc
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
     with path.open("ab") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            # Marked as the service's offspring it would end with it.
+            env={name: value for name, value in os.environ.items() if name != MARK_VARIABLE},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     watcher = threading.Thread(target=_watch, args=(process, ledger, run, by, path), daemon=True, name=f"resume-{run}")
     watcher.start()

@@ -6,6 +6,7 @@ Consumes exceptions; produces answers. What nobody foresaw is logged, and told w
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -93,7 +94,7 @@ def _known(request: Request, error: Exception) -> JSONResponse:
 
 
 def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s: unexpected %s", request.method, request.url.path, type(error).__name__, exc_info=error)
+    log.error("%s %s: %s", request.method, request.url.path, redact("".join(traceback.format_exception(error))))
     return problem(
         request, HTTPStatus.INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}; the server's log says more"
     )

@@ -1,4 +1,4 @@
-"""The keeper: a member of the service group that sends MLflow what dead runs left in the outbox.
+"""The keeper: a member of the service group that sends MLflow and people what dead runs left in the outbox.
 
 `python -m ops.group.keeper` consumes the ledger of the home, looks every few seconds for runs with undelivered rows and no
 driver, and delivers them with the tracker that a resume would use. A run with a driver is left alone: its lease says so. A run
@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from db.errors import Fenced, LeaseHeld, LedgerUnavailable
+from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
 from flows.dead_letters import Trouble, deliver_dead, is_dead
 from flows.home import Home
-from flows.launch import load_run
+from flows.launch import current_spec
 from flows.notifications import NotificationDeliverer
 from flows.outbox import TrackerDeliverer
 from flows.protocols import Tracker
@@ -29,7 +29,7 @@ from ops.group.members import KEEPER_READY
 from ops.group.reaping import start_reaping
 from ops.notifier import AppriseNotifier
 from ops.tracking.mlflow_tracker import MlflowTracker
-from yatt_core.errors import ConfigurationError, FencedError, InfrastructureError
+from yatt_core.errors import FencedError, YattError
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
@@ -42,6 +42,8 @@ class Keeper:
     def __init__(self, home: Home, tracker: Tracker, reachable: Callable[[], None], ended: threading.Event) -> None:
         self._home, self._tracker, self._reachable, self._ended = home, tracker, reachable, ended
         self._troubles: dict[str, Trouble] = {}
+        # Kept for as long as a run has rows: each knows who has taken the message at hand.
+        self._notifiers: dict[str, AppriseNotifier] = {}
         self._told: list[Undelivered] | None = None
 
     def run(self) -> None:
@@ -60,28 +62,44 @@ class Keeper:
         dead = [letters for letters in ledger.outbox.undelivered() if is_dead(letters)]
         due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
         self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}
+        self._notifiers = {run: notifier for run, notifier in self._notifiers.items() if run in self._troubles}
         for run in due:
             if not self._ended.is_set():
                 self._try(ledger, run)
         self._tell(ledger)
 
     def _try(self, ledger: Ledger, run: str) -> None:
-        try:
-            self._reachable()  # before the lease is taken: a tracker that is away is no reason to write to the ledger
-            sent = deliver_dead(self._home.ledger, ledger, run, TrackerDeliverer(self._tracker))
-            notify = load_run(self._home, run)[1].guards.notify
-            if notify and (notifier := AppriseNotifier.from_environment(notify)):
-                sent += deliver_dead(self._home.ledger, ledger, run, NotificationDeliverer(notifier, notify))
-        except (LeaseHeld, Fenced, FencedError) as error:
-            log.info("%s: has a driver again: %s", run, error)
-        except (InfrastructureError, ConfigurationError) as error:
-            self._failed(run, redact(str(error)))
-        else:
-            if not sent:
-                self._failed(run, "none of its rows is of a kind that can be delivered here")
+        sent, reasons = 0, list[str]()
+        for notifications, send in ((False, self._send_to_tracker), (True, self._send_to_people)):
+            if not ledger.outbox.counts(run, notifications=notifications)[0]:
+                continue
+            try:
+                sent += send(ledger, run)
+            except (LeaseHeld, Fenced, FencedError) as error:
+                log.info("%s: has a driver again: %s", run, error)
                 return
-            self._troubles.pop(run, None)
+            except LedgerUnavailable:
+                raise
+            except (YattError, LedgerError) as error:
+                reasons.append(redact(str(error)))
+        if sent:
             log.info("%s: delivered %d rows that its driver left", run, sent)
+        if reasons or not sent:
+            self._failed(run, "; ".join(reasons) or "none of its rows is of a kind that can be delivered here")
+        else:
+            self._troubles.pop(run, None)
+
+    def _send_to_tracker(self, ledger: Ledger, run: str) -> int:
+        self._reachable()  # before the lease is taken: a tracker that is away is no reason to write to the ledger
+        return deliver_dead(self._home.ledger, ledger, run, TrackerDeliverer(self._tracker))
+
+    def _send_to_people(self, ledger: Ledger, run: str) -> int:
+        notify = current_spec(ledger, run).guards.notify
+        notifier = self._notifiers.get(run) or AppriseNotifier.from_environment(notify)
+        if notify is None or notifier is None:
+            return 0
+        self._notifiers[run] = notifier
+        return deliver_dead(self._home.ledger, ledger, run, NotificationDeliverer(notifier, notify))
 
     def _failed(self, run: str, reason: str) -> None:
         self._troubles[run] = self._trouble(run).failed(time.monotonic(), reason)

@@ -33,11 +33,15 @@ def _go_round(home: Home, ended: threading.Event) -> None:
     from flows.artifacts import AWAY
     from flows.reaper import reap
 
-    with Ledger.open(home.ledger, migrate=False) as ledger:
+    try:
         while not ended.is_set():
             try:
-                for closed in reap(ledger, home):
-                    log.info("%s: flow run %s is closed: %s", closed.run, closed.flow_run, closed.why)
+                with Ledger.open(home.ledger, migrate=False) as ledger:
+                    for closed in reap(ledger, home):
+                        log.info("%s: flow run %s is closed: %s", closed.run, closed.flow_run, closed.why)
             except (*AWAY, LedgerError) as error:
                 log.warning("dead flow runs stay open: %s: %s", type(error).__name__, redact(str(error)))
             ended.wait(ROUND_SECONDS)
+    finally:
+        # After an error that nobody foresaw the keeper ends, and is started again.
+        ended.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from ops.dashboard.context import Context
 from ops.dashboard.driving import RESUME_LOG, last_words
 from tests.dashboard.conftest import ORIGIN
 from tests.ops.test_branches import seed_snapshot
+from yatt_core.cluster.state import MARK_VARIABLE
 from yatt_core.data.inputs import INPUTS
 
 ROOT = Path(__file__).parents[2]
@@ -159,9 +161,10 @@ def _wait(client: TestClient, run: str, wanted: Callable[[dict[str, Any]], bool]
 
 @pytest.mark.verify
 @pytest.mark.timeout(600)
-def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path) -> None:
-    """`yatt train` in a process of its own; the resumed driver outlives the dashboard that started it."""
+def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`yatt train` in a process of its own; the resumed driver is no offspring of the service that the dashboard is."""
     home = Home(tmp_path / "runs")
+    monkeypatch.setenv(MARK_VARIABLE, "a group:dashboard:")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "YATT_HOME": str(home.folder)}
     with TestClient(create_app(home), base_url=ORIGIN) as client:
         headers = {"Authorization": f"Bearer {client.app.state.context.tokens.create('alice')}"}  # type: ignore[attr-defined]
@@ -180,7 +183,10 @@ def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path) -> None:
             finally:
                 driver.wait(60)
         assert stopped["state"] == "stopped"
-        assert client.post(f"/api/v1/runs/{run}/resume", json={"reason": "go on"}, headers=headers).status_code == 202
+        answer = client.post(f"/api/v1/runs/{run}/resume", json={"reason": "go on"}, headers=headers)
+        assert answer.status_code == 202
+        (pid,) = re.findall(r"pid (\d+)", answer.json()["detail"])
+        assert MARK_VARIABLE.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
         further = _wait(
             client, run, lambda line: line["driver"] == "driven" and line["iteration"] > stopped["iteration"]
         )

@@ -18,7 +18,7 @@ from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(1500)]
-ITERATIONS = 50
+ITERATIONS = 30
 SLOW = (f"iterations={ITERATIONS}", "rollout.engine.base_seconds=0.2")
 """An iteration takes more than half a second, so a window of seconds does not reach the target."""
 
@@ -94,7 +94,7 @@ def test_three_windows_of_which_one_is_killed_end_as_an_undisturbed_run(group: G
     assert {key: flow_run["state_type"] for key, flow_run in states.items()} == {
         key: "CRASHED" if key == killed else "COMPLETED" for key in states
     }
-    undisturbed = drivers.create("virtual.yaml", *SLOW)
+    undisturbed = drivers.create("virtual.yaml", f"iterations={ITERATIONS}")
     drivers.drive(undisturbed)
     assert same_result(drivers.results(run), drivers.results(undisturbed))
 

@@ -165,6 +165,27 @@ def test_a_window_waits_for_the_last_snapshot_of_the_one_before(home: Home) -> N
     assert given_back and ending.name == "Completed" and "target reached before" in ending.message
 
 
+def test_a_window_leaves_a_run_that_was_paused_while_it_waited(home: Home) -> None:
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, FAR, 600.0)
+        record_window(ledger, run, "the flow run before", Window(NOON - 8 * HOUR, NOON), FAR)
+        ledger.leases.start_segment(fence, "the flow run before", run)
+    clock = FakeClock()
+
+    def pause_at_the_end() -> None:
+        with Ledger.open(home.ledger) as ledger:
+            if ledger.overview.line(run).holder is not None:
+                ledger.runs.set_state(fence, "paused", "guard kl: too high")
+                ledger.leases.release(fence)
+
+    clock.on_sleep = pause_at_the_end
+    ending = come_up(home, run, clock)
+    assert ending.name == "Paused" and "guard kl: too high" in ending.message
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.overview.line(run).holder is None and len(ledger.overview.segments(run)) == 2
+
+
 def test_a_window_does_not_wait_past_its_own_end(home: Home) -> None:
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:

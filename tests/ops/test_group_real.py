@@ -236,5 +236,7 @@ def test_a_postgresql_without_trigrams_is_refused_and_one_holds_ledger_and_mlflo
         group.close()
         server.close()
     assert not [
-        path for path in home.group.rglob("*") if path.is_file() and server.dsn in path.read_text(errors="replace")
+        path
+        for path in home.group.rglob("*")
+        if path.is_file() and str(server._sockets) in path.read_text(errors="replace")
     ]

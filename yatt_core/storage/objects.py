@@ -23,6 +23,7 @@ PART_BYTES = 64 << 20
 """Of an object that is sent in parts; smaller than two of them it is sent at once. With 10,000 parts at most, 625 GiB."""
 TRANSFERS = 4
 """Files on their way at once."""
+DELETED_AT_ONCE = 1000
 MISSING = frozenset({"404", "NoSuchKey"})
 
 
@@ -119,11 +120,19 @@ class ObjectStore:
 
     def delete(self, names: Collection[str]) -> None:
         """Deletes objects; those that are gone already are no error."""
+        from botocore.exceptions import ClientError
+
+        keys = [{"Key": self._prefix + name} for name in names]
         with refusals(self.url, f"deleting {len(names)} objects"):
-            if len(names) == 1:
-                self._system.rm_file(self._path(*names))  # of several at once, a refusal is not told
-            elif names:
-                self._system.rm([self._path(name) for name in names])
+            if len(keys) == 1:
+                self._system.rm_file(self._path(*names))
+                return
+            for start in range(0, len(keys), DELETED_AT_ONCE):
+                part = {"Objects": keys[start : start + DELETED_AT_ONCE], "Quiet": True}
+                answer = self._system.call_s3("delete_objects", Bucket=self._bucket, Delete=part)
+                # What it refuses of a list is in an answer that is none of an error.
+                for refused in answer.get("Errors", []):
+                    raise ClientError({"Error": refused}, "DeleteObjects")
 
     def abort_uploads(self, below: str) -> int:
         """Gives back the room of objects that were sent in parts and never completed; returns how many there were."""

@@ -1,0 +1,107 @@
+"""The keeper's rounds over dead runs: MLflow and people are told, and one that is away keeps nothing from the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from db.holder import this_process
+from db.ledger import Ledger
+from db.outbox import NOTIFICATION, OutboxEntry
+from flows import dead_letters
+from flows.home import Home
+from flows.launch import create_run
+from ops.group.keeper import Keeper
+from ops.group.keeper_state import read_undelivered
+from ops.tracking.mlflow_tracker import MlflowTracker
+from tests.http_sink import Sink, http_sink
+from tests.services import ROOT
+from yatt_core.errors import InfrastructureError
+from yatt_core.spec import load_spec
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+    with http_sink() as sink:
+        monkeypatch.setenv("OUR_ADDRESSES", f"json://127.0.0.1:{sink.port}/hook")
+        yield sink
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "runs")
+
+
+def dead_run(home: Home, *overrides: str) -> str:
+    """A run that told of an alarm and of its start before its driver gave the lease back."""
+    run = create_run(home, load_spec(ROOT / "tests" / "specs" / "virtual.yaml", overrides))
+    home.group.mkdir(parents=True, exist_ok=True)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/alarm", NOTIFICATION, {"text": "entropy fell"}, 0)])
+        ledger.leases.release(fence)
+    return run
+
+
+def keeper_of(home: Home, away: str = "") -> Keeper:
+    def reachable() -> None:
+        if away:
+            raise InfrastructureError(away)
+
+    return Keeper(home, MlflowTracker(home.tracking_uri, home.artifacts), reachable, threading.Event())
+
+
+def one_round(home: Home, away: str = "") -> None:
+    with Ledger.open(home.ledger) as ledger:
+        keeper_of(home, away).round(ledger)
+
+
+def test_people_are_told_of_a_dead_run_while_mlflow_is_away(home: Home, sink: Sink) -> None:
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    one_round(home, "MLflow does not answer")
+    assert [post["message"] for post in sink.posts] == [f"- entropy fell [{run}/alarm]"]
+    assert read_undelivered(home.group) == ()
+    one_round(home, "MLflow does not answer")
+    assert len(sink.posts) == 1, "once"
+
+
+def test_what_people_cannot_be_told_is_said_and_waits(home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    monkeypatch.delenv("OUR_ADDRESSES")
+    one_round(home)
+    (left,) = read_undelivered(home.group)
+    assert (left.run, left.rows, left.failures) == (run, 1, 1) and "OUR_ADDRESSES is not set" in left.reason
+    monkeypatch.setenv("OUR_ADDRESSES", f"json://127.0.0.1:{sink.port}/hook")
+    one_round(home)
+    assert len(sink.posts) == 1 and read_undelivered(home.group) == ()
+
+
+def test_who_has_taken_a_message_does_not_get_it_again_for_the_sake_of_another(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "FIRST_DELAY", 0.0)
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    with http_sink() as refusing, Ledger.open(home.ledger) as ledger:
+        refusing.status = 500
+        monkeypatch.setenv("OUR_ADDRESSES", " ".join(f"json://127.0.0.1:{each.port}/hook" for each in (sink, refusing)))
+        keeper = keeper_of(home)
+        for _ in range(3):
+            keeper.round(ledger)
+        assert (len(sink.posts), len(refusing.posts)) == (1, 3)
+        assert [(left.run, left.failures) for left in read_undelivered(home.group)] == [(run, 3)]
+        epoch = ledger.overview.line(run).epoch
+        refusing.status = 200
+        keeper.round(ledger)
+        assert (len(sink.posts), len(refusing.posts)) == (1, 4) and read_undelivered(home.group) == ()
+        assert ledger.overview.line(run).epoch == epoch + 1
+
+
+def test_a_run_with_a_driver_is_left_alone(home: Home, sink: Sink) -> None:
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, this_process("driver"), 600)
+        one_round(home)
+    assert sink.posts == []
