@@ -53,7 +53,8 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
         if isinstance(spec.trainer.engine, TorchTrainer) and model_path:
             from yatt_core.engines.dense.path import path_of_folder
 
-            facts["arithmetic"] = path_of_folder(model_path, spec.trainer.engine.path)
+            adapted = spec.trainer.lora is not None
+            facts["arithmetic"] = path_of_folder(model_path, spec.trainer.engine.path, adapted)
         if spec.trainer.engine.kind == "megatron":
             facts["megatron-core"] = version("megatron-core")
         if spec.data.has_images:

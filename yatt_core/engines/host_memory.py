@@ -15,6 +15,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8
 
 LARGEST_KEPT = 1 << 28
 """Bytes of a tensor from which on it is mapped and unmapped by itself."""
+LARGEST_OF_OLD = 1 << 25
+"""The same for a C library of before 2022, which refuses more."""
 MOST_KEPT = 1 << 29
 """Free bytes at the end of the heap from which on they are given back."""
 
@@ -22,7 +24,8 @@ MOST_KEPT = 1 << 29
 def keep_freed_memory() -> None:
     """From now on freed tensors' memory serves the next ones of this process."""
     if library := _glibc():
-        library.mallopt(_MMAP_THRESHOLD, LARGEST_KEPT)
+        if not library.mallopt(_MMAP_THRESHOLD, LARGEST_KEPT):
+            library.mallopt(_MMAP_THRESHOLD, LARGEST_OF_OLD)
         library.mallopt(_TRIM_THRESHOLD, MOST_KEPT)
         # Heaps of other threads are mappings of 64 MiB, which come and go likewise.
         library.mallopt(_ARENAS, 1)

@@ -20,7 +20,7 @@ class TorchRollout(SpecModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and arithmetic; exact runs need float32."""
     path: Literal["auto", "general"] = "auto"
-    """`auto`: arithmetic of our own where the model is a dense Llama or Qwen on a CPU; `general`: transformers' module."""
+    """`auto`: arithmetic of our own where the model is a dense Llama or Qwen; `general`: transformers' module."""
     max_sequences: PositiveInt | None = None
     """Most responses under way at once, and no fewer than a prompt's; the others of a decode batch wait until some have ended.
     `null`: all of a decode batch."""

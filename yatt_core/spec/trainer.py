@@ -19,7 +19,7 @@ class TorchTrainer(SpecModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the forward and backward passes; parameters and optimizer stay in float32."""
     path: Literal["auto", "general"] = "auto"
-    """`auto`: arithmetic of our own where the model is a dense Llama or Qwen on a CPU; `general`: transformers' module."""
+    """`auto`: arithmetic of our own where the model is a dense Llama or Qwen; `general`: transformers' module."""
     micro_batch_tokens: PositiveInt = 16_384
     """Most tokens, padding included, that one forward pass holds."""
     packed: bool = False

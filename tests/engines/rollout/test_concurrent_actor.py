@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,12 +84,9 @@ def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: SharedEngine)
 
 
 def all_at_once(*calls: Any) -> None:
-    threads = [threading.Thread(target=lambda call=call: list(call())) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
-        assert not thread.is_alive()
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for answer in [pool.submit(lambda call=call: list(call())) for call in calls]:
+            answer.result(SECONDS)
 
 
 def test_decode_batches_are_answered_together(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:

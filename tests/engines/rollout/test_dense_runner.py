@@ -134,3 +134,19 @@ def test_bfloat16_decodes_close_to_float32(model_folder):
     ]
     assert 0 < np.abs(found[0] - found[1]).max() < 0.3
     assert torch.get_num_threads() == 1
+
+
+def test_bfloat16_keeps_what_it_has_decoded(model_folder):
+    """Tokens of either response that lie behind several widenings of the store, after others have left."""
+    request = request_of(
+        prompts_of([5, 30, 100]), samples=4, max_new_tokens=40, stop_tokens=(), limits=np.array([40, 7, 36])
+    )
+    result = decode(DenseRunner(load_causal_lm(str(model_folder), "bfloat16")), request, max_sequences=8)
+    assert result.lengths.tolist() == [40] * 4 + [7] * 4 + [36] * 4
+    wide, start = load_causal_lm(str(model_folder), "float32"), 0
+    for row, length in enumerate(result.lengths):
+        tokens, found = (part[start : start + length] for part in (result.tokens, result.log_probs))
+        every = plain_log_probs(wide, request.prompts[row // 4], tokens)
+        gaps, start = np.abs(every[np.arange(length), tokens] - found), start + int(length)
+        assert gaps.max() < 0.3 and gaps.mean() < 0.05
+        assert gaps[20:].sum() < 3 * max(gaps[:20].sum(), 0.1), "no worse behind the first slots"

@@ -128,6 +128,16 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Pa
     assert [receipt.fingerprint for receipt in found] == [receipt.fingerprint for receipt in expected]
 
 
+def test_state_of_other_adapters_is_refused(tmp_path: Path, model_folder: Path) -> None:
+    engine, saved = make_engine(lora_spec(), tmp_path, model_folder), tmp_path / "saved"
+    update(engine, random_task(tmp_path, 1))
+    saved.mkdir()
+    engine.freeze_state()(saved)
+    for other in (lora_spec(rank=3), lora_spec(targets=TARGETS[:1])):
+        with pytest.raises(DataError, match=r"its weights are not those of this model: .*lora_"):
+            make_engine(other, tmp_path, model_folder).restore(saved, 1)
+
+
 def test_a_target_that_is_not_there_is_named(tmp_path: Path, model_folder: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"trainer\.lora\.targets: Qwen2ForCausalLM has no 'wqkv'"):
         make_engine(lora_spec(targets=["wqkv"]), tmp_path, model_folder)

@@ -94,7 +94,12 @@ def gradients(model: Any, batches: list[MicroBatch], fast: bool, entropy: Any, t
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("entropy", "temperature"), [("none", 1.0), ("loss", 0.7)])
-def test_gradients_are_those_of_transformers_within_2e_6(name: str, entropy: str, temperature: float) -> None:
+@pytest.mark.parametrize("strip", [3, 2**15])
+def test_gradients_are_those_of_transformers_within_2e_6(
+    name: str, entropy: str, temperature: float, strip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yatt_core.engines.train.dense_head.STRIP_LOGITS", 1)
+    monkeypatch.setattr("yatt_core.engines.train.dense_head.FEWEST_OF_STRIP", strip)
     data = groups()
     parts = [np.array([11, 0, 1, 2, 8]), np.array([3, 4, 5, 6, 7, 9, 10])]
     ours, theirs = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from tests.engines.train.support import VOCABULARY
 from yatt_core.data.columns import offsets_of
@@ -93,6 +93,20 @@ def test_a_model_that_wants_more_than_plain_attention_cannot_be_packed() -> None
     forward = PolicyForward(Gemma2ForCausalLM(config), 1.0, "float32")
     with pytest.raises(ConfigurationError, match=r"trainer\.engine\.packed: .* write false"):
         forward.log_probs(assemble(pairs([3, 2], [2, 3]), np.array([0, 1]), packed=True))
+
+
+def test_the_longest_sample_of_all_decides_whether_a_window_is_left() -> None:
+    config = MistralConfig(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, sliding_window=6,
+    )  # fmt: skip
+    model = MistralForCausalLM(config).eval()
+    short = pairs([2, 2, 2], [3, 3, 3])
+    check_against_alone(model, short, [0, 1, 2], packed=True)
+    # Most samples are short, and one is not.
+    data = pairs([2, 2, 2, 7], [3, 3, 3, 5])
+    with pytest.raises(ConfigurationError, match=r"trainer\.engine\.packed: .* write false"):
+        PolicyForward(model, 1.0, "float32").log_probs(assemble(data, np.arange(4), packed=True))
 
 
 def test_a_model_that_caps_its_logits_keeps_its_own_head() -> None:

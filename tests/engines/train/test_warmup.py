@@ -9,6 +9,7 @@ import pytest
 
 from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import weights_of
+from tests.needs import NEEDS_PEFT
 from yatt_core.digests import weights_digest
 from yatt_core.engines.train.torch_engine import TorchTrainEngine
 from yatt_core.engines.train.warmup import warmup_learning_rate
@@ -46,6 +47,19 @@ def test_the_optimizer_starts_afresh_behind_it(tmp_path: Path) -> None:
     reference = engine._reference
     assert reference is not None
     np.testing.assert_array_equal(reference.numpy(), engine._optimizer.values.detach().numpy())
+
+
+@NEEDS_PEFT
+@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["k_proj"]])
+def test_adapters_are_warmed_up_alone(tmp_path: Path, targets: list[str]) -> None:
+    spec = letters_spec(tmp_path, lora={"rank": 2, "targets": targets}, max_steps=4, probe_every=2)
+    engine = letters_engine(spec, tmp_path)
+    engine.connect(0, 1, "")
+    engine.initialise()
+    before = weights_of(engine)
+    assert engine.warm_up().steps == 4
+    changed = {name for name, array in weights_of(engine).items() if not np.array_equal(array, before[name])}
+    assert changed and all(name.split(".")[-2] in targets for name in changed)
 
 
 def test_the_same_spec_gives_the_same_bits(tmp_path: Path) -> None:

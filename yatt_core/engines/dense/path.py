@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from yatt_core.engines.dense.shape import why_general_config
+from yatt_core.engines.dense.shape import ADAPTED, why_general_config
 
 PathChoice = Literal["auto", "general"]
 
 
-def path_of_folder(model_path: str, path: PathChoice) -> str:
-    """What a run's facts say of it: `fast`, or `general` with the reason."""
+def path_of_folder(model_path: str, path: PathChoice, adapted: bool) -> str:
+    """What a run's facts say of it: `fast`, or `general` with the reason. adapted: adapters are trained beside the model."""
     if path == "general":
         return "general: wanted"
     from transformers import AutoConfig
 
     config: Any = AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)
-    reason = why_general_config(config)
+    reason = ADAPTED if adapted else why_general_config(config)
     return f"general: {reason}" if reason else "fast"

@@ -41,6 +41,9 @@ class DenseShape:
         return sum(self.parts)
 
 
+ADAPTED = "adapters stand beside its matrices"
+
+
 def why_general(model: nn.Module) -> str:
     """What keeps a model from the fast path; empty for one that is covered."""
     config: Any = model.config
@@ -48,7 +51,10 @@ def why_general(model: nn.Module) -> str:
         return reason
     kind, expected = type(model), ARCHITECTURES[config.model_type]
     ours = kind.__name__ == expected and kind.__module__.startswith("transformers.models.")
-    return "" if ours else f"{kind.__name__} is not {expected}"
+    if not ours:
+        return f"{kind.__name__} is not {expected}"
+    adapted = any(".base_layer." in name for name, _ in model.named_parameters())
+    return ADAPTED if adapted else ""
 
 
 def why_general_config(config: Any) -> str:

@@ -7,6 +7,7 @@ responses and verdicts. It has one role at a time, which its dispatcher gives it
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ class RolloutActor:
         self._instance = instance
         self._engine: RolloutEngine | None = None
         self._judges: dict[str, Judge] = {}
-        self._usage: list[Usage] = []
+        self._usage: deque[Usage] = deque()
         self._resident = True
         self._taker: RolloutEngine | WeightTaker
         self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
@@ -142,8 +143,8 @@ class RolloutActor:
     def usage(self, epoch: int) -> tuple[Usage, ...]:
         """The work since this was last asked."""
         with self._presence.serving("usage", epoch):
-            usage, self._usage = tuple(self._usage), []
-            return usage
+            # One by one: another thread may be adding to it.
+            return tuple(self._usage.popleft() for _ in range(len(self._usage)))
 
     def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
         """Takes a batch's work down: as many steps as its longest sequence has, each of those that are still alive.

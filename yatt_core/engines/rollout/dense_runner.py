@@ -83,14 +83,14 @@ class DenseRunner:
         self._weights = dense_weights(
             parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
         )
-        self.device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
-        on_cores = self.device.type == "cpu"
+        self._device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
+        on_cores = self._device.type == "cpu"
         # By pieces for the sake of the bits, which on a GPU follow the number of rows anyway.
         self._jointly = self._dtype != torch.float32 or not on_cores
         # On cores, products with a part of the slots copy that part first.
         self._whole = self._jointly and on_cores
         self._rotary = RotaryTable(model, self._dtype)
-        self._prompts, self._own = Store(self._dtype, self.device), Store(self._dtype, self.device)
+        self._prompts, self._own = Store(self._dtype, self._device), Store(self._dtype, self._device)
         self._lengths = np.zeros(0, np.int64)
 
     @property
@@ -221,9 +221,9 @@ class DenseRunner:
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
         """0 for the first slots of each row, -inf for the others: [rows, 1, 1, slots]."""
-        hidden = torch.arange(slots, device=self.device) >= self._tensor(lengths)[:, None]
-        mask = torch.zeros(hidden.shape, device=self.device).masked_fill_(hidden, -torch.inf)
+        hidden = torch.arange(slots, device=self._device) >= self._tensor(lengths)[:, None]
+        mask = torch.zeros(hidden.shape, device=self._device).masked_fill_(hidden, -torch.inf)
         return mask[:, None, None]
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return torch.from_numpy(array).to(self._device)

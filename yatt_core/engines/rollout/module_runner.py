@@ -29,9 +29,9 @@ class ModuleRunner:
         self._config = text_config(model)
         self._cache = SlotCache(self._config.num_hidden_layers)
         parameter = next(model.parameters())
-        self.device = parameter.device
-        self._visible = torch.zeros((), dtype=parameter.dtype, device=self.device)
-        self._hidden = torch.full((), -torch.inf, dtype=parameter.dtype, device=self.device)
+        self._device = parameter.device
+        self._visible = torch.zeros((), dtype=parameter.dtype, device=self._device)
+        self._hidden = torch.full((), -torch.inf, dtype=parameter.dtype, device=self._device)
 
     @property
     def batch_invariant(self) -> bool:
@@ -58,8 +58,8 @@ class ModuleRunner:
 
     def begin(self, room: Room) -> None:
         """Lays out a slot for each position of each row."""
-        self._rows = torch.arange(room.rows, device=self.device)
-        self._slots = torch.arange(rounded_slots(room.longest), device=self.device)
+        self._rows = torch.arange(room.rows, device=self._device)
+        self._slots = torch.arange(rounded_slots(room.longest), device=self._device)
         self._cache.begin(room.rows, room.longest)
 
     def prefill(
@@ -76,7 +76,7 @@ class ModuleRunner:
         logits = self._model(
             **self._prompt_inputs(request, members, lengths, self._tensor(padded_prompts(request, members, padded))),
             # Padding may reach beyond the positions that the model knows.
-            position_ids=torch.arange(padded, device=self.device)[None, :].clamp_(max=int(lengths.max())),
+            position_ids=torch.arange(padded, device=self._device)[None, :].clamp_(max=int(lengths.max())),
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=self._tensor(ends),
@@ -133,7 +133,7 @@ class ModuleRunner:
         return {"inputs_embeds": embed_prompts(self._model, self._reader, ids, shown)}
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return torch.from_numpy(array).to(self._device)
 
 
 def padded_prompts(request: GenerateRequest, members: Indices, padded: int) -> npt.NDArray[np.int64]:

@@ -54,11 +54,6 @@ class Runner(Protocol):
     """Runs a model for one decode batch at a time."""
 
     @property
-    def device(self) -> torch.device:
-        """Where its logits are."""
-        ...
-
-    @property
     def batch_invariant(self) -> bool:
         """Whether a row's arithmetic in float32 is laid out by the row alone."""
         ...

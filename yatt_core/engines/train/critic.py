@@ -25,6 +25,7 @@ from yatt_core.engines.offload import Held
 from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.forward import MicroBatch, PolicyForward, assemble
+from yatt_core.engines.train.learner import counted_lengths
 from yatt_core.engines.train.optimizer import FlatAdamW, state_bytes
 from yatt_core.engines.train.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.plan import StepPlan
@@ -83,9 +84,7 @@ class Critic(ABC):
         """Leaves the gradients of a step's mean loss over its counted tokens in the optimizer. Raises `NumericError`."""
         assert columns.values is not None and columns.returns is not None, "what is prepared has been looked at"
         old, returns = columns.values, columns.returns
-        starts, ends = batch.response_offsets[step.samples], batch.response_offsets[step.samples + 1]
-        running = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
-        tokens = int((running[ends] - running[starts]).sum())
+        tokens = int(counted_lengths(batch)[step.samples].sum())
         sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self.optimizer.zero()
 

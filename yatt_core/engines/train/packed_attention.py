@@ -41,7 +41,8 @@ def packed_attention(
     Raises `ConfigurationError` for a model whose attention wants something else besides.
     """
     unknown = sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None)
-    if attention_mask is not None or unknown or (sliding_window is not None and max(runs)[1] > sliding_window):
+    reaching_back = sliding_window is not None and max(tokens for _, tokens in runs) > sliding_window
+    if attention_mask is not None or unknown or reaching_back:
         raise ConfigurationError(
             f"trainer.engine.packed: {type(module).__name__} wants more than plain causal attention; write false"
         )

@@ -14,7 +14,9 @@ _held: dict[int, socket.socket] = {}
 
 
 def hold_address() -> str:
-    """An address for one meeting, which this process has to serve."""
+    """An address for one meeting, which this process has to serve; an earlier one that nobody came to is given up."""
+    while _held:
+        _held.popitem()[1].close()
     listener = socket.create_server((LOOPBACK, 0))
     port = int(listener.getsockname()[1])
     _held[port] = listener

@@ -55,13 +55,15 @@ class SharedModelEngine(PolicyTrainEngine):
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks; what this rank holds of the tensors goes along into a new group."""
         self.reload()
-        held = None if self._model is None else self._held()
+        held, version = None if self._model is None else self._held(), self._version
         super().connect(rank, ranks, address)
         open_process_group(self._world, address)
         self._divide()
         if held is not None:
+            self._version = -1  # until it holds again what it held
             self._build()
             self._hold(held)
+            self._version = version
 
     def _begin(self) -> None:
         super()._begin()

@@ -21,7 +21,7 @@ from yatt_core.engines.train.critic import FlatCritic
 from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.forward import PolicyForward
-from yatt_core.engines.train.optimizer import FlatAdamW, state_bytes
+from yatt_core.engines.train.optimizer import MOMENTS, FlatAdamW, state_bytes
 from yatt_core.engines.train.state_files import Arrays, StateFacts, read_state, require_same
 from yatt_core.engines.train.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
@@ -46,7 +46,7 @@ class TorchTrainEngine(PolicyTrainEngine):
     def _build(self) -> None:
         model = self._loaded_model()
         self._model = placed(model, self._device, "the trainer", state_bytes(model))
-        fast = self._path == "auto" and self._spec.trainer.lora is None and not why_general(self._model)
+        fast = self._path == "auto" and not why_general(self._model)
         self._optimizer = FlatAdamW(
             self._model, self._spec.trainer.optimizer, neighbours_of(self._model) if fast else ()
         )
@@ -97,10 +97,17 @@ class TorchTrainEngine(PolicyTrainEngine):
             with_reference=self._spec.algorithm.kl is not None,
             with_adapters=self._spec.trainer.lora is not None,
         )
-        found = {name: array.shape for name, array in state.weights.items()}
-        require_same(folder, found, {name: tensor.shape for name, tensor in self._weights()})
+        require_same(folder, _shapes(state.weights), {name: tensor.shape for name, tensor in self._weights()})
         own = self._loaded().state_dict()
         learnt = state.weights if state.adapters is None else state.adapters
+        trained = {name: tuple(view.shape) for name, view in self._optimizer.named(self._optimizer.gradients).items()}
+        require_same(folder, _shapes(learnt), {name: own[name].shape for name in learnt if name in own} | trained)
+        kinds = MOMENTS if facts.optimizer_steps else ()
+        require_same(
+            folder, _shapes(state.moments), {f"{kind}.{name}": trained[name] for kind in kinds for name in trained}
+        )
+        if state.reference is not None:
+            require_same(folder, _shapes(state.reference), trained)
         with torch.no_grad():
             for name, array in learnt.items():
                 own[name].copy_(torch.from_numpy(array))
@@ -110,3 +117,7 @@ class TorchTrainEngine(PolicyTrainEngine):
             self._reference = torch.zeros_like(self._optimizer.gradients)
             for name, view in self._optimizer.named(self._reference).items():
                 view.copy_(torch.from_numpy(state.reference[name]))
+
+
+def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}

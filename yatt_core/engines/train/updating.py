@@ -48,7 +48,8 @@ class Update:
     ) -> Updated:
         """Takes the steps. changed: called behind each one.
 
-        All gradients of a step come before it, so that what is not finite raises `NumericError` with the weights as they were.
+        All gradients of a step come before it, so that a loss that is not finite raises `NumericError` with the weights as they
+        were; so does the policy's norm, while the critic's is found behind the policy's step.
         """
         steps = plan_steps(batch.lengths, batch.group_offsets, self.shape, self.spec.seed, key.branch, key.iteration)
         rate = learning_rate(self.spec, key.iteration)
