@@ -1,8 +1,9 @@
 # make run    set up, then train the quickstart           make test    set up, then the tests (at most 15 minutes)
 # make check  ruff, mypy --strict, import-linter          make verify  the full matrices (at most 75 minutes)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
+# make soak   5,000 iterations in 20 segments: what grows
 # ARGS passes options on: make run ARGS="--set seed=1"
-.PHONY: run test verify chaos sabotage check setup engines clean
+.PHONY: run test verify chaos soak sabotage check setup engines clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
@@ -23,6 +24,9 @@ verify: engines check
 
 chaos: setup
 	@$(TEST_PYTHON) -m tests.recovery.chaos $(ARGS)
+
+soak: setup
+	@$(TEST_PYTHON) -m tests.soak.run $(ARGS)
 
 sabotage: setup
 	@$(TEST_PYTHON) -m tests.sabotage.run $(ARGS)

@@ -1,0 +1,72 @@
+"""Memory of processes over their lives: samples of the resident set, and whether it grows behind the warm-up.
+
+Consumes process ids by what they are; produces a verdict for each that lived long enough.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import psutil
+
+MIB = 1024**2
+FEWEST_SAMPLES = 40
+
+
+@dataclass
+class Life:
+    """A process. rss: its samples in bytes, one behind the other."""
+
+    what: str
+    rss: list[int] = field(default_factory=list)
+
+    @property
+    def growth(self) -> float:
+        """From the second quarter of its life to the last one, as a share of the former (medians)."""
+        quarter = len(self.rss) // 4
+        early, late = statistics.median(self.rss[quarter : 2 * quarter]), statistics.median(self.rss[-quarter:])
+        return late / early - 1.0
+
+    def report(self) -> dict[str, float | int | str]:
+        return {
+            "process": self.what,
+            "samples": len(self.rss),
+            "first_mib": round(self.rss[0] / MIB, 1),
+            "last_mib": round(self.rss[-1] / MIB, 1),
+            "growth": round(self.growth, 4),
+        }
+
+
+class Sampler:
+    """Takes samples in a thread of its own. look: what there is now, by process id."""
+
+    def __init__(self, look: Callable[[], Mapping[int, str]], seconds: float) -> None:
+        self._look, self._seconds, self._ended = look, seconds, threading.Event()
+        self._lives: dict[tuple[int, float], Life] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._seconds):
+            for pid, what in self._look().items():
+                try:
+                    process = psutil.Process(pid)
+                    with process.oneshot():
+                        key, rss = (pid, process.create_time()), process.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+                self._lives.setdefault(key, Life(what)).rss.append(rss)
+
+    def lives(self) -> list[Life]:
+        """Of which there are samples enough."""
+        return [life for life in self._lives.values() if len(life.rss) >= FEWEST_SAMPLES]
