@@ -22,13 +22,13 @@ policies = st.builds(
 @given(policies, st.booleans(), st.lists(st.tuples(st.floats(0.0, 60.0), st.booleans()), max_size=40))
 def test_restarts_keep_the_back_off_and_the_budget(policy, restart, events):
     """Each event: seconds that pass, then the service becomes ready or dies, whichever its state allows."""
-    life, now, deaths, starts = ServiceLife(), 0.0, [], 0
+    life, now, deaths, starts, vain = ServiceLife(), 0.0, [], 0, 0
     for seconds, becomes_ready in events:
         now += seconds
         if life.is_due(now):
             if deaths:
                 recent = [at for at in deaths if at > deaths[-1] - policy.window]
-                wanted = min(policy.first_delay * 2 ** (len(recent) - 1), policy.max_delay)
+                wanted = min(policy.first_delay * 2 ** (max(len(recent), vain) - 1), policy.max_delay)
                 assert now >= deaths[-1] + wanted
             life, starts = life.started(now), starts + 1
         elif life.is_running():
@@ -36,9 +36,10 @@ def test_restarts_keep_the_back_off_and_the_budget(policy, restart, events):
                 life = life.became_ready()
             else:
                 deaths.append(now)
+                vain = vain + 1 if life.state is ServiceState.STARTING else 0
                 life = life.died(now, "killed", policy, restart)
         in_window = [at for at in deaths if at > (deaths[-1] if deaths else 0.0) - policy.window]
-        gone_for_good = bool(deaths) and (not restart or len(in_window) > policy.max_deaths)
+        gone_for_good = bool(deaths) and (not restart or max(len(in_window), vain) > policy.max_deaths)
         assert (life.state is ServiceState.FAILED) == gone_for_good
         if gone_for_good:
             assert not life.is_due(now + 1e9)
@@ -51,6 +52,18 @@ def test_back_off_doubles_up_to_its_bound():
     policy = RestartPolicy(first_delay=0.5, max_delay=3.0)
     assert [policy.delay(n) for n in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert policy.delay(10_000) == 3.0
+
+
+def test_a_service_that_takes_long_to_die_is_given_up_too():
+    policy, life, now = RestartPolicy(max_deaths=3, window=60.0), ServiceLife(), 0.0
+    for _ in range(3):
+        now += 200.0
+        life = life.started(now - 100.0).died(now, "no database", policy, True)
+        assert life.state is ServiceState.WAITING
+    ready = life.started(now + 100.0).became_ready().died(now + 200.0, "killed", policy, True)
+    assert ready.state is ServiceState.WAITING, "one that was ready begins anew"
+    given_up = life.started(now + 100.0).died(now + 200.0, "no database", policy, True)
+    assert given_up.reason == "no database; gave up after 4 deaths in a row, never ready"
 
 
 def test_events_that_cannot_be_are_refused():

@@ -92,7 +92,7 @@ def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driv
     hang = tmp_path / "hang"
     hang.write_text("2")
     run = driver.create(
-        "virtual.yaml", f"rollout.engine.hang_file={hang}", "guards.stalled_phase={action: pause, share: 0.1}",
+        "virtual.yaml", f"rollout.engine.hang_file={hang}", "guards.stalled_phase={action: pause, share: 0.3}",
         "iterations=4",
     )  # fmt: skip
     said = driver.drive(run, expect=1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -206,14 +208,18 @@ def delivered(home: Home, run: str) -> bool:
 
 
 def test_a_member_that_cannot_live_is_given_up_with_its_reason(group: RealGroup) -> None:
-    """MLflow's database is a folder: the server ends again and again, and the group with the end of its log."""
-    (group.home.folder / "mlflow.db").mkdir(parents=True)
+    """MLflow knows no such version of its database: the server ends again and again, and the group with the end of its log."""
+    group.home.folder.mkdir(parents=True)
+    with closing(sqlite3.connect(group.home.folder / "mlflow.db")) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.execute("INSERT INTO alembic_version VALUES ('ffffffffffff')")
+        connection.commit()
     up = group.begin("up", *ANY)
     _, err = up.communicate(timeout=SECONDS)
     assert up.returncode == 1
     assert "starting it again (5 of 5)" in err
     assert "gave up after 6 deaths" in err
-    assert "unable to open database file" in err
+    assert "ffffffffffff" in err
     assert group.processes() == 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,8 +23,11 @@ from yatt_core.cluster.log_files import keep_bounded
 from yatt_core.cluster.process import ProcessIdentity, end_offspring, end_sessions, identity_of, send_signal
 from yatt_core.cluster.services import SUPERVISOR, RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
 from yatt_core.cluster.state import ServiceReport
+from yatt_core.errors import InfrastructureError
 
 LOOPBACK = "127.0.0.1"
+PORTS = range(20_000, 32_768)
+"""Behind those of Ray's workers, in front of those that Linux gives to outgoing connections."""
 PROBE_SECONDS = 0.5
 LEADER_SECONDS = 10.0
 """How long a process may take to end in order after its offspring."""
@@ -34,10 +38,14 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port() -> int:
-    """A loopback TCP port that nothing listens on now."""
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        return int(listener.getsockname()[1])
+    """A loopback TCP port that nothing listens on now.
+
+    None of those that the kernel gives to outgoing connections: one of these could take it while its service is started again.
+    """
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if is_free(port):
+            return port
+    raise InfrastructureError(f"no loopback port from {PORTS.start} to {PORTS.stop - 1} is free")
 
 
 def is_free(port: int) -> bool:

@@ -89,7 +89,9 @@ class ServiceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Back-off doubles from first_delay to max_delay (seconds); more than max_deaths in a window is the end."""
+    """Back-off doubles from first_delay to max_delay (seconds); the end is more than max_deaths in a window, or in a row of
+    processes that never became ready.
+    """
 
     first_delay: float = 0.5
     max_delay: float = 15.0
@@ -105,6 +107,7 @@ class RestartPolicy:
 class ServiceLife:
     """The state of a service. Times are seconds of one monotonic clock; starts counts all, the first included.
 
+    vain: deaths in a row of processes that never became ready, however long each took to die.
     reason: why it is not ready, as far as there is more to say than the state. last_death: why it died last, kept for good.
     """
 
@@ -112,6 +115,7 @@ class ServiceLife:
     start_at: float = 0.0
     starts: int = 0
     deaths: tuple[float, ...] = ()
+    vain: int = 0
     reason: str = ""
     last_death: str = ""
 
@@ -140,12 +144,14 @@ class ServiceLife:
         if not self.is_running():
             raise ValueError(f"died in state {self.state}")
         deaths = (*(at for at in self.deaths if at > now - policy.window), now)
-        if not restart or len(deaths) > policy.max_deaths:
-            said = f"{reason}; gave up after {len(deaths)} deaths in {policy.window:g} s" if restart else reason
-            return replace(self, state=ServiceState.FAILED, deaths=deaths, reason=said, last_death=reason)
-        delay = policy.delay(len(deaths))
-        waiting = replace(self, state=ServiceState.WAITING, deaths=deaths, start_at=now + delay)
-        return replace(waiting, reason=reason, last_death=reason)
+        vain = self.vain + 1 if self.state is ServiceState.STARTING else 0
+        dead = replace(self, deaths=deaths, vain=vain, last_death=reason)
+        count = max(len(deaths), vain)
+        if not restart or count > policy.max_deaths:
+            when = f"in {policy.window:g} s" if count == len(deaths) else "in a row, never ready"
+            said = f"{reason}; gave up after {count} deaths {when}" if restart else reason
+            return replace(dead, state=ServiceState.FAILED, reason=said)
+        return replace(dead, state=ServiceState.WAITING, start_at=now + policy.delay(count), reason=reason)
 
     def ended(self) -> ServiceLife:
         """It was ended on purpose; a failed one stays failed."""
