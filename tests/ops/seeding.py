@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,6 +18,7 @@ from db.ledger import Ledger
 from db.metrics import RESULT, TIMING, Metric
 from db.records import ShardRow
 from flows.home import Home
+from flows.state import ControlState
 from yatt_core.data.experience import experience_schema
 from yatt_core.data.shard_log import ShardLog
 from yatt_core.keys import WorkKey
@@ -53,7 +57,8 @@ def seed_run(home: Home, committed: int = 2, spec: RunSpec | None = None, ends: 
         for iteration in range(committed + 1):
             if iteration:
                 seal_iteration(home, ledger, fence, iteration)
-            ledger.commits.commit(fence, commit_of(iteration))
+            state = replace(ControlState.initial(spec.data), iteration=iteration)
+            ledger.commits.commit(fence, commit_of(iteration, state.to_json()))
         write_logs(home.run_folder(run))
         if ends:
             ledger.runs.set_state(fence, "stopped", "stop requested")
@@ -63,7 +68,7 @@ def seed_run(home: Home, committed: int = 2, spec: RunSpec | None = None, ends: 
     return run
 
 
-def commit_of(iteration: int) -> IterationCommit:
+def commit_of(iteration: int, state: Mapping[str, Any] = MappingProxyType({})) -> IterationCommit:
     metrics = [Metric("evaluation/accuracy", 0.25 + iteration / 8, RESULT)]
     if iteration == 0:
         metrics.append(Metric("warmup/seconds", 3.5, TIMING))
@@ -73,7 +78,7 @@ def commit_of(iteration: int) -> IterationCommit:
     return IterationCommit(
         branch=0,
         iteration=iteration,
-        control_state={},
+        control_state=dict(state),
         logged_at_ms=1000 + iteration,
         experience_digest=f"experience {iteration}" if iteration else None,
         weights_digest=f"weights {iteration}",
