@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from ops.cli.output import size
@@ -38,6 +40,8 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
 
         try:
             check_model_folder(Path(spec.model.path))
+            if spec.trainer.lora is not None:
+                check_targets(Path(spec.model.path), spec.trainer.lora.targets)
         except OSError as error:
             raise ConfigurationError(
                 f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
@@ -101,6 +105,20 @@ def check_names(spec: RunSpec) -> None:
         from yatt_core.data.demonstrations import check_demonstrations
 
         check_demonstrations(spec.data, spec.seed, spec.warmup.demonstrations, whole)
+
+
+def check_targets(folder: Path, targets: Sequence[str]) -> None:
+    """Raises `ConfigurationError` for a target of adapters that is no matrix of the model."""
+    from yatt_core.data.model_folder import matrix_names
+
+    names = matrix_names(folder)
+    for target in targets:
+        if (last := target.rpartition(".")[2]) not in names:
+            near = get_close_matches(last, names, 1)
+            meant = f"; did you mean {near[0]!r}" if near else ""
+            raise ConfigurationError(
+                f"trainer.lora.targets: {folder} has no matrix {target!r}{meant}; it has {', '.join(sorted(names))}"
+            )
 
 
 def existing_parent(folder: Path) -> Path:

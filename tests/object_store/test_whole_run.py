@@ -71,7 +71,8 @@ def test_without_its_folder_it_goes_on_from_the_store(url: str, driver: Driver, 
     assert same_result(driver.results(run), driver.results(quiet))
     with driver.ledger() as ledger:
         for iteration, rows in before.items():
-            assert set(rows) <= set(ledger.records.shards(run, 0, iteration)), "nothing finished is made again"
+            after = ledger.records.shards(run, 0, iteration)
+            assert all(row in after for row in rows), "nothing finished is made again"
         receipts = [a.receipt for a in ledger.phases.attempts(run, 0, 5) if a.phase == "recover" and a.state == "DONE"]
     assert [receipt["restored"] for receipt in receipts] == [3], "from the newest snapshot, and two updates behind it"
     check_both_tiers(driver, run, url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import yaml
 from flows.home import Home
 from ops.cli import preflight
 from ops.cli.preflight import check_before_start, parameters, snapshot_bytes
+from tests.engines.train.support import make_model_folder
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import parse_spec
+from yatt_core.spec.model import TokenizerSpec
 
 
 @pytest.fixture
@@ -86,6 +90,35 @@ def test_a_missing_model_folder(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     path = tmp_path / "real.yaml"
     path.write_text(yaml.safe_dump(real_spec({"kind": "folder", "path": "no-such-model"})))
     refused(yatt("train", str(path)), 2, f"model.path: {tmp_path / 'no-such-model'} is no folder")
+    assert not home.folder.exists()
+
+
+def given_folder(folder: Path) -> Path:
+    """A model with its tokenizer."""
+    make_model_folder(folder)
+    save_tokenizer(train_tokenizer(TokenizerSpec(), ["spell it backward"], ["abc"]), folder, 64)
+    return folder
+
+
+def test_targets_of_adapters_that_the_model_has_not(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    folder, path = given_folder(tmp_path / "model"), tmp_path / "real.yaml"
+    lora = {"lora": {"rank": 2, "targets": ["q_proj", "v_prj"]}}
+    path.write_text(yaml.safe_dump(real_spec({"kind": "folder", "path": str(folder)}) | {"trainer": lora}))
+    says = "trainer.lora.targets: .* has no matrix 'v_prj'; did you mean 'v_proj'; it has down_proj, gate_proj, k_proj"
+    answer = yatt("train", str(path))
+    assert answer.code == 2 and re.search(says, answer.err.replace("\n", " ")), answer.err
+    assert not home.folder.exists()
+
+
+def test_a_damaged_file_of_another_model_is_said_by_that_model_s_key(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    damaged, path = given_folder(tmp_path / "model"), tmp_path / "real.yaml"
+    (damaged / "model.safetensors").write_bytes(b"12345678{")
+    tree = real_spec({"kind": "from_config"})
+    tree["algorithm"] = {"kind": "grpo", "distillation": {"teacher": {"kind": "folder", "path": str(damaged)}}}
+    path.write_text(yaml.safe_dump(tree))
+    refused(
+        yatt("train", str(path)), 2, f"algorithm.distillation.teacher.path: {damaged}/model.safetensors is no readable"
+    )
     assert not home.folder.exists()
 
 

@@ -156,6 +156,14 @@ def test_a_folder_that_is_there_stays_as_it_is(yatt: Yatt, run: str, tmp_path: P
     assert list((tmp_path / "mine").iterdir()) == []
 
 
+def test_a_place_below_a_file_is_refused(yatt: Yatt, run: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    answer = yatt("export", run, "--to", str(tmp_path / "file" / "deep" / "model"))
+    assert (answer.code, answer.out) == (2, "")
+    assert f"{tmp_path / 'file'} is a file; name a place in a folder" in answer.err
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
 def test_what_cannot_be_written_leaves_nothing(
     yatt: Yatt, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

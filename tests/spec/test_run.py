@@ -172,6 +172,13 @@ def test_exact_needs_float32_and_says_what_stands_in_its_way():
     assert loose.exact_obstacles() == ["rollout.engine.dtype is bfloat16, exact needs float32"]
 
 
+def test_a_narrow_cache_stands_in_the_way_of_exactness():
+    narrow = {"kind": "vllm", "dtype": "float32", "instances": 1, "kv_cache_dtype": "fp8"}
+    (line,) = mistakes(rollout__engine=narrow)
+    assert line == "exact: set it to false, because rollout.engine.kv_cache_dtype is fp8, exact needs auto"
+    assert not spec(rollout__engine=narrow | {"kv_cache_dtype": "auto"}).exact_obstacles()
+
+
 def test_a_cut_of_stragglers_stands_in_the_way_of_exactness():
     cut = {"kind": "valid_group", "overdispatch": {"factor": 1.5}}
     (line,) = mistakes(dynamic_sampling=cut)

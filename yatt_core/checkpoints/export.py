@@ -69,6 +69,9 @@ def export_model(
     """
     if target.exists() or target.is_symlink():
         raise ConfigurationError(f"{target} is there already; name a folder that is not")
+    above = next(folder for folder in target.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise ConfigurationError(f"{target}: {above} is a file; name a place in a folder")
     partial = target.with_name(f".{target.name}.partial")
     with _opened(weights) as tensors:
         entries = _entries(tensors, DTYPES[dtype] if dtype else None)

@@ -15,6 +15,7 @@ from yatt_core.data.fitting import LONGEST
 from yatt_core.data.model_folder import (
     check_model_folder,
     check_model_unchanged,
+    count_parameters,
     describe_model,
     positions_of,
     read_config,
@@ -81,6 +82,7 @@ def check_before_start(spec: RunSpec) -> None:
     for key, model in given_models(spec).items():
         with _naming(key):
             check_model_folder(Path(model.path))
+            count_parameters(Path(model.path))
             if isinstance(spec.model, ModelFolder):
                 _check_tokenizer(Path(model.path), Path(spec.model.path))
 

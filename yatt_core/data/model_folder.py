@@ -7,7 +7,8 @@ from safetensors alone: pickles can run code.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -225,20 +226,25 @@ def weight_files(folder: Path) -> Sequence[Path]:
     raise ConfigurationError(f"model.path: {folder} has no weights (*.safetensors){hint}")
 
 
+def matrix_names(folder: Path) -> set[str]:
+    """What the matrices of its layers are called: `q_proj` of `model.layers.0.self_attn.q_proj.weight`. Raises as below."""
+    parts = [name.split(".") for name, shape in _shapes(folder) if name.endswith(".weight") and len(shape) == 2]
+    return {part[-2] for part in parts if any(word.isdecimal() for word in part)}
+
+
 def count_parameters(folder: Path) -> int:
     """Elements of all stored tensors, tied ones once. Raises `ConfigurationError` for a damaged file."""
-    total = 0
+    return sum(math.prod(shape) for _, shape in _shapes(folder))
+
+
+def _shapes(folder: Path) -> Iterator[tuple[str, Sequence[int]]]:
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="numpy") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 - no mapping, it cannot be iterated
-                    elements = 1
-                    for size in tensors.get_slice(name).get_shape():
-                        elements *= size
-                    total += elements
+                    yield name, tensors.get_slice(name).get_shape()
         except (SafetensorError, OSError) as error:
             raise ConfigurationError(f"model.path: {path} is no readable safetensors file: {error}") from error
-    return total
 
 
 def _read_object(path: Path) -> dict[str, Any]:

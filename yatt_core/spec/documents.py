@@ -7,6 +7,7 @@ line. Numbers as in YAML 1.2 (`1e-3` is one, a date is text).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import yaml
 from yatt_core.errors import ConfigurationError
 
 FILE_KEYS = frozenset({"path", "held_out_path"})
-"""Keys whose value is a file or folder."""
+"""Keys whose value is a file or folder, but for an engine's `path`, which says how it computes."""
 FREE_KEYS = frozenset({"options"})
 """Keys whose value is handed on as it is."""
 
@@ -120,21 +121,29 @@ def read_document(path: Path) -> dict[str, Any]:
     return absolute
 
 
-def with_absolute_paths(node: Any, folder: Path) -> Any:
-    """A copy whose files and folders, given relative to a folder or to `~`, are absolute; options are left alone."""
+def names_file(keys: Sequence[str]) -> bool:
+    """Whether the value at such a place, from the top or from any mapping above it, is a file or folder."""
+    return keys[-1] in FILE_KEYS and "engine" not in keys[-2:-1]
+
+
+def with_absolute_paths(node: Any, folder: Path, within: str = "") -> Any:
+    """A copy whose files and folders, given relative to a folder or to `~`, are absolute; options are left alone.
+
+    within: the key that the node is the value of.
+    """
     if isinstance(node, dict):
-        return {key: _absolute_value(key, value, folder) for key, value in node.items()}
+        return {key: _absolute_value((within, key), value, folder) for key, value in node.items()}
     if isinstance(node, list):
-        return [with_absolute_paths(item, folder) for item in node]
+        return [with_absolute_paths(item, folder, within) for item in node]
     return node
 
 
-def _absolute_value(key: str, value: Any, folder: Path) -> Any:
-    if key in FREE_KEYS:
+def _absolute_value(keys: tuple[str, str], value: Any, folder: Path) -> Any:
+    if keys[-1] in FREE_KEYS:
         return value
-    if key in FILE_KEYS and isinstance(value, str):
+    if isinstance(value, str) and names_file(keys):
         return absolute_path(value, folder)
-    return with_absolute_paths(value, folder)
+    return with_absolute_paths(value, folder, keys[-1])
 
 
 def is_text(value: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.documents import FILE_KEYS, FREE_KEYS, absolute_path, parse_yaml, with_absolute_paths
+from yatt_core.spec.documents import FREE_KEYS, absolute_path, names_file, parse_yaml, with_absolute_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Override:
                 f"--set {text}: write key=value, such as --set seed=1 or --set rollout.temperature=0.7"
             )
         value = parse_yaml(written, f"--set {text}")
-        if isinstance(value, str) and keys[-1] in FILE_KEYS and not FREE_KEYS & set(keys):
+        if isinstance(value, str) and names_file(keys) and not FREE_KEYS & set(keys):
             value = absolute_path(value, Path.cwd())
         elif not FREE_KEYS & set(keys):
-            value = with_absolute_paths(value, Path.cwd())
+            value = with_absolute_paths(value, Path.cwd(), keys[-1])
         return cls(text, keys, value)
 
     def apply(self, tree: Any) -> Any:

@@ -137,6 +137,8 @@ class RunSpec(SpecModel):
         for place, engine in (("rollout", self.rollout.engine), ("trainer", self.trainer.engine)):
             if getattr(engine, "dtype", "float32") != "float32":
                 obstacles.append(f"{place}.engine.dtype is {getattr(engine, 'dtype', '')}, exact needs float32")
+        if (cache := getattr(self.rollout.engine, "kv_cache_dtype", "auto")) != "auto":
+            obstacles.append(f"rollout.engine.kv_cache_dtype is {cache}, exact needs auto")
         if self.dynamic_sampling.overdispatch is not None:
             obstacles.append("dynamic_sampling.overdispatch cuts by arrival, exact needs every response")
         for tool in self.rollout.tools.functions if self.rollout.tools else ():
