@@ -62,6 +62,7 @@ def _bind(listener: socket.socket, port: int) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
+        listener.listen()  # from here on who comes to the address that is printed waits, until the server takes him on
     except OSError as error:
         raise ConfigurationError(
             f"--port {port}: cannot be listened on: {error.strerror}; right would be a free one"

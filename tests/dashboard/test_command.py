@@ -51,18 +51,21 @@ def test_it_serves_until_ctrl_c_and_listens_on_loopback_alone(home: Home) -> Non
     ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = json.loads(process.stdout.readline())["address"]
-        with httpx.Client(base_url=address, timeout=60) as client:
-            assert client.get("/health").json() == {"status": "ok"}
-            assert "server" not in client.get("/api/v1/runs").headers
-            assert client.get("/api/v1/runs", headers={"X-Forwarded-Host": "evil"}).status_code == 200
-            assert client.get("/api/v1/runs", headers={"Host": "evil.example"}).status_code == 421
-            listening = [
-                c.laddr for c in psutil.Process(process.pid).net_connections() if c.status == psutil.CONN_LISTEN
-            ]
-            assert [(place.ip, place.port) for place in listening] == [("127.0.0.1", urlsplit(address).port)]
-            with client.stream("GET", "/api/v1/runs/toy-1/live") as live:
-                assert next(live.iter_lines()).startswith("id: ")
-                process.send_signal(signal.SIGINT)
-                assert process.wait(30) == 0
+        try:
+            assert process.stdout is not None
+            address = json.loads(process.stdout.readline())["address"]
+            with httpx.Client(base_url=address, timeout=60) as client:
+                assert client.get("/health").json() == {"status": "ok"}
+                assert "server" not in client.get("/api/v1/runs").headers
+                assert client.get("/api/v1/runs", headers={"X-Forwarded-Host": "evil"}).status_code == 200
+                assert client.get("/api/v1/runs", headers={"Host": "evil.example"}).status_code == 421
+                listening = [
+                    c.laddr for c in psutil.Process(process.pid).net_connections() if c.status == psutil.CONN_LISTEN
+                ]
+                assert [(place.ip, place.port) for place in listening] == [("127.0.0.1", urlsplit(address).port)]
+                with client.stream("GET", "/api/v1/runs/toy-1/live") as live:
+                    assert next(live.iter_lines()).startswith("id: ")
+                    process.send_signal(signal.SIGINT)
+                    assert process.wait(30) == 0
+        finally:
+            process.kill()
