@@ -47,7 +47,9 @@ class DensePasses:
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         """Log-probability of each counted token of each micro-batch, without gradients."""
         with torch.no_grad():
-            return [self._scored(micro_batch) for micro_batch in micro_batches]
+            weights, _ = self._leaves()
+            head = Head(self._cast(weights.head), self._temperature)
+            return [self._scored(weights, head, micro_batch) for micro_batch in micro_batches]
 
     def backward(
         self,
@@ -60,24 +62,25 @@ class DensePasses:
 
         `loss` is called with one part of a micro-batch's counted tokens after another: the head works in chunks.
         """
+        weights, collect = self._leaves()
+        temperature = self._temperature if temperature is None else temperature
+        head = Head(self._cast(weights.head.detach()), temperature, entropies=entropy != "none")
         for micro_batch in micro_batches:
             if len(micro_batch.targets):
-                self._backward(micro_batch, loss, entropy, self._temperature if temperature is None else temperature)
+                self._backward(weights, head, micro_batch, loss)
+                collect()
 
-    def _scored(self, micro_batch: MicroBatch) -> Float32:
+    def _scored(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch) -> Float32:
         if not len(micro_batch.targets):
             return torch.zeros(0).numpy()
         rows, targets = self._placed(micro_batch)
-        weights, _ = self._leaves()
         states = self._states(weights, rows, weights.embedding[rows.tokens])
-        return score_tokens(Head(self._cast(weights.head), self._temperature), states, targets).cpu().numpy()
+        return score_tokens(head, states, targets).cpu().numpy()
 
-    def _backward(self, micro_batch: MicroBatch, loss: TokenLoss, entropy: EntropyUse, temperature: float) -> None:
+    def _backward(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch, loss: TokenLoss) -> None:
         rows, targets = self._placed(micro_batch)
-        weights, collect = self._leaves()
         embedded = weights.embedding.detach()[rows.tokens].requires_grad_()
         states = self._states(weights, rows, embedded)
-        head = Head(self._cast(weights.head.detach()), temperature, entropies=entropy != "none")
 
         def part_loss(part: slice, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
             return loss(micro_batch.part(part), log_probs, entropies)
@@ -90,7 +93,6 @@ class DensePasses:
             # Transformers learns nothing of the padding token from where it is read.
             embedded.grad.masked_fill_((rows.tokens == self._padding)[:, None], 0.0)
         self._of_embedding.index_add_(0, rows.tokens, embedded.grad)
-        collect()
 
     def _placed(self, micro_batch: MicroBatch) -> tuple[SharedRows, torch.Tensor]:
         """The micro-batch's rows and counted tokens where the weights lie."""
@@ -107,6 +109,8 @@ class DensePasses:
 
     def _leaves(self) -> tuple[DenseWeights, Callable[[], None]]:
         """The weights as leaves of a graph, and what adds their gradients to the optimizer's, if they are not there already.
+
+        That is called behind each micro-batch, and forgets them.
 
         float32 leaves are views of the weights, and their gradients views of the optimizer's. bfloat16 ones are copies.
         """
@@ -129,5 +133,6 @@ class DensePasses:
             for leaf, gradient in copies:
                 assert leaf.grad is not None
                 gradient.add_(leaf.grad)
+                leaf.grad = None
 
         return dense_weights(self._names, self._shape.layers, take), collect
