@@ -46,9 +46,9 @@ class LedgerCollector(Collector):
         try:
             families = list(self._read())
         except LedgerUnavailable:
-            yield _gauge(names.LEDGER_UP, {(): 0.0})
+            yield _filled(names.LEDGER_UP, {(): 0.0})
             return
-        yield _gauge(names.LEDGER_UP, {(): 1.0})
+        yield _filled(names.LEDGER_UP, {(): 1.0})
         yield from families
 
     def _read(self) -> Iterator[Metric]:
@@ -56,18 +56,18 @@ class LedgerCollector(Collector):
         runs = [run.id for run in found.runs]
         yield from _of_ledger(found)
         yield from _of_lines(found.runs)
-        yield _gauge(
+        yield _filled(
             names.SNAPSHOT, {(run,): at / 1000 for run, at in self._ledger.fleet.newest_snapshots(runs).items()}
         )
         pending = self._ledger.fleet.outbox_pending(runs)
-        yield _gauge(names.OUTBOX, {(run,): float(pending.get(run, 0)) for run in runs})
+        yield _filled(names.OUTBOX, {(run,): float(pending.get(run, 0)) for run in runs})
         newest = self._ledger.fleet.newest(runs, LEARNING)
-        yield _gauge(names.LEARNING, newest)
+        yield _filled(names.LEARNING, newest)
         failed = self._ledger.fleet.attempts(runs)
-        yield _counter(
+        yield _filled(
             names.FAILED, {(run, *key): count for run, counts in failed.items() for key, count in counts.items()}
         )
-        yield _counter(names.ALARMS, self._ledger.fleet.alarms(runs))
+        yield _filled(names.ALARMS, self._ledger.fleet.alarms(runs))
         yield from self._times([run.id for run in found.runs if run.driver == DRIVEN][:ACCOUNTED])
 
     def _times(self, runs: Sequence[str]) -> Iterator[Metric]:
@@ -78,8 +78,8 @@ class LedgerCollector(Collector):
             if made.ettr is not None:
                 ratios[run,] = made.ettr
                 shares |= {(run, name): took / made.wall_seconds for name, took in made.buckets.items()}
-        yield _gauge(names.ETTR, ratios)
-        yield _gauge(names.TIME_SHARE, shares)
+        yield _filled(names.ETTR, ratios)
+        yield _filled(names.TIME_SHARE, shares)
 
 
 def registry_of(ledger: Ledger) -> CollectorRegistry:
@@ -90,17 +90,17 @@ def registry_of(ledger: Ledger) -> CollectorRegistry:
 
 
 def _of_ledger(found: Fleet) -> Iterator[Metric]:
-    yield _gauge(names.RUNS, {(state,): float(found.states.get(state, 0)) for state in STATES})
-    yield _gauge(names.RUNS_LEFT_OUT, {(): float(found.total - len(found.runs))})
+    yield _filled(names.RUNS, {(state,): float(found.states.get(state, 0)) for state in STATES})
+    yield _filled(names.RUNS_LEFT_OUT, {(): float(found.total - len(found.runs))})
 
 
 def _of_lines(runs: Sequence[FleetRun]) -> Iterator[Metric]:
     """What the runs' own rows say."""
 
     def gauge(metric: MetricName, values: Mapping[str, float | None]) -> Metric:
-        return _gauge(metric, {(run,): value for run, value in values.items() if value is not None})
+        return _filled(metric, {(run,): value for run, value in values.items() if value is not None})
 
-    yield _gauge(names.STATE, {(run.id, run.state): 1.0 for run in runs})
+    yield _filled(names.STATE, {(run.id, run.state): 1.0 for run in runs})
     yield gauge(names.DRIVEN, {run.id: float(run.driver == DRIVEN) for run in runs})
     yield gauge(names.DRIVER_LOST, {run.id: float(run.driver == LOST) for run in runs})
     yield gauge(names.STOP_ASKED, {run.id: float(run.desired_state == "stop") for run in runs})
@@ -114,15 +114,10 @@ def _of_lines(runs: Sequence[FleetRun]) -> Iterator[Metric]:
     yield gauge(names.LEFT_SECONDS, {run.id: run.eta_seconds for run in runs})
 
 
-def _counter(metric: MetricName, values: Mapping[tuple[str, ...], int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-    for labels, value in values.items():
-        family.add_metric(list(labels), value)
-    return family
-
-
-def _gauge(metric: MetricName, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+def _filled(metric: MetricName, values: Mapping[tuple[str, ...], float]) -> Metric:
+    """A family of gauges or counters, by the values of their labels."""
+    make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = make(metric.name, metric.help, labels=metric.labels)
     for labels, value in values.items():
         family.add_metric(list(labels), value)
     return family

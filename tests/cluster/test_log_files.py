@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from yatt_core.cluster import log_files, runner
+from yatt_core.cluster import runner
 from yatt_core.cluster.log_files import keep_bounded
 from yatt_core.cluster.runner import ServiceRunner
 from yatt_core.cluster.services import RestartPolicy, ServiceSpec, ServiceState
@@ -51,7 +51,7 @@ def test_a_full_disk_leaves_the_log(tmp_path, monkeypatch):
 
 def test_a_service_that_talks_for_long_keeps_a_short_log(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "LOG_SECONDS", 0.0)
-    monkeypatch.setattr(log_files.keep_bounded, "__defaults__", (2000,))
+    monkeypatch.setattr(runner, "LOG_BYTES", 2000)
     log = tmp_path / "talker.log"
     service = ServiceSpec(
         name="talker", argv=(sys.executable, "-c", TALKS), environment={}, ready="log:line", log_file=str(log)

@@ -144,13 +144,19 @@ def test_a_run_that_somebody_drives_is_left_to_them_by_name(home: Home) -> None:
         assert ledger.overview.line(run).holder == FAR.text
 
 
-def test_a_window_waits_for_the_last_snapshot_of_the_one_before(home: Home) -> None:
-    run = seed_run(home, spec=untracked(toy_spec(2)))
-    complete(home, run)
+def window_before(home: Home, run: str) -> Fence:
+    """The window that ends when this one begins is still driving, on a host far away."""
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, FAR, 600.0)
         record_window(ledger, run, "the flow run before", Window(NOON - 8 * HOUR, NOON), FAR)
         ledger.leases.start_segment(fence, "the flow run before", run)
+    return fence
+
+
+def test_a_window_waits_for_the_last_snapshot_of_the_one_before(home: Home) -> None:
+    run = seed_run(home, spec=untracked(toy_spec(2)))
+    complete(home, run)
+    fence = window_before(home, run)
     clock = FakeClock()
 
     def end_after_a_while() -> None:
@@ -167,10 +173,7 @@ def test_a_window_waits_for_the_last_snapshot_of_the_one_before(home: Home) -> N
 
 def test_a_window_leaves_a_run_that_was_paused_while_it_waited(home: Home) -> None:
     run = seed_run(home)
-    with Ledger.open(home.ledger) as ledger:
-        fence = ledger.leases.acquire(run, FAR, 600.0)
-        record_window(ledger, run, "the flow run before", Window(NOON - 8 * HOUR, NOON), FAR)
-        ledger.leases.start_segment(fence, "the flow run before", run)
+    fence = window_before(home, run)
     clock = FakeClock()
 
     def pause_at_the_end() -> None:
@@ -188,10 +191,7 @@ def test_a_window_leaves_a_run_that_was_paused_while_it_waited(home: Home) -> No
 
 def test_a_window_does_not_wait_past_its_own_end(home: Home) -> None:
     run = seed_run(home)
-    with Ledger.open(home.ledger) as ledger:
-        fence = ledger.leases.acquire(run, FAR, 600.0)
-        record_window(ledger, run, "the flow run before", Window(NOON - 8 * HOUR, NOON), FAR)
-        ledger.leases.start_segment(fence, "the flow run before", run)
+    window_before(home, run)
     clock = FakeClock()
     ending = come_up(home, run, clock, hours=0.1)
     assert ending.name == "Held" and clock.now == NOON + 0.1 * HOUR

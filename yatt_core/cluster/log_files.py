@@ -9,10 +9,8 @@ import os
 import shutil
 from pathlib import Path
 
-MOST_BYTES = 64 * 1024**2
 
-
-def keep_bounded(log: Path, most: int = MOST_BYTES) -> bool:
+def keep_bounded(log: Path, most: int) -> bool:
     """Turns a log that is longer than this into `NAME.1`, in place of an earlier one; True if it did.
 
     The file itself stays, because its writer has it open, and is emptied: a line that comes between the copy and that is lost.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import random
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,8 +32,8 @@ PORTS = range(20_000, 32_768)
 PROBE_SECONDS = 0.5
 LEADER_SECONDS = 10.0
 """How long a process may take to end in order after its offspring."""
-LOG_SECONDS = 10.0
-"""Between two looks at how long a log is."""
+LOG_BYTES, LOG_SECONDS = 64 * 1024**2, 10.0
+"""Of a log, before it is turned; between two looks at how long it is."""
 logger = logging.getLogger("yatt.supervisor")
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -42,7 +43,8 @@ def free_port() -> int:
 
     None of those that the kernel gives to outgoing connections: one of these could take it while its service is started again.
     """
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    first = secrets.randbelow(len(PORTS))
+    for port in chain(PORTS[first:], PORTS[:first]):
         if is_free(port):
             return port
     raise InfrastructureError(f"no loopback port from {PORTS.start} to {PORTS.stop - 1} is free")
@@ -190,7 +192,7 @@ class ServiceRunner:
             return
         self._log_seen_at = now
         try:
-            keep_bounded(Path(self.spec.log_file))
+            keep_bounded(Path(self.spec.log_file), LOG_BYTES)
         except OSError as error:
             logger.warning("%s: its log cannot be kept short: %s", self.spec.name, error)
 

@@ -116,6 +116,7 @@ class DenseRunner:
         for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
             store.begin((shape.layers, 2, places, shape.key_value_heads, count, shape.head_size))
         if self._whole:
+            # In the room that there is now for all slots, laid out for those that the rows have reached.
             self._own.begin((shape.layers, 2, room.rows, shape.key_value_heads, rounded_slots(1), shape.head_size))
 
     def prefill(

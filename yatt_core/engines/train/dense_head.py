@@ -39,20 +39,12 @@ class Head:
     entropies: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Of some tokens, [n]; entropies may be empty."""
-
-    log_probs: torch.Tensor
-    entropies: torch.Tensor
-
-
 def score_tokens(head: Head, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Log-probabilities of the targets, [T]. states: [T, width] behind the last norm."""
     parts = [states.new_empty(0, dtype=torch.float32)]
     for chunk in _slices(_chunk_rows(head), len(targets)):
         logits = torch.mm(states[chunk], head.weight.t())
-        parts += [_values(head, logits[strip], targets[chunk][strip]).log_probs for strip in _strips(head, logits)]
+        parts += [_values(head, logits[strip], targets[chunk][strip])[0] for strip in _strips(head, logits)]
     return torch.cat(parts)
 
 
@@ -84,7 +76,7 @@ def _to_gradient(head: Head, logits: torch.Tensor, targets: torch.Tensor, loss: 
     """
     strips = list(_strips(head, logits))
     parts = [_values(head, logits[strip], targets[strip], slopes=True) for strip in strips]
-    log_probs, entropies = (torch.cat([getattr(part, name) for part in parts]) for name in _Values.__slots__)
+    log_probs, entropies = (torch.cat(values) for values in zip(*parts, strict=True))
     by_log_prob, by_entropy = _derivatives(log_probs, entropies, loss)
     if by_entropy is None:
         return by_log_prob[:, None].div(-head.temperature)
@@ -113,8 +105,13 @@ def _slices(rows: int, count: int) -> Iterator[slice]:
         yield slice(start, min(start + rows, count))
 
 
-def _values(head: Head, logits: torch.Tensor, targets: torch.Tensor, slopes: bool = False) -> _Values:
-    """logits: [n, vocabulary] before the temperature; overwritten. slopes: by p_v - [v = t]."""
+def _values(
+    head: Head, logits: torch.Tensor, targets: torch.Tensor, slopes: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies, [n]; the latter empty where the head computes none.
+
+    logits: [n, vocabulary] before the temperature; overwritten. slopes: by p_v - [v = t].
+    """
     wide, targets = logits.float(), targets[:, None]
     if head.temperature != 1.0:
         wide.div_(head.temperature)
@@ -129,7 +126,7 @@ def _values(head: Head, logits: torch.Tensor, targets: torch.Tensor, slopes: boo
     if slopes:
         # In float32: what 1 - p_t is may be less than a narrower dtype tells from 0.
         logits.copy_(probabilities.scatter_add_(1, targets, torch.full_like(log_probs, -1.0)))
-    return _Values(log_probs[:, 0], entropies)
+    return log_probs[:, 0], entropies
 
 
 def _derivatives(
