@@ -44,7 +44,7 @@ def torch_rollout(
     engine: TorchRollout, shape: ModelShape, batch_samples: int, samples: int, prompt: int, response: int, top_p: float
 ) -> EngineMemory:
     """batch_samples: of a decode batch. samples: to each prompt. prompt, response: longest, in tokens."""
-    size, rows = element_bytes(engine.dtype), rows_for(batch_samples)
+    size, rows = element_bytes(engine.dtype), rows_for(batch_samples, engine.dtype == "float32")
     slots = rounded_slots(prompt + response)
     weights = shape.parameters * size
     cache = rows * slots * shape.cached_token_values() * size

@@ -36,8 +36,18 @@ def test_it_is_that_of_torch(dtype, gap):
         dim=1,
     )
     mask = torch.zeros(count, 1, 1, PROMPT_SLOTS + OWN_SLOTS).masked_fill_(hidden[:, None, None], -torch.inf)
-    found = attend_jointly(queries, shared, own, mask, Groups(asking, places, SAMPLES))
+    found = attend_jointly(queries, shared, own, mask, Groups(asking, places, SAMPLES, in_order=False))
     keys, values = (torch.cat([shared[kind][prompts], own[kind]], dim=2).double() for kind in (0, 1))
     expected = scaled_dot_product_attention(queries.double(), keys, values, attn_mask=mask.double())
     assert found.dtype == dtype
     torch.testing.assert_close(found[:-1].double(), expected[:-1], atol=gap, rtol=gap)
+
+
+def test_rows_that_stand_in_order_are_not_moved():
+    noise = torch.Generator().manual_seed(0)
+    numbers = torch.arange(PROMPTS * SAMPLES)
+    moved, still = (Groups(numbers, numbers, SAMPLES, in_order) for in_order in (False, True))
+    of_rows = torch.randn(len(numbers), KEY_HEADS, SHARING, SIZE, generator=noise)
+    assert torch.equal(still.spread(of_rows), moved.spread(of_rows))
+    grouped = torch.randn(PROMPTS, KEY_HEADS, SAMPLES * SHARING, SIZE, generator=noise)
+    assert torch.equal(still.gather(grouped), moved.gather(grouped))

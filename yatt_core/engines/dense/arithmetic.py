@@ -87,16 +87,19 @@ class _RmsNorm(torch.autograd.Function):
 class _SwiGlu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate_up: torch.Tensor) -> Any:
-        ctx.save_for_backward(gate_up)
-        return _gated(gate_up)
+        gate, up = gate_up.chunk(2, -1)
+        activated = silu(gate)
+        ctx.save_for_backward(gate_up, activated)
+        return activated * up
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        (gate_up,) = ctx.saved_tensors
+        gate_up, activated = ctx.saved_tensors
         gate, up = gate_up.chunk(2, -1)
-        width, result = gate.shape[-1], torch.empty_like(gate_up)
-        torch.mul(gradients[0], silu(gate), out=result[..., width:])
-        result[..., :width] = torch.ops.aten.silu_backward(gradients[0] * up, gate)
+        result = torch.empty_like(gate_up)
+        of_gate, of_up = result.chunk(2, -1)
+        torch.mul(gradients[0], activated, out=of_up)
+        torch.ops.aten.silu_backward(gradients[0] * up, gate, grad_input=of_gate)
         return result
 
 

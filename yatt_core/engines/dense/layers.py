@@ -16,6 +16,8 @@ from yatt_core.engines.dense.weights import DenseWeights, LayerWeights
 
 Attend = Callable[[int, torch.Tensor], torch.Tensor]
 """(layer, heads [rows, queries + keys + values, size], turned by position) -> attended [rows, queries * size]."""
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""What `torch.nn.functional.linear` does, for weights in the layout that the caller has them in."""
 
 
 def run_layers(
@@ -24,19 +26,23 @@ def run_layers(
     hidden: torch.Tensor,
     rotary: tuple[torch.Tensor, torch.Tensor],
     attend: Attend,
+    multiply: Multiply = linear,
 ) -> torch.Tensor:
     """The residual stream behind the last layer, [rows, width] in float32.
 
     hidden: embedded tokens, [rows, width] in float32. rotary: cosine and sine of the rows' positions, [rows, 1, size].
+    multiply: rows with the layers' matrices.
     """
     dtype = weights.layers[0].qkv.dtype
     for number, layer in enumerate(weights.layers):
         normed = rms_norm(hidden, layer.norm, shape.epsilon, dtype)
-        heads = linear(normed, layer.qkv, layer.qkv_bias).view(len(hidden), shape.all_heads, shape.head_size)
+        heads = multiply(normed, layer.qkv, layer.qkv_bias).view(len(hidden), shape.all_heads, shape.head_size)
         heads = rotate(_normed_heads(layer, shape, heads), *rotary, shape.rotated)
-        hidden = hidden + linear(attend(number, heads), layer.out, layer.out_bias)
+        hidden = hidden + multiply(attend(number, heads), layer.out, layer.out_bias)
         normed = rms_norm(hidden, layer.mlp_norm, shape.epsilon, dtype)
-        hidden = hidden + linear(swiglu(linear(normed, layer.gate_up, layer.gate_up_bias)), layer.down, layer.down_bias)
+        hidden = hidden + multiply(
+            swiglu(multiply(normed, layer.gate_up, layer.gate_up_bias)), layer.down, layer.down_bias
+        )
     return hidden
 
 

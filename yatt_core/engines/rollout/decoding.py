@@ -5,7 +5,7 @@ its batch, because what a row computes is laid out by the row alone: its keys li
 length that is a function of its own length; masked slots behind it come in whole vectors, and where queries share their keys
 many slots are taken piece by piece (`split_attention`); no matrix has fewer than four rows, below which another kernel adds in
 another order; and the last row is always a filler, since the end of a tensor that fills no whole vector goes through scalar code,
-whose exponential rounds otherwise.
+whose exponential rounds otherwise. A runner that is not `batch_invariant` gets no fillers.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Decoder:
         self.limits, self.noise = request.prompt_limits, uniforms(request.seeds.reshape(-1), request.max_new_tokens)
         under_way = prompts if max_sequences is None else min(prompts, max(1, max_sequences // self.samples))
         self.room = Room(
-            rows=rows_for(under_way * self.samples),
+            rows=self._with_fillers(under_way * self.samples),
             prompts=under_way,
             samples=self.samples,
             prompt_tokens=int(self.lengths.max()),
@@ -132,10 +132,13 @@ class _Decoder:
             if self.alive:
                 yield self._take(self.runner.step(self._rows()), np.arange(self.alive))
 
+    def _with_fillers(self, alive: int) -> int:
+        return rows_for(alive, self.runner.batch_invariant)
+
     def _entering(self) -> int:
         """How many prompts enter now."""
         waiting, free = len(self.lengths) - self.entered, self.room.prompts - self.places
-        free = min(free, (self.room.rows - 1 - self.alive) // self.samples)
+        free = min(free, self.room.prompts - -(-self.alive // self.samples))
         enough = min(waiting, -(-self.room.prompts // ENTRY_SHARE))
         return min(waiting, free) if free >= enough else 0
 
@@ -149,7 +152,7 @@ class _Decoder:
         self.rows_at[places] = self.samples
         logits = self._prefill(members, places, rows.reshape(count, self.samples))
         self.entered, self.places, self.alive = self.entered + count, self.places + count, self.alive + len(rows)
-        of_row = np.resize(np.repeat(np.arange(count), self.samples), rows_for(len(rows)))
+        of_row = np.resize(np.repeat(np.arange(count), self.samples), self._with_fillers(len(rows)))
         return self._take(logits[torch.from_numpy(of_row).to(logits.device)], rows)
 
     def _prefill(self, members: Indices, places: Indices, rows: Indices) -> torch.Tensor:
@@ -170,7 +173,7 @@ class _Decoder:
 
     def _rows(self) -> Rows:
         """Those under way and the fillers, which stand at a row's first slot."""
-        count = rows_for(self.alive)
+        count = self._with_fillers(self.alive)
         alive, origin = np.arange(count) < self.alive, self.origin[:count]
         written = np.where(alive, self.counts[:count] - 1, 0)
         return Rows(

@@ -17,14 +17,15 @@ from torch import nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from yatt_core.engines.dense.arithmetic import rms_norm
-from yatt_core.engines.dense.layers import run_layers
+from yatt_core.engines.dense.layers import Multiply, run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import dense_weights, joined
 from yatt_core.engines.images import text_alone
 from yatt_core.engines.protocol import GenerateRequest
 from yatt_core.engines.rollout.joint_attention import Groups, attend_jointly
-from yatt_core.engines.rollout.module_runner import check_positions, padded_prompts, text_config
+from yatt_core.engines.rollout.module_runner import check_positions, keeps_bits, padded_prompts, text_config
+from yatt_core.engines.rollout.packed_weights import packable, packed, packed_linear
 from yatt_core.engines.rollout.runner import Indices, Room, Rows
 from yatt_core.engines.rollout.sizes import MINIMUM_ROWS, padded_length, rounded_slots
 from yatt_core.engines.rollout.split_attention import attend_by_pieces, join
@@ -84,19 +85,21 @@ class DenseRunner:
             parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
         )
         self._device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
-        on_cores = self._device.type == "cpu"
-        # By pieces for the sake of the bits, which on a GPU follow the number of rows anyway.
-        self._jointly = self._dtype != torch.float32 or not on_cores
+        # By pieces for the sake of the bits.
+        self._jointly = not self.batch_invariant
         # On cores, products with a part of the slots copy that part first.
-        self._whole = self._jointly and on_cores
+        self._whole = self._jointly and self._device.type == "cpu"
+        # Matrices as they are multiplied: the weights themselves, or copies made for a decode batch.
+        self._multiplied, self._packs = self._weights, packable(self._weights.embedding)
+        self._multiply: Multiply = packed_linear if self._packs else linear
         self._rotary = RotaryTable(model, self._dtype)
         self._prompts, self._own = Store(self._dtype, self._device), Store(self._dtype, self._device)
         self._lengths = np.zeros(0, np.int64)
 
     @property
     def batch_invariant(self) -> bool:
-        """Always: see `decoding`."""
-        return True
+        """See `decoding`."""
+        return keeps_bits(self._weights.embedding)
 
     def generating(self) -> AbstractContextManager[None]:
         """Nothing: it has no dropout."""
@@ -107,8 +110,10 @@ class DenseRunner:
         check_positions(self._config, positions)
 
     def begin(self, room: Room) -> None:
-        """Lays out the prompts' slots and the rows'."""
+        """Lays out the prompts' slots and the rows'; packs the weights as they are now, where that pays."""
         shape = self._shape
+        if self._packs:
+            self._multiplied = packed(self._weights, room.rows)
         # Attention takes its queries in blocks of a multiple of four; what is left must have four rows, too.
         self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
         self._lengths = np.ones(room.prompts, np.int64)
@@ -196,7 +201,8 @@ class DenseRunner:
         self._own.clear()
 
     def release(self) -> None:
-        """Gives all memory of keys and values back."""
+        """Gives all memory of keys and values back, and that of packed weights."""
+        self._multiplied = self._weights
         self._prompts.release()
         self._own.release()
 
@@ -207,18 +213,19 @@ class DenseRunner:
     def _run(self, tokens: Indices, positions: Indices, attend: Any) -> torch.Tensor:
         rotary = self._rotary.at(self._tensor(positions), int(positions.max()) + 1)
         embedded = self._weights.embedding[self._tensor(tokens)].float()
-        return run_layers(self._weights, self._shape, embedded, rotary, attend)
+        return run_layers(self._multiplied, self._shape, embedded, rotary, attend, self._multiply)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
-        return linear(states, self._weights.head)
+        return self._multiply(states, self._multiplied.head, None)
 
     def _groups(self, rows: Rows) -> Groups:
         places = rows.prompts * self._group + rows.samples
-        # Where a group has no row, the last row, a filler, stands in.
+        # Where a group has no row, the last row stands in.
         asking = np.full((int(rows.prompts.max()) + 1) * self._group, len(places) - 1)
         asking[places[: rows.alive]] = np.arange(rows.alive)
-        return Groups(self._tensor(asking), self._tensor(places), self._group)
+        in_order = np.array_equal(places, np.arange(len(asking)))
+        return Groups(self._tensor(asking), self._tensor(places), self._group, in_order)
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
         """0 for the first slots of each row, -inf for the others: [rows, 1, 1, slots]."""

@@ -14,23 +14,28 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """asking: the row at each place of each group, [prompts * samples]. places: of each row there, [rows]."""
+    """asking: the row at each place of each group, [prompts * samples]. places: of each row there, [rows].
+
+    in_order: the rows are all places' own, one behind the other.
+    """
 
     asking: torch.Tensor
     places: torch.Tensor
     samples: int
+    in_order: bool
 
     def spread(self, of_rows: torch.Tensor) -> torch.Tensor:
         """[rows, heads, queries, n] -> [prompts, heads, samples * queries, n]."""
         _, heads, queries, size = of_rows.shape
-        everyone = of_rows.index_select(0, self.asking).view(-1, self.samples, heads, queries, size)
-        return everyone.transpose(1, 2).reshape(-1, heads, self.samples * queries, size)
+        everyone = of_rows if self.in_order else of_rows.index_select(0, self.asking)
+        by_sample = everyone.reshape(-1, self.samples, heads, queries, size)
+        return by_sample.transpose(1, 2).reshape(-1, heads, self.samples * queries, size)
 
     def gather(self, grouped: torch.Tensor) -> torch.Tensor:
         """[prompts, heads, samples * queries, ...] -> [rows, heads, queries, ...]."""
         prompts, heads, _, *size = grouped.shape
         by_sample = grouped.view(prompts, heads, self.samples, -1, *size).transpose(1, 2).flatten(0, 1)
-        return by_sample.index_select(0, self.places)
+        return by_sample if self.in_order else by_sample.index_select(0, self.places)
 
 
 def attend_jointly(

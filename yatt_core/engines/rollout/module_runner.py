@@ -35,7 +35,9 @@ class ModuleRunner:
 
     @property
     def batch_invariant(self) -> bool:
-        """False with experts that see few rows, and with positions scaled by the longest row."""
+        """False with experts that see few rows, and with positions scaled by the longest row; see `keeps_bits`."""
+        if not keeps_bits(self._visible):
+            return False
         rope = getattr(self._config, "rope_parameters", None) or {}
         experts = any(getattr(self._config, key, None) for key in EXPERT_KEYS)
         return not experts and rope.get("rope_type") not in ("dynamic", "longrope")
@@ -134,6 +136,11 @@ class ModuleRunner:
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
+
+
+def keeps_bits(weight: torch.Tensor) -> bool:
+    """Whether rows keep their bits in products of any number of rows. A GPU adds in another order for another number."""
+    return weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
 def padded_prompts(request: GenerateRequest, members: Indices, padded: int) -> npt.NDArray[np.int64]:

@@ -55,7 +55,7 @@ class Runner(Protocol):
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether a row's arithmetic in float32 is laid out by the row alone."""
+        """Whether a row's bits depend on the row alone, as long as fillers stand behind it. Only in float32 on cores."""
         ...
 
     def generating(self) -> AbstractContextManager[None]:

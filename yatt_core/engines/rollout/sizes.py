@@ -22,6 +22,6 @@ def padded_length(length: int) -> int:
     return (length // step + 1) * step
 
 
-def rows_for(alive: int) -> int:
-    """Rows of a decoding step: one filler at the end, and four at the least."""
-    return max(alive + 1, MINIMUM_ROWS)
+def rows_for(alive: int, invariant: bool) -> int:
+    """Rows of a decoding step. invariant: with one filler at the end, and four at the least, for the sake of the bits."""
+    return max(alive + 1, MINIMUM_ROWS) if invariant else alive

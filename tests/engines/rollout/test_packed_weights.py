@@ -1,0 +1,73 @@
+"""Packed matrices multiply like plain ones, are those of the weights as they are when a batch begins, and go with the cache."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines.rollout.cases import prompts_of, request_of
+from tests.engines.train.test_dense_passes import MODELS, make_model
+from yatt_core.engines.rollout import dense_runner
+from yatt_core.engines.rollout.decoding import decode
+from yatt_core.engines.rollout.dense_runner import DenseRunner
+from yatt_core.engines.rollout.packed_weights import packable, packed_linear
+from yatt_core.engines.rollout.runners import open_runner
+
+PROMPTS = [np.minimum(prompt, 23) for prompt in prompts_of([1, 7, 20])]
+PACKABLE = packable(torch.zeros(1, dtype=torch.bfloat16))
+
+
+def narrow_model(name="llama"):
+    return make_model(name).to(torch.bfloat16)
+
+
+def test_only_bfloat16_is_packed():
+    assert not packable(torch.zeros(1))
+    assert not packable(torch.zeros(1, dtype=torch.bfloat16, device="meta"))
+
+
+@pytest.mark.skipif(not PACKABLE, reason="this processor does not multiply bfloat16")
+class TestPacked:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_log_probs_are_those_of_plain_products(self, name, monkeypatch):
+        request = request_of(PROMPTS, samples=3, max_new_tokens=1)
+        fast = decode(DenseRunner(narrow_model(name)), request)
+        monkeypatch.setattr(dense_runner, "packable", lambda weight: False)
+        plain = decode(DenseRunner(narrow_model(name)), request)
+        assert fast.tokens.tolist() == plain.tokens.tolist()
+        assert abs(fast.log_probs - plain.log_probs).max() < 0.05
+
+    def test_a_batch_is_answered_by_the_weights_as_they_are_then(self):
+        request = request_of(PROMPTS, samples=2)
+        model, other = narrow_model(), narrow_model()
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.5)
+        runner = open_runner(model, fused=True)
+        before = decode(runner, request)
+        with torch.no_grad():
+            for mine, its in zip(model.parameters(), other.parameters(), strict=True):
+                mine.copy_(its)
+        after, expected = decode(runner, request), decode(open_runner(other, fused=True), request)
+        assert after.log_probs.tolist() == expected.log_probs.tolist()
+        assert after.log_probs.tolist() != before.log_probs.tolist()
+
+    def test_copies_go_with_the_cache(self):
+        runner = DenseRunner(narrow_model())
+        decode(runner, request_of(PROMPTS, samples=2))
+        packed = sum(type(thing) is torch.Tensor and thing.is_mkldnn for thing in gc.get_objects())
+        runner.release()
+        left = sum(type(thing) is torch.Tensor and thing.is_mkldnn for thing in gc.get_objects())
+        assert packed > 0
+        assert left == 0
+
+    def test_a_product_is_that_of_the_plain_weight(self):
+        noise = torch.Generator().manual_seed(0)
+        weight, states, bias = (torch.randn(shape, generator=noise).bfloat16() for shape in ((48, 32), (7, 32), (48,)))
+        copy = torch.ops.mkldnn._reorder_linear_weight(weight, 64)
+        for added in (None, bias):
+            expected = torch.nn.functional.linear(
+                states.double(), weight.double(), None if added is None else added.double()
+            )
+            torch.testing.assert_close(packed_linear(states, copy, added).double(), expected, atol=0.1, rtol=1e-2)
