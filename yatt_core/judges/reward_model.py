@@ -82,7 +82,7 @@ class RewardModelJudge:
             for (item, tokens), output in zip(batch, outputs, strict=True)
         )
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _outputs(self, sequences: Sequence[list[int]]) -> list[float]:
         """The head's output for each sequence."""
         exact = self.capabilities["batch_invariant"]

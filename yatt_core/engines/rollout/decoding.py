@@ -61,7 +61,7 @@ def decode_pieces(
         started = finished
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _finished_rows(
     runner: Runner, request: GenerateRequest, responses: _Responses, max_sequences: int | None
 ) -> Iterator[Indices]:

@@ -195,6 +195,7 @@ class DenseRunner:
         self._prompts.move(source, target, rounded_slots(int(self._lengths[source])))
         self._lengths[target] = self._lengths[source]
 
+    @torch.inference_mode()
     def clear(self) -> None:
         """Zeroes all keys and values."""
         self._prompts.clear()

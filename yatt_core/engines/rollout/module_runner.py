@@ -109,6 +109,7 @@ class ModuleRunner:
     def move_prompt(self, source: int, target: int) -> None:
         """Nothing: each row has its prompt's keys."""
 
+    @torch.inference_mode()
     def clear(self) -> None:
         """Zeroes the cache."""
         self._cache.clear()

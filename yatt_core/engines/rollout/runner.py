@@ -92,7 +92,10 @@ class Runner(Protocol):
         ...
 
     def clear(self) -> None:
-        """Zeroes what is held: what weights with a NaN once wrote must not reach the rows of later ones."""
+        """Zeroes what is held: what weights with a NaN once wrote must not reach the rows of later ones.
+
+        Its tensors may be of torch's inference mode, in which batches are decoded.
+        """
         ...
 
     def release(self) -> None:
