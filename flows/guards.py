@@ -46,7 +46,7 @@ class Ending:
     @classmethod
     def of(cls, action: str, reason: str) -> Ending:
         """What `pause` or `stop` means."""
-        return cls("paused", reason, ExitCode.FAILURE) if action == "pause" else cls("stopped", reason, ExitCode.OK)
+        return cls("paused", reason, ExitCode.PAUSED) if action == "pause" else cls("stopped", reason, ExitCode.OK)
 
 
 @dataclass(frozen=True, slots=True)

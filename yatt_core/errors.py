@@ -26,6 +26,7 @@ class ExitCode:
     FAILURE = 1
     CONFIGURATION = 2
     LEASE_HELD = 3
+    PAUSED = 4
     INTERRUPTED = 130
 
 

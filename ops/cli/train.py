@@ -43,7 +43,11 @@ def register(app: typer.Typer) -> None:
         "yatt train configs/quickstart.yaml -o json > result.json",
     )
     app.command(epilog=examples(*lines))(train)
-    resumes = ("yatt resume latest", "yatt resume quickstart-3 --set iterations=200 -o json")
+    resumes = (
+        "yatt resume latest",
+        "yatt resume quickstart-3 --set iterations=200 -o json",
+        "yatt resume quickstart-3 --unless-paused",
+    )
     app.command(epilog=examples(*resumes))(resume)
     app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))(stop)
 
@@ -78,6 +82,13 @@ def resume(
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Replay updates even in another environment than they were made in.")
     ] = False,
+    unless_paused: Annotated[
+        bool,
+        typer.Option(
+            "--unless-paused",
+            help="Leave a run that is paused for a person as it is, say why, and exit with 0. For what starts by itself.",
+        ),
+    ] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -96,10 +107,23 @@ def resume(
         row = ledger.runs.find(name)
     if row.state == "paused":
         message(f"{name} was paused: {row.state_reason}")
+        if unless_paused:
+            _leave(place, name, output)
+            return
     if overrides:
         number = revise(place, name, overrides)
         message(f"{name}: revision {number} of its spec is in force")
     drive(place, name, output, accept_drift)
+
+
+def _leave(home: Home, run: str, output: Output) -> None:
+    """Says how a paused run stands, which is not driven before somebody has looked."""
+    from flows.results import run_results
+
+    message(f"it waits for a person; `yatt resume {run}` goes on")
+    if output is Output.JSON:
+        with opened_ledger(home) as ledger:
+            write_json(asdict(run_results(ledger, run)))
 
 
 def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:

@@ -30,8 +30,8 @@ def results(simulation: Simulation) -> RunResults:
 @pytest.mark.parametrize(
     ("action", "state", "code", "killed_at"),
     [
-        pytest.param("pause", "paused", 1, "", marks=pytest.mark.verify),
-        ("pause", "paused", 1, "committed:2"),
+        pytest.param("pause", "paused", 4, "", marks=pytest.mark.verify),
+        ("pause", "paused", 4, "committed:2"),
         ("stop", "stopped", 0, ""),
         pytest.param("stop", "stopped", 0, "committed:2", marks=pytest.mark.verify),
     ],

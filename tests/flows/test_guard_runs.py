@@ -30,7 +30,7 @@ def test_a_guard_pauses_a_run_people_are_told_and_a_resume_goes_on(driver: Drive
     with http_sink() as sink:
         run = driver.create("virtual.yaml", PAUSING, "iterations=3", "evaluation.every=0", "guards.notify={}")
         driver.environment["YATT_NOTIFY"] = f"json://user:unspoken7@127.0.0.1:{sink.port}/path"
-        said = driver.drive(run, expect=1)
+        said = driver.drive(run, expect=4)
         assert "guard any_reward: reward/mean was" in said
         assert state(driver, run) == ("paused", 2)
         (alarm,) = alarms(driver, run)
@@ -95,7 +95,7 @@ def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driv
         "virtual.yaml", f"rollout.engine.hang_file={hang}", "guards.stalled_phase={action: pause, share: 0.3}",
         "iterations=4",
     )  # fmt: skip
-    said = driver.drive(run, expect=1)
+    said = driver.drive(run, expect=4)
     assert "guard stalled_phase: collect has been under way for" in said
     assert state(driver, run) == ("paused", 2)
     (alarm,) = alarms(driver, run)
@@ -109,11 +109,11 @@ def test_a_run_whose_budget_is_used_up_is_driven_no_further_until_it_is_raised(d
     from flows.branches import revise
 
     run = driver.create("virtual.yaml", "guards.budget={wall_hours: 0.0001}", "iterations=3")
-    said = driver.drive(run, expect=1)
+    said = driver.drive(run, expect=4)
     assert "guard budget: the run has used" in said and "raise it to go on" in said
     stood = state(driver, run)
     assert stood[0] == "paused" and stood[1] < 3
-    said = driver.drive(run, expect=1)
+    said = driver.drive(run, expect=4)
     assert "guard budget" in said and state(driver, run) == stood
     assert [alarm.evidence["bound"] for alarm in alarms(driver, run)] == ["wall_hours"], "one alarm a limit"
     revise(driver.home, run, ["guards.budget={device_hours: 1000.0}"])
@@ -180,7 +180,7 @@ def test_a_rollback_draws_other_prompts_and_comes_out_the_same_when_killed(drive
 def test_rollbacks_that_do_not_help_end_in_a_pause(driver: Driver) -> None:
     always = "guards.custom=[{name: any, metric: reward/mean, at_most: 0.0, window: 1, action: rollback}]"
     run = driver.create("virtual.yaml", always, "guards.rollback_limit=2", "iterations=4", "evaluation.every=0")
-    said = driver.drive(run, expect=1)
+    said = driver.drive(run, expect=4)
     assert "2 rollbacks to iteration 0 did not help" in said
     assert state(driver, run)[0] == "paused"
     assert [number for number, *_ in branches(driver, run)] == [0, 1, 2]

@@ -76,7 +76,7 @@ def test_an_alarm_comes_with_its_commit_and_its_evidence(opener: Opener) -> None
     assert segment.guards.ending(0, 3) is None
 
 
-@pytest.mark.parametrize(("action", "state", "code"), [("pause", "paused", 1), ("stop", "stopped", 0)])
+@pytest.mark.parametrize(("action", "state", "code"), [("pause", "paused", 4), ("stop", "stopped", 0)])
 def test_an_end_is_asked_for_until_it_was_made(opener: Opener, action: str, state: str, code: int) -> None:
     segment = opener.new(HIGH.replace("ACTION", action))
     run = segment.run
@@ -207,7 +207,7 @@ def test_budgets_count_every_segment_and_are_told_of_once_a_limit(opener: Opener
     clock.now = 1.6 * 3600
     for _ in range(2):
         over = guards.ending(0, 4)
-        assert over is not None and over.exit_code == ExitCode.FAILURE and over.state == "paused"
+        assert over is not None and over.exit_code == ExitCode.PAUSED and over.state == "paused"
         assert "3.2 device-hours, its budget is 3" in over.reason
     clock.now = 2.1 * 3600
     assert guards.ending(0, 5) is not None

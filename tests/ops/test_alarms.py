@@ -85,3 +85,18 @@ def test_a_resume_says_why_the_run_was_paused(yatt: Yatt, run: str) -> None:
     answer = yatt("resume", run, "--set", "iterations=1")
     assert answer.code == 2, "two iterations are committed"
     assert f"{run} was paused: guard entropy: found 6" in answer.err
+
+
+def test_a_service_leaves_a_paused_run_to_a_person(yatt: Yatt, home: Home, run: str) -> None:
+    answer = yatt("resume", run, "--unless-paused")
+    assert (answer.code, answer.out) == (0, "")
+    assert f"{run} was paused: guard entropy: found 6" in answer.err and f"`yatt resume {run}` goes on" in answer.err
+    assert yatt("resume", run, "--unless-paused", "-o", "json").document["state"] == "paused"
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.runs.find(run).state == "paused"
+        assert ledger.runs.revision(run).revision == 1
+
+
+def test_a_run_that_nobody_paused_is_gone_on_with(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home)
+    assert yatt("resume", run, "--unless-paused", "--set", "iterations=1").code == 2, "two iterations are committed"

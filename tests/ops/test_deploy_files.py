@@ -16,6 +16,7 @@ import typer.main
 import yaml
 
 from ops.cli.main import UsageError, app
+from yatt_core.errors import ExitCode
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "ops" / "deploy"
@@ -27,6 +28,13 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 IMAGE = f"yatt:{VERSION}"
 YATT = re.compile(r"(?:^\s*|`|/|-- |exec group )yatt (?P<line>[a-z][^`\n#|>;&]*)")
 """A command at the place of one: at a line's start, in backquotes, behind a path or behind what runs it."""
+WHERE_SET = re.compile(r"\$\{\w+:\+(.*?)\}")
+"""A word of a shell's that is there where a variable is set."""
+PREVENTED = {
+    "yatt-group.service": {ExitCode.CONFIGURATION},
+    "yatt-run@.service": {ExitCode.CONFIGURATION, ExitCode.LEASE_HELD, ExitCode.PAUSED},
+}
+"""Ends behind which trying again does harm, or helps nobody."""
 SECRET = re.compile(r"(?i)(password|secret|token|key)[\w-]*['\"]?\s*[:=]\s*['\"]?([^\s'\"$]{6,})")
 PLACEHOLDERS = re.compile(r"(USER|PASSWORD|KEY|SECRET|HOST|REGION|\.\.\.|prefect-|ledger|mlflow|false|true|token$)")
 
@@ -37,7 +45,7 @@ def commands_in(path: Path) -> Iterator[list[str]]:
         if listed := re.search(r"\[\"yatt\", (.*)\]", line):
             yield [word.strip(' "') for word in listed[1].split(",")]
         elif path.suffix != ".md" or line.startswith("    ") or "`yatt " in line:
-            yield from (shlex.split(match["line"]) for match in YATT.finditer(line))
+            yield from (shlex.split(WHERE_SET.sub(r"\1", match["line"])) for match in YATT.finditer(line))
 
 
 def parse(words: Sequence[str]) -> None:
@@ -210,11 +218,25 @@ def test_the_units_read_their_settings_from_one_file_and_stop_gracefully() -> No
         text = unit.read_text()
         assert "EnvironmentFile=/etc/yatt/yatt.env" in text
         assert "KillMode=mixed" in text and "User=yatt" in text
-        assert re.search(r"RestartPreventExitStatus=2( 3)?$", text, re.MULTILINE)
+        (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
+        assert {int(code) for code in codes.split()} == PREVENTED[unit.name]
     names = {
         line.lstrip("# ").partition("=")[0] for line in (DEPLOY / "systemd/yatt.env.example").read_text().splitlines()
     }
     assert {"YATT_HOME", "YATT_LEDGER", "AWS_SECRET_ACCESS_KEY"} <= names
+
+
+def test_what_starts_a_run_by_itself_leaves_a_paused_one_to_a_person() -> None:
+    assert (
+        "ExecStart=/opt/yatt/.venv/bin/yatt resume --unless-paused %i\n"
+        in (DEPLOY / "systemd/yatt-run@.service").read_text()
+    )
+    (line,) = re.findall(r"^yatt resume .*(?= &$)", (DEPLOY / "slurm/yatt.sbatch").read_text(), re.MULTILINE)
+    for restarts, said in (({}, "resume mine-1"), ({"SLURM_RESTART_COUNT": "1"}, "resume --unless-paused mine-1")):
+        stand_in = f'set -u; yatt() {{ echo "$*"; }}; {line}'
+        environment = {"RUN": "mine-1", **restarts}
+        done = subprocess.run(["bash", "-c", stand_in], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == said
 
 
 def test_the_slurm_template_is_a_script_and_keeps_what_its_directives_promise(tmp_path: Path) -> None:
