@@ -226,6 +226,14 @@ def test_the_units_read_their_settings_from_one_file_and_stop_gracefully() -> No
     assert {"YATT_HOME", "YATT_LEDGER", "AWS_SECRET_ACCESS_KEY"} <= names
 
 
+def test_a_database_that_is_late_at_boot_keeps_no_unit_down() -> None:
+    for unit in UNITS:
+        text = unit.read_text()
+        assert "After=network-online.target postgresql.service\nWants=network-online.target\n" in text
+        assert "\nRestart=on-failure\n" in text
+    assert "\nStartLimitIntervalSec=0\n" in (DEPLOY / "systemd/yatt-group.service").read_text()
+
+
 def test_a_unit_that_starts_a_run_by_itself_leaves_a_paused_one_to_a_person() -> None:
     unit = (DEPLOY / "systemd/yatt-run@.service").read_text()
     assert "ExecStart=/opt/yatt/.venv/bin/yatt resume --unless-paused %i\n" in unit
