@@ -158,6 +158,10 @@ def test_the_cluster_is_of_our_ray_and_the_server_is_found_by_its_labels() -> No
     assert admitted.items() <= head.items()
     (port,) = by_kind["Service"]["spec"]["ports"]
     environment = {entry["name"]: entry.get("value") for pod in pods(cluster) for entry in pod["containers"][0]["env"]}
+    (notify,) = [
+        entry for pod in pods(cluster) for entry in pod["containers"][0]["env"] if entry["name"] == "YATT_NOTIFY"
+    ]
+    assert notify["valueFrom"]["secretKeyRef"]["optional"], "only runs with guards.notify need it"
     assert environment["PREFECT_API_URL"] == f"http://{by_kind['Service']['metadata']['name']}:{port['port']}/api"
 
 
@@ -183,6 +187,8 @@ def test_compose_publishes_on_loopback_alone_and_takes_passwords_from_the_enviro
         assert set(service.get("depends_on", {})) <= compose["services"].keys()
     group = compose["services"]["group"]
     assert group["image"] == IMAGE
+    assert group["init"] is True, "`yatt up` reaps nobody's orphans"
+    assert group["environment"]["YATT_NOTIFY"] is None, "passed on where it is set"
     assert (DEPLOY / group["build"]["context"] / group["build"]["dockerfile"]).is_file()
     for key in ("YATT_LEDGER", "PREFECT_API_DATABASE_CONNECTION_URL", "MLFLOW_BACKEND_STORE_URI"):
         database = group["environment"][key].rpartition("/")[2]
@@ -223,7 +229,7 @@ def test_the_units_read_their_settings_from_one_file_and_stop_gracefully() -> No
     names = {
         line.lstrip("# ").partition("=")[0] for line in (DEPLOY / "systemd/yatt.env.example").read_text().splitlines()
     }
-    assert {"YATT_HOME", "YATT_LEDGER", "AWS_SECRET_ACCESS_KEY"} <= names
+    assert {"YATT_HOME", "YATT_LEDGER", "AWS_SECRET_ACCESS_KEY", "YATT_NOTIFY"} <= names
 
 
 def test_a_database_that_is_late_at_boot_keeps_no_unit_down() -> None:
