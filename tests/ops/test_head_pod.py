@@ -1,0 +1,64 @@
+"""How the head pod of `ops/deploy/kubernetes` ends: the hook as it is, in a process namespace of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.services import ROOT
+
+OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
+DRIVER = """trap 'echo asked >> "$said"' TERM; touch "$said"; until [ "$(wc -l < "$said")" -ge "$end" ]; do sleep 0.1; done"""
+"""A stand-in: ends when it was asked so many times. What it is called is the word behind it."""
+
+
+def head_pod() -> dict[str, Any]:
+    cluster = yaml.safe_load((ROOT / "ops/deploy/kubernetes/raycluster.yaml").read_text())
+    pod: dict[str, Any] = cluster["spec"]["headGroupSpec"]["template"]["spec"]
+    return pod
+
+
+def hook() -> list[str]:
+    command: list[str] = head_pod()["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    return command
+
+
+def has_namespaces() -> bool:
+    try:
+        return subprocess.run([*OWN_NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def ended(folder: Path, script: str, times: int) -> dict[str, str]:
+    """What the hook's stand-ins were told: two drivers, and a process of Ray's that is none."""
+    lines = [f"cd {folder}; export end={times}"]
+    for name in ("prefect.engine", "/usr/local/bin/yatt", "raylet"):
+        said = name.rpartition("/")[2]
+        lines.append(f'said={said} bash -c "$DRIVER" {name} &')
+    lines += [f"until [ -e {name} ]; do sleep 0.1; done" for name in ("prefect.engine", "yatt", "raylet")]
+    lines += ['/bin/bash -c "$HOOK"; echo over']
+    environment = {"HOOK": script, "DRIVER": DRIVER, "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [*OWN_NAMESPACE, "bash", "-c", "\n".join(lines)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "over\n", done.stderr
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="no process namespaces for users here")
+def test_drivers_are_asked_once_and_waited_for(tmp_path: Path) -> None:
+    assert ended(tmp_path, hook()[2], times=1) == {"prefect.engine": "asked\n", "yatt": "asked\n", "raylet": ""}
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="no process namespaces for users here")
+def test_who_does_not_come_to_an_end_is_asked_again_in_time(tmp_path: Path) -> None:
+    script = hook()[2]
+    late = int(script.partition('"$SECONDS" -ge ')[2].split()[0])
+    assert late < head_pod()["terminationGracePeriodSeconds"] - 30
+    said = ended(tmp_path, f"SECONDS={late - 2}; {script}", times=2)
+    assert said == {"prefect.engine": "asked\nasked\n", "yatt": "asked\nasked\n", "raylet": ""}
