@@ -203,6 +203,7 @@ def test_the_image_is_made_of_extras_and_files_that_there_are() -> None:
     assert {"s3", "postgresql", "server"} <= named <= project["optional-dependencies"].keys()
     assert f"-t {IMAGE} " in text
     assert re.search(r"^USER yatt$", text, re.MULTILINE), "not run as root"
+    assert re.search(r"apt-get install [^\n]*\bwget\b", text), "KubeRay's probes call it"
     left_out = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
     assert {"**/.env", "**/*.env"} <= set(left_out), "compose reads passwords from there"
 
