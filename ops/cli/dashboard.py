@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from ops.cli.group import DASHBOARD_PORT
 from ops.cli.options import HomeOption, Output, OutputOption, examples, keep_caches_inside
 from ops.cli.output import message, write_json
 
-HOST, PORT = "127.0.0.1", 8686
+HOST = "127.0.0.1"
 STOP_SECONDS = 3
 """That a stop waits for requests under way; streams of live updates never end by themselves."""
 
@@ -24,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 
 def dashboard(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any that is free.")] = PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any that is free.")
+    ] = DASHBOARD_PORT,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:

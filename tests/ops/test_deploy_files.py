@@ -15,6 +15,7 @@ import pytest
 import typer.main
 import yaml
 
+from ops.cli.group import DASHBOARD_PORT, MLFLOW_PORT, PREFECT_PORT
 from ops.cli.main import UsageError, app
 from yatt_core.errors import ExitCode
 
@@ -69,6 +70,13 @@ def test_every_command_line_of_yatt_is_one_that_the_program_takes(path: Path) ->
             parse(words)
         except UsageError as error:
             raise AssertionError(f"{path.name}: yatt {' '.join(words)}: {error.format_message()}") from error
+
+
+def test_tunnels_lead_to_the_ports_of_the_group() -> None:
+    tunnels = re.findall(r"-L (\d+):127\.0\.0\.1:(\d+)", (ROOT / "docs/deploy.md").read_text())
+    assert [(int(near), int(far)) for near, far in tunnels] == [
+        (port, port) for port in (PREFECT_PORT, MLFLOW_PORT, DASHBOARD_PORT)
+    ]
 
 
 def test_the_commands_are_found_at_all() -> None:
