@@ -73,10 +73,10 @@ def up(
                 _say(f"the group was ended: {by}")
                 return
             _say("stopping the group; once more to kill it")
+            stop(place, _say)
         except BaseException:
             stop(place, _say)
             raise
-        stop(place, _say)
         if interrupted:
             raise typer.Exit(ExitCode.INTERRUPTED)
 
@@ -89,14 +89,15 @@ def _say(text: str) -> None:
 
 @contextmanager
 def _ending() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; the second raises `KeyboardInterrupt`.
+    """An event that the first Ctrl-C, SIGTERM or SIGHUP sets; the second raises `KeyboardInterrupt`.
 
-    What the surroundings ignore stays ignored, such as SIGHUP under nohup.
+    Of a terminal that closes both its shell and the kernel tell, which is no second wish. What the surroundings ignore stays
+    ignored, such as SIGHUP under nohup.
     """
     ended = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if ended.is_set():
+        if ended.is_set() and number != signal.SIGHUP:
             raise KeyboardInterrupt
         ended.set()
 

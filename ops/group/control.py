@@ -131,10 +131,10 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
     state = read_state(files)
     if state is None or (state.ended and current_state(folder) is None):
         return False
-    record = read_record(folder)
-    if record is not None:
-        write_record(folder, replace(record, ending=True))
     try:
+        record = read_record(folder)
+        if record is not None:
+            write_record(folder, replace(record, ending=True))
         files.stop.touch()
         heard, deadline = state.services, time.monotonic() + timeout
         while current_state(folder) is not None and time.monotonic() < deadline:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -38,6 +40,17 @@ class RealGroup:
         )  # fmt: skip
         self._started.append(process)
         return process
+
+    def begin_in_terminal(self, *words: str) -> int:
+        """A command that a shell runs in a terminal of its own; returns the terminal's other side, which closes it."""
+        near, far = pty.openpty()
+        # The shell gets the terminal as its controlling one, so that it and its job hear of the end; also under nohup.
+        shell = ["env", "--default-signal=HUP", "setsid", "--ctty", "bash", "--norc", "--noprofile", "-i"]
+        process = subprocess.Popen(shell, env=self._environment, stdin=far, stdout=far, stderr=far, text=True)
+        self._started.append(process)
+        os.close(far)
+        os.write(near, f"{shlex.join([sys.executable, '-m', 'ops.cli.main', *words])}\n".encode())
+        return near
 
     def call(self, *words: str, code: int = 0) -> dict[str, Any]:
         """The JSON object that a command answers with; it has to end with this code."""

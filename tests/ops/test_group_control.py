@@ -110,6 +110,21 @@ def test_one_signal_ends_a_group_in_a_terminal(
     assert supervised(home.group) == []
 
 
+def test_a_second_signal_that_comes_at_once_leaves_nothing_running(
+    home: Home, small: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(home)
+
+    def interrupted(folder: Path, record: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "write_record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stop(home, lambda line: None)
+    assert supervised(home.group) == []
+    assert current_state(home.group) is None
+
+
 @pytest.mark.verify
 def test_a_second_signal_kills_what_does_not_end(home: Home, small: Members, tmp_path: Path) -> None:
     small.services = [script_service(tmp_path, STUBBORN, name=MLFLOW, stop_seconds=600.0)]
