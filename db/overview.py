@@ -12,6 +12,7 @@ from db.errors import RunNotFound
 from db.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
 from db.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
 from db.outbox import NOTIFICATION
+from db.records import SnapshotRow
 from db.rows import rows_of
 from db.runs import RUN_COLUMNS, RunRow
 
@@ -73,20 +74,6 @@ class ForkRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotLine:
-    """A snapshot at a glance."""
-
-    branch: int
-    iteration: int
-    epoch: int
-    folder: str
-    bytes: int
-    weights_digest: str
-    seconds: float
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunOverview:
     """All that `yatt show` tells of a run. samples, tokens: of all recorded shards, on all branches. outbox_pending: rows that
     the tracker, notifications_pending: those that people are still to be told.
@@ -96,7 +83,7 @@ class RunOverview:
     phases: tuple[PhaseSummary, ...]
     segments: tuple[SegmentRow, ...]
     branches: tuple[BranchRow, ...]
-    snapshots: tuple[SnapshotLine, ...]
+    snapshots: tuple[SnapshotRow, ...]
     samples: int
     tokens: int
     outbox_pending: int
@@ -134,7 +121,7 @@ class Overviews:
                 phases=_phases(connection, run),
                 segments=rows_of(connection, Segment, SegmentRow, run, Segment.epoch),
                 branches=rows_of(connection, Branch, BranchRow, run, Branch.number),
-                snapshots=rows_of(connection, Snapshot, SnapshotLine, run, Snapshot.recorded_at),
+                snapshots=rows_of(connection, Snapshot, SnapshotRow, run, Snapshot.recorded_at),
                 samples=int(samples),
                 tokens=int(tokens),
                 outbox_pending=int(for_tracker),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from db.aliases import AliasMove
-from db.browse import PublishedSnapshot
 from db.ledger import Ledger
+from db.records import SnapshotRow
 from flows.home import Home
 from ops.dashboard.queries.fleet import find_line
 from yatt_core.checkpoints.verify import verify_snapshot
@@ -35,7 +35,7 @@ class Verification:
 class SnapshotView:
     """A snapshot, its newest verification, and the aliases that point to it."""
 
-    snapshot: PublishedSnapshot
+    snapshot: SnapshotRow
     verification: Verification | None
     aliases: tuple[str, ...]
 
@@ -87,7 +87,7 @@ def aliases(ledger: Ledger, run: str, limit: int = 100) -> AliasesView:
     return AliasesView(run, tuple(ledger.aliases.current(run).values()), tuple(reversed(moves[-limit:])))
 
 
-def verify(ledger: Ledger, home: Home, run: str, iteration: int, by: str) -> tuple[PublishedSnapshot, Verification]:
+def verify(ledger: Ledger, home: Home, run: str, iteration: int, by: str) -> tuple[SnapshotRow, Verification]:
     """Reads every byte of the kept snapshot of an iteration, and records in the audit chain what was found and who asked.
 
     Raises `RunNotFound`; `ConfigurationError` where no snapshot of the iteration is kept.
@@ -112,7 +112,7 @@ def verify(ledger: Ledger, home: Home, run: str, iteration: int, by: str) -> tup
     return row, Verification(link.at, by, not damage, damage)
 
 
-def kept(ledger: Ledger, run: str, iteration: int) -> PublishedSnapshot:
+def kept(ledger: Ledger, run: str, iteration: int) -> SnapshotRow:
     """The newest kept snapshot of an iteration. Raises `ConfigurationError`."""
     rows = ledger.browse.snapshots(run, 100, (iteration + 1, 0, 0))
     for row in rows:
