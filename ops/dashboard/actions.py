@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from db.errors import LeaseHeld
 from ops.dashboard.access import Acting
-from ops.dashboard.context import LARGEST, Context, Iteration, RunId, Served
+from ops.dashboard.context import LARGEST, Context, Iteration, RunId, Served, SomeNumber
 from ops.dashboard.driving import start_driver
 from ops.dashboard.queries import snapshots
 from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
@@ -62,12 +62,17 @@ class Rollback(Asked):
 
 
 class Promote(BaseModel):
-    """to: the alias. iteration: of a kept snapshot, none: the newest. why: kept in the audit chain, shown in MLflow."""
+    """to: the alias. iteration, branch, epoch: of a kept snapshot, the newest of those that they leave.
+
+    why: kept in the audit chain, shown in MLflow.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     to: Literal["candidate", "champion", "rollback"]
     iteration: SomeIteration | None = None
+    branch: SomeIteration | None = None
+    epoch: SomeIteration | None = None
     why: Annotated[
         str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
     ]
@@ -146,7 +151,9 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Promote, backgroun
     from ops.registry.promote import promote as promote_snapshot
 
     find_line(served.ledger, run_id)
-    done = promote_snapshot(served.home, run_id, asked.to, asked.iteration, by=by, why=asked.why)
+    done = promote_snapshot(
+        served.home, run_id, asked.to, asked.iteration, asked.branch, asked.epoch, by=by, why=asked.why
+    )
     if done.model is not None:
         background.add_task(_tell_registry, served, run_id)
     moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
@@ -154,9 +161,16 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Promote, backgroun
 
 
 @router.post("/snapshots/{iteration}/verify")
-def verify(served: Served, by: Acting, run_id: RunId, iteration: Iteration) -> Verified:
-    """Reads every byte of the iteration's newest kept snapshot, and compares it with the ledger."""
-    row, found = snapshots.verify(served.ledger, served.home, run_id, iteration, by)
+def verify(
+    served: Served,
+    by: Acting,
+    run_id: RunId,
+    iteration: Iteration,
+    branch: SomeNumber = None,
+    epoch: SomeNumber = None,
+) -> Verified:
+    """Reads every byte of an iteration's kept snapshot, and compares it with the ledger; the newest of those not ruled out."""
+    row, found = snapshots.verify(served.ledger, served.home, run_id, iteration, by, branch, epoch)
     return Verified(
         run=run_id,
         branch=row.branch,

@@ -46,6 +46,7 @@ def context_of(request: Request) -> Context:
 Served = Annotated[Context, Depends(context_of)]
 RunId = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", description="The whole id of a run.")]
 Iteration = Annotated[int, Path(ge=0, le=LARGEST, description="An iteration.")]
+SomeNumber = Annotated[int | None, Query(ge=0, le=LARGEST)]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Offset = Annotated[int, Query(ge=0, le=100_000, description="How many to leave out.")]
 Before = Annotated[int | None, Query(ge=0, le=2**53, description="What `next` of the page before said.")]

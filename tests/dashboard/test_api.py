@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -86,6 +87,13 @@ def test_experience_that_is_not_what_was_recorded_is_not_shown(client: TestClien
         files[0].write_bytes(changed)
         answer = client.get("/api/v1/runs/toy-1/rollouts/1")
         assert answer.status_code == 409 and "is not the file that its manifest names" in answer.json()["detail"]
+
+
+def test_experience_that_is_not_here_is_no_damage(client: TestClient, home: Home) -> None:
+    shutil.rmtree(home.run_folder("toy-1") / "experience")
+    answer = client.get("/api/v1/runs/toy-1/rollouts/1")
+    assert answer.status_code == 409
+    assert "not on this machine: pruned, or `yatt rollouts` fetches them" in answer.json()["detail"]
 
 
 def test_logs_by_actor_phase_iteration_and_level(reader: TestClient) -> None:

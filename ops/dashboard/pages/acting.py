@@ -23,6 +23,7 @@ from ops.dashboard.sessions import COOKIE
 
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
+SomeField = Annotated[int | None, Form(ge=0, le=LARGEST)]
 UNKNOWN = "No such token; it may have been revoked."
 
 
@@ -104,9 +105,16 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions
 
 
 @router.post("/runs/{run_id}/verify")
-def verify(served: Served, by: Acting, run_id: RunId, iteration: Annotated[int, Form(ge=0, le=LARGEST)]) -> Response:
+def verify(
+    served: Served,
+    by: Acting,
+    run_id: RunId,
+    iteration: Annotated[int, Form(ge=0, le=LARGEST)],
+    branch: SomeField = None,
+    epoch: SomeField = None,
+) -> Response:
     """Reads every byte of a snapshot."""
-    actions.verify(served, by, run_id, iteration)
+    actions.verify(served, by, run_id, iteration, branch, epoch)
     return behind(run_id, "verify", "snapshots")
 
 

@@ -10,8 +10,7 @@ from starlette.responses import Response
 from db.ledger import Ledger
 from db.phases import AttemptRow
 from ops.cli.placement_gantt import KEYS
-from ops.dashboard.api import SomeIteration
-from ops.dashboard.context import Before, RunId
+from ops.dashboard.context import Before, RunId, SomeNumber
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import device_picture, phase_bars
 from ops.dashboard.queries.fleet import FleetRun
@@ -23,7 +22,7 @@ PER_PAGE = 30
 
 
 @router.get("/devices")
-def show_devices(visit: Visited, run_id: RunId, iteration: SomeIteration = None, before: Before = None) -> Response:
+def show_devices(visit: Visited, run_id: RunId, iteration: SomeNumber = None, before: Before = None) -> Response:
     """The placement of an iteration, by default of the newest that has one, and a list of decisions."""
     served, run = visit.served, visit.find(run_id)
     newest = decisions(served.ledger, run_id, 1).decisions

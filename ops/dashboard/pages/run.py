@@ -13,8 +13,8 @@ from db.aliases import ALIASES
 from flows.lineage import BranchNode
 from ops.cli.accounts import advice_line
 from ops.cli.logs import LEVELS, Filter
-from ops.dashboard.api import Place, SomeIteration
-from ops.dashboard.context import LARGEST, Before, RunId
+from ops.dashboard.api import Place
+from ops.dashboard.context import LARGEST, Before, RunId, SomeNumber
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
@@ -122,9 +122,11 @@ class TreeNode:
 
 
 @router.get("/lineage")
-def show_lineage(visit: Visited, run_id: RunId, snapshot: SomeIteration = None) -> Response:
+def show_lineage(
+    visit: Visited, run_id: RunId, snapshot: SomeNumber = None, branch: SomeNumber = None, epoch: SomeNumber = None
+) -> Response:
     """Branches and forks, and what made a snapshot."""
-    found = lineage(visit.served.ledger, visit.served.home, run_id, snapshot)
+    found = lineage(visit.served.ledger, visit.served.home, run_id, snapshot, branch, epoch)
     return visit.render_run(
         "lineage.html",
         visit.find(run_id),

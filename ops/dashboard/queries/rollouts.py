@@ -308,8 +308,10 @@ def _view(key: Mapping[str, Any], row: Mapping[str, Any], characters: int) -> Sa
 
 
 def _opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:
-    """A shard's samples. Raises `DataError` where the folder is not what the ledger names."""
+    """A shard's samples. Raises `DataError` where the folder is not here, or not what the ledger names."""
     path = folder / shard.folder
+    if not path.exists():
+        raise DataError(f"{path}: its files are not on this machine: pruned, or `yatt rollouts` fetches them")
     entry = load_manifest(path, SHARD_KIND, shard.manifest_sha256).files.get(SAMPLES_FILE)
     file = path / SAMPLES_FILE
     if entry is None or not file.is_file() or file.is_symlink():
