@@ -7,10 +7,11 @@ audit chain: in the link of the fact itself, within its reason, or in a link of 
 from __future__ import annotations
 
 import logging
+import threading
 from http import HTTPStatus
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, BackgroundTasks
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from db.errors import LeaseHeld
@@ -146,16 +147,18 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
 
 
 @router.post("/promote")
-def promote(served: Served, by: Acting, run_id: RunId, asked: Promote, background: BackgroundTasks) -> Done:
+def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
     """Has an alias point to a kept snapshot, once its files are verified. MLflow is told behind the answer."""
     from ops.registry.promote import promote as promote_snapshot
 
     find_line(served.ledger, run_id)
-    done = promote_snapshot(
-        served.home, run_id, asked.to, asked.iteration, asked.branch, asked.epoch, by=by, why=asked.why
-    )
+    with served.reading():
+        done = promote_snapshot(
+            served.home, run_id, asked.to, asked.iteration, asked.branch, asked.epoch, by=by, why=asked.why
+        )
     if done.model is not None:
-        background.add_task(_tell_registry, served, run_id)
+        # Not one of the routes' threads, since MLflow may be long in answering.
+        threading.Thread(target=_tell_registry, args=(served, run_id), daemon=True, name=f"promote-{run_id}").start()
     moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
     return _done(served, "promote", by, run_id, moved or f"{asked.to} is iteration {done.iteration} already")
 
@@ -170,7 +173,8 @@ def verify(
     epoch: SomeNumber = None,
 ) -> Verified:
     """Reads every byte of an iteration's kept snapshot, and compares it with the ledger; the newest of those not ruled out."""
-    row, found = snapshots.verify(served.ledger, served.home, run_id, iteration, by, branch, epoch)
+    with served.reading():
+        row, found = snapshots.verify(served.ledger, served.home, run_id, iteration, by, branch, epoch)
     return Verified(
         run=run_id,
         branch=row.branch,

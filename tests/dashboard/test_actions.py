@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,15 +105,15 @@ def test_a_snapshot_is_verified_byte_by_byte_and_that_is_recorded(
 def test_a_snapshot_is_promoted_by_name(
     ask: Ask, client: TestClient, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: told.append(run))
+    told: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: told.put(run))
     for iteration in (1, 2):
         seed_snapshot(home, "toy-1", iteration, f"weights {iteration}")
     for iteration in (1, 2):
         answer = ask("toy-1/promote", to="champion", iteration=iteration, why="wins")
         assert answer.status_code == 200, answer.text
     assert answer.json()["detail"] == "rollback is now iteration 1, champion is now iteration 2"
-    assert told == ["toy-1", "toy-1"]
+    assert [told.get(timeout=30) for _ in range(2)] == ["toy-1", "toy-1"]
     aliases = client.get("/api/v1/runs/toy-1/aliases").json()
     assert [(move["alias"], move["iteration"], move["by"], move["why"]) for move in aliases["current"]] == [
         ("champion", 2, "alice", "wins"),
@@ -167,6 +169,30 @@ def test_an_action_is_on_the_snapshot_whose_row_was_clicked(
     assert client.post("/runs/toy-1/verify", data=form, headers={"Origin": ORIGIN}).status_code == 200
     (link,) = served.ledger.browse.events("toy-1", 1)
     assert [str(link.body[name]) for name in form] == list(form.values())
+
+
+def test_few_snapshots_are_read_at_a_time_and_pages_have_threads_left(
+    ask: Ask, client: TestClient, served: Context, snapshot: Path
+) -> None:
+    with served.reading(), served.reading():
+        for path, body in (("snapshots/1/verify", {}), ("promote", {"to": "candidate", "why": "wins"})):
+            answer = ask(f"toy-1/{path}", **body)
+            assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+            assert "2 snapshots are being read already" in answer.json()["detail"]
+        assert client.get("/api/v1/runs").status_code == 200
+    assert ask("toy-1/snapshots/1/verify").status_code == 200
+    assert served.ledger.aliases.history("toy-1") == []
+
+
+def test_an_mlflow_that_is_slow_keeps_no_thread_of_the_routes(
+    ask: Ask, snapshot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: answered.wait(60) and None)
+    began = time.monotonic()
+    assert ask("toy-1/promote", to="candidate", iteration=1, why="wins").status_code == 200
+    assert time.monotonic() - began < 30 and "promote-toy-1" in [each.name for each in threading.enumerate()]
+    answered.set()
 
 
 # -- what a verification takes for damage --------------------------------------------------------------------------------

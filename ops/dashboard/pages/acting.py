@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, BackgroundTasks, Form, Query
+from fastapi import APIRouter, Form, Query
 from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
@@ -119,11 +119,9 @@ def verify(
 
 
 @router.post("/runs/{run_id}/promote")
-def promote(
-    served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()], background: BackgroundTasks
-) -> Response:
+def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
     """Has an alias point to a snapshot."""
-    actions.promote(served, by, run_id, asked, background)
+    actions.promote(served, by, run_id, asked)
     return behind(run_id, "promote", "snapshots")
 
 
