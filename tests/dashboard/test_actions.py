@@ -291,6 +291,24 @@ def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
     assert served.ledger.runs.desired_state("toy-2") == "run"
 
 
+def test_a_run_whose_folder_is_gone_is_resumed(
+    ask: Ask, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the folder held may lie in the object store."""
+    monkeypatch.setattr("ops.dashboard.driving.sys.executable", "/bin/true")
+    shutil.rmtree(home.run_folder("toy-1"))
+    assert ask("toy-1/resume").status_code == 202
+    assert (home.run_folder("toy-1") / RESUME_LOG).exists()
+    assert len(served.ledger.events.of_kind("toy-1", "resume_requested")) == 1
+
+
+def test_a_resume_that_cannot_be_logged_is_not_on_record(ask: Ask, served: Context, home: Home) -> None:
+    (home.run_folder("toy-1") / RESUME_LOG).mkdir()
+    with pytest.raises(IsADirectoryError):
+        ask("toy-1/resume")
+    assert served.ledger.events.of_kind("toy-1", "resume_requested") == []
+
+
 def test_the_last_words_of_a_driver_hold_no_secret(tmp_path: Path) -> None:
     log = tmp_path / RESUME_LOG
     log.write_text("x" * 9000 + "\nerror: cannot reach postgresql://me:hunter2@host/ledger\n\n")
