@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from fastapi.testclient import TestClient
 
+from db.holder import this_process
 from ops.dashboard.context import Context
 from ops.dashboard.sessions import COOKIE
 from tests.dashboard.conftest import ORIGIN
@@ -63,6 +65,28 @@ def test_a_run_offers_what_can_be_done_to_it(client: TestClient, token: str) -> 
     driven, idle = client.get("/runs/toy-2").text, client.get("/runs/toy-1").text
     offered = {run: {name for name in ACTIONS if f'/{name}"' in text} for run, text in (("2", driven), ("1", idle))}
     assert offered == {"2": {"stop"}, "1": {"resume", "rollback"}}
+
+
+@pytest.mark.parametrize("phase", ["collect", "recover"])
+def test_what_a_retry_offers_is_taken(
+    client: TestClient, served: Context, token: str, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """Recovery's budget is that of the last commit, every other phase's that of the iteration behind it."""
+    monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *_: 7)
+    fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
+    failed = served.ledger.phases.plan(fence, 0, 2 if phase == "recover" else 3, phase)
+    served.ledger.phases.dispatch(fence, failed)
+    served.ledger.phases.fail(fence, failed, "infrastructure", "an actor was lost", 1.0)
+    served.ledger.runs.set_state(fence, "failed", "too often")
+    served.ledger.leases.release(fence)
+    sign_in(client, token)
+    page = check_page(client.get("/runs/toy-1").text)
+    (form,) = (form for form in page.iter(f"{HTML}form") if form.attrib["action"].endswith("/retry"))
+    fields = {each.attrib["name"]: each.attrib.get("value", "") for each in form.iter(f"{HTML}input")}
+    (chosen,) = (each.attrib["value"] for each in form.iter(f"{HTML}option") if "selected" in each.attrib)
+    assert chosen == phase
+    answer = client.post("/runs/toy-1/retry", data=fields | {"phase": chosen}, headers=OURS)
+    assert answer.status_code == 200, words(parsed(answer.text))
 
 
 def test_a_form_that_is_not_whole_is_refused_with_a_page(client: TestClient, token: str) -> None:
