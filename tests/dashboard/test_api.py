@@ -14,6 +14,7 @@ from sqlalchemy import text
 from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard.context import Context
+from ops.dashboard.queries.logs import log_files
 from tests.ops.seeding import SHARDS, toy_spec
 from yatt_core.data.batch import SAMPLES_FILE
 
@@ -106,7 +107,33 @@ def test_logs_by_actor_phase_iteration_and_level(reader: TestClient) -> None:
     assert messages("iteration=2") == ["shard 1"]
     assert messages("level=warning") == ["shard 1", "slow"]
     assert messages("limit=1") == ["slow"]
+    assert [reader.get(f"/api/v1/runs/toy-1/logs?limit={limit}").json()["whole"] for limit in (3, 4)] == [False, True]
     assert reader.get("/api/v1/runs/toy-1/logs").json()["actors"] == ["controller-0", "driver"]
+
+
+def test_the_logs_of_an_actor_are_not_those_of_ten_others(client: TestClient, home: Home) -> None:
+    folder = home.run_folder("toy-1") / "logs"
+    for actor in ("controller-1", "controller-10"):
+        record = {"time": 5.0, "level": "info", "actor": actor, "message": f"by {actor}"}
+        (folder / f"e0001.{actor}.jsonl").write_text(json.dumps(record) + "\n")
+
+    def messages(actor: str) -> list[str]:
+        records = client.get(f"/api/v1/runs/toy-1/logs?actor={actor}").json()["records"]
+        return [row["message"] for row in records if row["message"].startswith("by ")]
+
+    assert messages("controller-1") == ["by controller-1"]
+    assert messages("controller-10") == ["by controller-10"]
+    assert sorted(messages("controller")) == ["by controller-1", "by controller-10"]
+
+
+def test_a_part_that_is_deleted_under_way_is_left_out(
+    client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = log_files(home.run_folder("toy-1") / "logs")
+    monkeypatch.setattr("ops.dashboard.queries.logs.log_files", lambda _: listed)
+    listed[0].unlink()
+    answer = client.get("/api/v1/runs/toy-1/logs")
+    assert answer.status_code == 200 and answer.json()["records"]
 
 
 def test_of_long_logs_the_ends_are_read(client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
