@@ -12,13 +12,12 @@ from fastapi import APIRouter, Query
 from db.events import EventRow
 from db.series import SeriesKey
 from ops.cli.logs import LEVELS, Filter
-from ops.dashboard.context import Before, Iteration, Limit, Offset, RunId, SearchText, Served, SomeNumber
+from ops.dashboard.context import Before, Iteration, Limit, Offset, RunId, SearchText, Served, SomeNumber, Text
 from ops.dashboard.queries import compare, faults, fleet, lineage, logs, placement, rollouts, run, series, snapshots
 
 router = APIRouter(prefix="/api/v1")
-Keys = Annotated[list[str], Query(max_length=series.KEYS, description="Metrics by their keys.")]
+Keys = Annotated[list[Text], Query(max_length=series.KEYS, description="Metrics by their keys.")]
 Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="How many buckets at most.")]
-Word = Annotated[str | None, Query(max_length=100)]
 States = Annotated[str | None, Query(pattern="^(created|running|stopped|paused|failed|completed)$")]
 Place = Annotated[
     str | None, Query(pattern=r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", description="What `next` of the page before said.")
@@ -119,8 +118,8 @@ def list_logs(
     served: Served,
     run_id: RunId,
     iteration: SomeNumber = None,
-    phase: Word = None,
-    actor: Word = None,
+    phase: Text | None = None,
+    actor: Text | None = None,
     level: Annotated[str, Query(pattern=f"^({'|'.join(LEVELS)})$")] = "info",
     limit: Limit = 200,
 ) -> logs.Logs:
@@ -138,7 +137,7 @@ def show_lineage(
 
 @router.get("/runs/{run_id}/events", tags=["audit"])
 def list_events(
-    served: Served, run_id: RunId, kind: Word = None, limit: Limit = 100, before: Before = None
+    served: Served, run_id: RunId, kind: Text | None = None, limit: Limit = 100, before: Before = None
 ) -> tuple[EventRow, ...]:
     """Links of the run's audit chain, the newest first; before: of smaller numbers."""
     fleet.find_line(served.ledger, run_id)
@@ -148,8 +147,8 @@ def list_events(
 @router.get("/compare", tags=["compare"])
 def compare_runs(
     served: Served,
-    run_ids: Annotated[list[str], Query(alias="run", min_length=1, max_length=compare.RUNS)],
-    key: Annotated[list[str] | None, Query(max_length=series.KEYS)] = None,
+    run_ids: Annotated[list[Text], Query(alias="run", min_length=1, max_length=compare.RUNS)],
+    key: Annotated[list[Text] | None, Query(max_length=series.KEYS)] = None,
     buckets: Buckets = 300,
 ) -> compare.Comparison:
     """Runs side by side: differences of their specs, newest metrics, and series."""

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Query, Request
+from pydantic import Field
 
 from db.ledger import Ledger
 from flows.home import Home
@@ -66,10 +67,12 @@ def context_of(request: Request) -> Context:
 
 
 Served = Annotated[Context, Depends(context_of)]
-RunId = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", description="The whole id of a run.")]
+Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
+"""What any text of a request is: no database takes a NUL."""
+RunId = Annotated[Text, Path(min_length=1, description="The whole id of a run.")]
 Iteration = Annotated[int, Path(ge=0, le=LARGEST, description="An iteration.")]
 SomeNumber = Annotated[int | None, Query(ge=0, le=LARGEST)]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Offset = Annotated[int, Query(ge=0, le=100_000, description="How many to leave out.")]
 Before = Annotated[int | None, Query(ge=0, le=2**53, description="What `next` of the page before said.")]
-SearchText = Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$", description="A text that has to be in it.")]
+SearchText = Annotated[Text, Query(description="A text that has to be in it.")]

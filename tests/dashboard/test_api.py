@@ -186,6 +186,24 @@ def test_hostile_words_are_words(reader: TestClient, words: str) -> None:
     assert reader.get("/api/v1/runs").json()["total"] == 2
 
 
+def test_no_text_of_a_request_holds_a_nul(reader: TestClient) -> None:
+    """PostgreSQL takes none, and says so by an error of its own."""
+    for path, name in (
+        ("/api/v1/runs", "text"),
+        ("/api/v1/runs/toy-1/rollouts/1", "text"),
+        ("/api/v1/runs/toy-1/logs", "actor"),
+        ("/api/v1/runs/toy-1/logs", "phase"),
+        ("/api/v1/runs/toy-1/events", "kind"),
+        ("/api/v1/runs/toy-1/series", "key"),
+        ("/api/v1/compare?run=toy-1", "key"),
+        ("/api/v1/compare", "run"),
+        ("/compare", "run"),
+        ("/", "text"),
+        ("/runs/toy-1/logs", "actor"),
+    ):
+        assert reader.get(path, params={name: "\x00"}).status_code == 422, (path, name)
+
+
 def test_runs_with_hostile_names_are_shown_as_they_are(client: TestClient, served: Context) -> None:
     spec = toy_spec()
     document = spec.model_dump(mode="json")

@@ -14,7 +14,7 @@ from flows.lineage import BranchNode
 from ops.cli.accounts import advice_line
 from ops.cli.logs import LEVELS, Filter
 from ops.dashboard.api import Place
-from ops.dashboard.context import LARGEST, Before, RunId, SomeNumber
+from ops.dashboard.context import LARGEST, Before, RunId, SomeNumber, Text
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
@@ -28,7 +28,6 @@ from ops.dashboard.queries.snapshots import aliases, snapshots
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Query(pattern=r"^\d{0,9}$")]
 """A number of a form, whose empty field is sent too."""
-Word = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
 
 
 def number_of(value: str) -> int | None:
@@ -94,8 +93,8 @@ def show_logs(
     visit: Visited,
     run_id: RunId,
     iteration: OptionalNumber = "",
-    phase: Word = "",
-    actor: Word = "",
+    phase: Text = "",
+    actor: Text = "",
     level: Annotated[str, Query(pattern=f"^({'|'.join(LEVELS)})$")] = "info",
 ) -> Response:
     """What driver and actors say, by iteration, phase, actor and level."""
