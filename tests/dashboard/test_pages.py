@@ -13,10 +13,11 @@ from fastapi.testclient import TestClient
 
 from flows.home import Home
 from ops.dashboard.app import create_app
+from ops.dashboard.pages.charts import LEARNING, THROUGHPUT
 from ops.dashboard.pages.frame import TABS
 from ops.dashboard.security import POLICY
 from tests.dashboard.conftest import ORIGIN
-from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, words
+from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, parsed_part, words
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
 from tests.ops.seeding import seed_run
 from tests.placement.recorded_run import judged_spec, record_run
@@ -92,6 +93,23 @@ def test_parts_of_live_pages_are_parts(browser: TestClient) -> None:
     for part in ("now", "time"):
         text = browser.get(f"/runs/toy-2/{part}").text
         assert "<html" not in text and text.lstrip().startswith(f'<div id="{part}"')
+
+
+def test_a_live_page_can_show_what_it_did_not_know_when_it_was_loaded(browser: TestClient) -> None:
+    page = check_page(browser.get("/runs/toy-2").text)
+    charts = {figure.attrib["data-title"] for figure in page.iter(f"{HTML}figure")}
+    assert charts == {drawn.title for drawn in (*LEARNING, *THROUGHPUT)}  # though the run has few of these metrics
+    renewing = [element.attrib for element in page.iter() if "hx-get" in element.attrib]
+    assert [element["hx-get"].rpartition("/")[2] for element in renewing] == ["now", "time"]
+    assert all("data-calm" in element for element in renewing)
+    assert "every 15s" in renewing[0]["hx-trigger"]  # ages grow by the clock alone
+    standing = page.find(f".//{HTML}*[@id='standing']")
+    assert standing is not None and "hx-swap-oob" not in standing.attrib
+    now = browser.get("/runs/toy-2/now").text
+    assert '<div id="standing" data-calm hx-swap-oob="true">' in now and "● running" in words(parsed_part(now))
+    assert 'href="/sign-in?next=/runs/toy-2"' in now
+    form = check_page(browser.get("/runs/toy-2/rollouts").text).find(f".//{HTML}form[@hx-get]")
+    assert form is not None and form.attrib["hx-select-oob"] == "#rollouts-title"
 
 
 def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:

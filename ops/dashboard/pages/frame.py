@@ -66,7 +66,7 @@ class Visit:
 
     def render_run(self, template: str, run: FleetRun, tab: str, **values: Any) -> Response:
         """One of a run's pages."""
-        return self.render(template, **self.about(run), tab=tab, tabs=TABS, **values)
+        return self.render(template, **self.about(run), tab=tab, tabs=TABS, out_of_band=False, **values)
 
     def about(self, run: FleetRun) -> Mapping[str, Any]:
         """What the head of a run's pages says."""

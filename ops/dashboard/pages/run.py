@@ -43,8 +43,8 @@ def show_run(visit: Visited, run_id: RunId) -> Response:
         "run.html",
         view.run,
         "",
-        learning=charts_of(run_id, LEARNING, view.metrics),
-        throughput=charts_of(run_id, THROUGHPUT, view.metrics),
+        learning=charts_of(run_id, LEARNING),
+        throughput=charts_of(run_id, THROUGHPUT),
         advice=advice_line(asdict(view.advice)),
         live_url=f"/api/v1{run_url(run_id, 'live')}",
         **_standing(view),
@@ -53,8 +53,9 @@ def show_run(visit: Visited, run_id: RunId) -> Response:
 
 @router.get("/now")
 def show_now(visit: Visited, run_id: RunId) -> Response:
-    """How the run stands, as a part of its page."""
-    return visit.render("run_now.html", **_standing(run_view(visit.served.ledger, run_id)))
+    """How the run stands, as a part of its page, and what can be done to it, as another."""
+    view = run_view(visit.served.ledger, run_id)
+    return visit.render("run_live.html", **visit.about(view.run), tab="", out_of_band=True, **_standing(view))
 
 
 @router.get("/time")
