@@ -89,6 +89,19 @@ def test_what_a_retry_offers_is_taken(
     assert answer.status_code == 200, words(parsed(answer.text))
 
 
+def test_drift_is_accepted_by_whoever_ticks_the_box(
+    client: TestClient, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted: list[bool] = []
+    monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *given: accepted.append(given[-1]) or 7)
+    sign_in(client, token)
+    page = check_page(client.get("/runs/toy-1").text)
+    (box,) = (each.attrib for each in page.iter(f"{HTML}input") if each.attrib.get("type") == "checkbox")
+    for fields in ({}, {box["name"]: box["value"]}):
+        assert client.post("/runs/toy-1/resume", data=fields | {"reason": ""}, headers=OURS).status_code == 200
+    assert accepted == [False, True]
+
+
 def test_a_form_that_is_not_whole_is_refused_with_a_page(client: TestClient, token: str) -> None:
     sign_in(client, token)
     for fields in ({}, {"to": "x"}, {"to": "-1"}, {"to": "1", "also": "this"}):
