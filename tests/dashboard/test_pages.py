@@ -74,6 +74,10 @@ def test_pages_tell_what_they_are_there_for(browser: TestClient) -> None:
     assert "toy-2" not in text_of("/?text=judged") and "toy-1" in text_of("/?state=failed")
     run = text_of("/runs/toy-2")
     assert "Learning health" in run and "ETTR" in run and "driver of toy-2" in run
+    assert "rollbackentropy is 0.01 nats, less than 0.05" in text_of("/runs/toy-1")
+    assert "rollbackentropy is 0.01 nats" in words(parsed_part(browser.get("/runs/toy-1/now").text))
+    (alarm,) = browser.get("/api/v1/runs/toy-1").json()["alarms"]
+    assert (alarm["rule"], alarm["evidence"]) == ("entropy", {"entropy": [0.5, 0.01]})
     devices = text_of("/runs/judged-1/devices?iteration=2")
     assert "Reason:" in devices and "instances judge" in devices and "Devices during collect" in devices
     rollouts = text_of("/runs/toy-2/rollouts?iteration=2&order=best")
@@ -124,6 +128,7 @@ def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:
         for page in ("", "/devices", "/rollouts?iteration=1", "/snapshots", "/faults", "/logs", "/lineage"):
             assert run in shown(where + page)
         assert run in shown("/") and run in shown(f"/compare?run={quote(run, safe='')}")
+        assert shown(where).count(HOSTILE) >= 2, "alarms"
         rollouts = check_page(browser.get(f"{where}/rollouts?iteration=1").text)
         texts = [element.text for element in rollouts.iter(f"{HTML}pre")]
         assert texts.count(HOSTILE) == texts.count(RESPONSE) == 8
