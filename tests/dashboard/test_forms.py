@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from db.holder import this_process
+from flows.home import Home
 from ops.dashboard.context import Context
-from ops.dashboard.sessions import COOKIE
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
 
@@ -121,7 +121,7 @@ def test_a_wrong_token_is_refused_and_not_repeated(client: TestClient) -> None:
     answer = client.post("/sign-in", data={"token": "yatt_guess"}, headers=OURS)
     assert answer.status_code == 401
     assert "No such token" in words(check_page(answer.text)) and "yatt_guess" not in answer.text
-    assert COOKIE not in client.cookies
+    assert not client.cookies
 
 
 def test_signing_in_leads_to_our_own_pages_alone(client: TestClient, token: str) -> None:
@@ -139,6 +139,22 @@ def test_errors_are_pages_for_people_and_problems_for_programs(client: TestClien
         assert client.get(path).headers["content-type"] == "application/problem+json"
     api = client.get("/api/v1/runs/none", headers=BROWSER)
     assert api.headers["content-type"] == "application/problem+json"
+
+
+def test_a_file_of_tokens_that_others_can_read_is_said_on_a_page(client: TestClient, home: Home, token: str) -> None:
+    sign_in(client, token)
+    (home.folder / "tokens.json").chmod(0o644)
+    for path in ("/", "/runs/toy-1", "/nowhere"):
+        page = client.get(path, headers=BROWSER)
+        assert page.status_code in (404, 409, 503)
+        assert path == "/nowhere" or "right would be 0600" in words(check_page(page.text))
+
+
+def test_back_leads_to_our_own_pages_alone(client: TestClient) -> None:
+    for came, leads in (("//evil.example", "/"), ("/\\evil.example", "/"), ("/compare", "/compare")):
+        page = client.get("/runs/none", headers=BROWSER | {"Referer": ORIGIN + came})
+        link = parsed(page.text).find(f".//{HTML}main//{HTML}a[@class='button']")
+        assert link is not None and link.attrib["href"] == leads
 
 
 def test_a_file_with_its_digest_is_kept_and_nothing_else_is_served(client: TestClient) -> None:

@@ -15,11 +15,10 @@ from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard import actions
-from ops.dashboard.access import Acting, set_cookie
+from ops.dashboard.access import Acting, cookie_name, set_cookie
 from ops.dashboard.context import LARGEST, RunId, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.templating import run_url
-from ops.dashboard.sessions import COOKIE
 
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
@@ -51,9 +50,10 @@ def sign_in(
 @router.post("/sign-out")
 def sign_out(visit: Visited) -> Response:
     """Ends the session of this browser."""
-    visit.served.sessions.end(visit.request.cookies.get(COOKIE, ""))
+    cookie = cookie_name(visit.request)
+    visit.served.sessions.end(visit.request.cookies.get(cookie, ""))
     answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    answer.delete_cookie(cookie, httponly=True, samesite="strict")
     return answer
 
 
