@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from sqlalchemy import text
 from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard.context import Context
+from ops.dashboard.queries.accounts import accounts
 from ops.dashboard.queries.logs import log_files
 from tests.ops.seeding import SHARDS, toy_spec
 from yatt_core.data.batch import SAMPLES_FILE
@@ -59,6 +61,16 @@ def test_a_run_shows_its_time_phases_and_health(reader: TestClient) -> None:
     assert [(phase["phase"], phase["done"]) for phase in view["phases"]] == [("collect", 2)]
     assert sum(view["time"]["buckets"].values()) == pytest.approx(view["time"]["wall_seconds"])
     assert view["outbox_pending"] == 3 and view["time"]["since"] is None
+
+
+def test_accounts_are_not_made_again_for_who_saw_less_of_the_run(
+    served: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked first may come last to the accounts, with an older head than they were made with."""
+    newest = accounts(served.ledger, "toy-1")
+    head = served.ledger.events.head("toy-1")
+    monkeypatch.setattr(served.ledger.events, "head", lambda _: replace(head, seq=head.seq - 1))
+    assert accounts(served.ledger, "toy-1") is newest
 
 
 def test_rollouts_are_searched_sorted_cut_and_compared(reader: TestClient) -> None:
