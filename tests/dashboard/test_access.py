@@ -10,9 +10,10 @@ from fastapi.testclient import TestClient
 from flows.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
-from ops.dashboard.security import BODY_BYTES, POLICY
+from ops.dashboard.security import BODY_BYTES, POLICY, SAFE_METHODS
 from ops.dashboard.sessions import Sessions
 from tests.dashboard.conftest import ORIGIN
+from tests.dashboard.test_forms import ACTIONS
 
 BODIES: dict[str, dict[str, Any]] = {
     "/retry": {"iteration": 3, "phase": "collect"},
@@ -34,6 +35,19 @@ def changing(client: TestClient) -> list[tuple[str, str, dict[str, Any]]]:
                 body = next((body for end, body in BODIES.items() if path.endswith(end)), {})
                 found.append((method, filled, body))
     return found
+
+
+def test_what_the_document_leaves_out_are_the_known_forms(client: TestClient) -> None:
+    """Whatever changes something is in the document, where `changing` finds it, or is a form that test_forms.py sends."""
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    hidden = {
+        (method, route.path)
+        for route in client.app.routes  # type: ignore[attr-defined]
+        for method in (getattr(route, "methods", None) or set()) - SAFE_METHODS
+        if method.lower() not in paths.get(route.path, {})
+    }
+    forms = {f"/runs/{{run_id}}/{action}" for action in ACTIONS}
+    assert hidden == {("POST", path) for path in forms | {"/sign-in", "/sign-out"}}
 
 
 def events(served: Context, run: str = "toy-2") -> int:
