@@ -13,7 +13,6 @@ from ops.cli.placement_gantt import KEYS
 from ops.dashboard.context import Before, RunId, SomeNumber
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import device_picture, phase_bars
-from ops.dashboard.queries.fleet import FleetRun
 from ops.dashboard.queries.placement import decisions, placement
 from yatt_core.errors import ConfigurationError
 
@@ -40,7 +39,7 @@ def show_devices(visit: Visited, run_id: RunId, iteration: SomeNumber = None, be
         found=found,
         missing=missing,
         gantt=device_picture(gantt) if gantt else None,
-        phases=phase_bars(attempts_of(served.ledger, run, wanted), int(time.time() * 1000)),
+        phases=phase_bars(attempts_of(served.ledger, run_id, wanted), int(time.time() * 1000)),
         legend=KEYS,
         newest=last,
         decisions=decisions(served.ledger, run_id, PER_PAGE, before),
@@ -48,8 +47,7 @@ def show_devices(visit: Visited, run_id: RunId, iteration: SomeNumber = None, be
     )
 
 
-def attempts_of(ledger: Ledger, run: FleetRun, iteration: int) -> list[AttemptRow]:
+def attempts_of(ledger: Ledger, run: str, iteration: int) -> list[AttemptRow]:
     """The attempts at an iteration's phases, in order of time, by whichever run and branch of the line made it."""
-    commit = ledger.commits.at(run.id, iteration)
-    owner, branch = (commit.run, commit.branch) if commit else (run.id, run.branch)
+    owner, branch, _ = ledger.commits.maker(run, iteration)
     return sorted(ledger.phases.attempts(owner, branch, iteration), key=lambda attempt: attempt.planned_at)
