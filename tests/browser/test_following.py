@@ -37,6 +37,7 @@ def test_charts_state_and_buttons_follow(page: Page, address: str, token: str, d
     sign_in(page, address, token, f"/runs/{fence.run}")
     expect(page.locator("[data-live]")).to_have_text("live")
     expect(page.locator("html[data-charts=drawn]")).to_be_attached()
+    heading = page.get_by_role("heading", level=1).element_handle()
     kl = page.locator("figure.chart[data-title=KL]")
     expect(kl).to_be_hidden()
     colour = page.locator("figure.chart[data-title=Accuracy] .swatch").first.get_attribute("class")
@@ -45,6 +46,7 @@ def test_charts_state_and_buttons_follow(page: Page, address: str, token: str, d
     expect(kl).to_be_visible()
     expect(kl.locator("canvas")).to_be_visible()
     assert page.locator("figure.chart[data-title=Accuracy] .swatch").first.get_attribute("class") == colour
+    assert heading.evaluate("heading => heading.isConnected"), "what is the same stays"
     ledger.runs.set_desired_state(fence.run, "stop", "a test")
     expect(page.locator("#standing")).to_contain_text("stopping")
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)

@@ -63,8 +63,9 @@ const isBusy = (target) => {
 };
 for (const kind of ["htmx:beforeSwap", "htmx:oobBeforeSwap"]) {
   document.addEventListener(kind, (event) => {
-    const { target } = event.detail;
-    if (target.hasAttribute("data-calm") && isBusy(target)) event.detail.shouldSwap = false;
+    const { target, fragment } = event.detail;
+    const isSame = fragment?.firstElementChild?.innerHTML === target.innerHTML; // a screen reader may be at it
+    if (target.hasAttribute("data-calm") && (isSame || isBusy(target))) event.detail.shouldSwap = false;
   });
 }
 
