@@ -15,12 +15,16 @@ from flows.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT
 from ops.dashboard.pages.frame import TABS
+from ops.dashboard.pages.templating import DASHBOARD, STATIC
 from ops.dashboard.security import POLICY
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, parsed_part, words
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
 from tests.ops.seeding import seed_run
 from tests.placement.recorded_run import judged_spec, record_run
+
+FROM_VENDORED = {"uplot", "u-select", "u-cursor-x", "u-cursor-y", "htmx-request"}
+"""Classes that scripts of others give."""
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +118,23 @@ def test_a_live_page_can_show_what_it_did_not_know_when_it_was_loaded(browser: T
     assert 'href="/sign-in?next=/runs/toy-2"' in now
     form = check_page(browser.get("/runs/toy-2/rollouts").text).find(f".//{HTML}form[@hx-get]")
     assert form is not None and form.attrib["hx-select-oob"] == "#rollouts-title"
+
+
+def test_style_sheets_name_nothing_that_no_page_has() -> None:
+    sheets = "".join(path.read_text() for path in (STATIC / "css").glob("*.css"))
+    selectors = re.sub(r"/\*.*?\*/|\{[^{}]*\}|@media[^{]*\{", " ", sheets, flags=re.DOTALL)
+    plain = re.sub(r"\[[^]]*\]|\([^)]*\)", "", selectors)
+    classes, elements = (
+        re.findall(r"\.([a-z][\w-]*)", plain),
+        re.findall(r"(?<![\w.#:-])([a-z][a-z0-9]*)(?![\w-])", plain),
+    )
+    assert len(classes) > 50 and len(elements) > 50
+    paths = [path for kind in ("html", "js", "py") for path in DASHBOARD.rglob(f"*.{kind}")]
+    written = "\n".join(path.read_text() for path in paths if "vendor" not in path.parts)
+    for name in set(classes) - FROM_VENDORED:
+        assert re.fullmatch(r"c[1-8]", name) or re.search(rf"(?<![\w-]){name}(?![\w-])", written), f".{name}"
+    for name in set(elements):
+        assert re.search(rf'<{name}[ >\n]|"{name}"', written), name
 
 
 def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:
