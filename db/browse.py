@@ -15,6 +15,7 @@ from db.ancestry import ancestry
 from db.engine import Database
 from db.events import EventRow
 from db.models import Event, PhaseAttempt, PlacementDecision, Snapshot
+from db.records import SnapshotRow
 from db.rows import Row
 
 
@@ -48,22 +49,6 @@ class FaultRow:
     failure_class: str
     reason: str | None
     seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedSnapshot:
-    """A snapshot of a run itself, on any branch. recorded_at: milliseconds since 1970."""
-
-    branch: int
-    iteration: int
-    epoch: int
-    folder: str
-    manifest_sha256: str
-    bytes: int
-    weights_digest: str
-    seconds: float
-    state: str
-    recorded_at: int
 
 
 class Browser:
@@ -120,16 +105,16 @@ class Browser:
             rows = connection.execute(query.order_by(Event.seq.desc()).limit(limit))
             return [EventRow(**row._mapping) for row in rows]
 
-    def snapshots(self, run: str, limit: int, before: tuple[int, int, int] | None = None) -> list[PublishedSnapshot]:
+    def snapshots(self, run: str, limit: int, before: tuple[int, int, int] | None = None) -> list[SnapshotRow]:
         """The run's own snapshots, the newest iteration first; before: behind this (iteration, branch, epoch)."""
         key = (Snapshot.iteration, Snapshot.branch, Snapshot.epoch)
-        columns = [Snapshot.__table__.columns[name] for name in get_type_hints(PublishedSnapshot)]
+        columns = [Snapshot.__table__.columns[name] for name in get_type_hints(SnapshotRow)]
         query = select(*columns).where(Snapshot.run == run)
         if before is not None:
             query = query.where(tuple_(*key) < before)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(*(column.desc() for column in key)).limit(limit))
-            return [PublishedSnapshot(**row._mapping) for row in rows]
+            return [SnapshotRow(**row._mapping) for row in rows]
 
 
 def _whole_page(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -61,6 +61,14 @@ class CommitRow:
     state: Mapping[str, Any]
 
 
+class Maker(NamedTuple):
+    """Whose an iteration is. committed: else it is under way, or still to come."""
+
+    run: str
+    branch: int
+    committed: bool
+
+
 COMMITTED = select(*Iteration.__table__.columns, ControlState.state).join(
     ControlState,
     (ControlState.run == Iteration.run)
@@ -103,6 +111,13 @@ class Commits:
         """
         with self._database.read() as connection:
             return _find(connection, ancestry(connection, run, branch), iteration)
+
+    def maker(self, run: str, iteration: int) -> Maker:
+        """Who made an iteration of the current line, or makes it where none committed it yet. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            line = ancestry(connection, run)
+            commit = _find(connection, line, iteration)
+        return Maker(run, line[-1].branch, False) if commit is None else Maker(commit.run, commit.branch, True)
 
     def experience_digests(self, run: str) -> list[tuple[int, str]]:
         """(iteration, digest) along the current branch's line, of the iterations that have experience."""

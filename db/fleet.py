@@ -12,9 +12,8 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, sele
 
 from db.alarms import ALARM
 from db.engine import Database
-from db.models import Event, Lease, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, Snapshot
-from db.overview import RunLine
-from db.runs import RUN_COLUMNS, RunRow
+from db.models import Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, Snapshot
+from db.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 
 REWARD, ITERATION_SECONDS = "reward/mean", "seconds/iteration"
 RECENT = 16
@@ -117,10 +116,9 @@ def _lines(
     connection: Connection, now: ColumnElement[int], wanted: Sequence[ColumnElement[bool]], limit: int, offset: int
 ) -> tuple[FleetLine, ...]:
     rows = connection.execute(
-        select(*RUN_COLUMNS, Run.event_seq, Lease.epoch, Lease.holder, Lease.expires_at, now.label("now"))
-        .join(Lease, Lease.run == Run.id)
+        select_lines(now, Run.event_seq)
         .where(*wanted)
-        .order_by(case((Run.state == "running", 0), else_=1), Run.created_at.desc(), Run.number.desc(), Run.id)
+        .order_by(case((Run.state == "running", 0), else_=1), *NEWEST_FIRST)
         .limit(limit)
         .offset(offset)
     ).all()
@@ -129,13 +127,7 @@ def _lines(
         _newest_mean(connection, names, REWARD, 1),
         _newest_mean(connection, names, ITERATION_SECONDS, RECENT),
     )
-    lines = []
-    for row in rows:
-        own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
-        committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
-        line = RunLine(own, row.epoch, row.holder, (row.expires_at - row.now) / 1000, committed)
-        lines.append(FleetLine(line, row.event_seq, rewards.get(row.id), paces.get(row.id)))
-    return tuple(lines)
+    return tuple(FleetLine(line_of(row), row.event_seq, rewards.get(row.id), paces.get(row.id)) for row in rows)
 
 
 def _newest_mean(connection: Connection, runs: Sequence[str], key: str, steps: int) -> dict[str, float]:

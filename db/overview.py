@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from db.engine import Database
 from db.errors import RunNotFound
 from db.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
 from db.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
 from db.outbox import NOTIFICATION
+from db.records import SnapshotRow
 from db.rows import rows_of
 from db.runs import RUN_COLUMNS, RunRow
+
+NEWEST_FIRST = (Run.created_at.desc(), Run.number.desc(), Run.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +78,6 @@ class ForkRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotLine:
-    """A snapshot at a glance."""
-
-    branch: int
-    iteration: int
-    epoch: int
-    folder: str
-    bytes: int
-    weights_digest: str
-    seconds: float
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunOverview:
     """All that `yatt show` tells of a run. samples, tokens: of all recorded shards, on all branches. outbox_pending: rows that
     the tracker, notifications_pending: those that people are still to be told.
@@ -96,7 +87,7 @@ class RunOverview:
     phases: tuple[PhaseSummary, ...]
     segments: tuple[SegmentRow, ...]
     branches: tuple[BranchRow, ...]
-    snapshots: tuple[SnapshotLine, ...]
+    snapshots: tuple[SnapshotRow, ...]
     samples: int
     tokens: int
     outbox_pending: int
@@ -134,7 +125,7 @@ class Overviews:
                 phases=_phases(connection, run),
                 segments=rows_of(connection, Segment, SegmentRow, run, Segment.epoch),
                 branches=rows_of(connection, Branch, BranchRow, run, Branch.number),
-                snapshots=rows_of(connection, Snapshot, SnapshotLine, run, Snapshot.recorded_at),
+                snapshots=rows_of(connection, Snapshot, SnapshotRow, run, Snapshot.recorded_at),
                 samples=int(samples),
                 tokens=int(tokens),
                 outbox_pending=int(for_tracker),
@@ -183,20 +174,23 @@ class Overviews:
 
 
 def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:
-    query = (
-        select(*RUN_COLUMNS, Lease.epoch, Lease.holder, Lease.expires_at, database.now().label("now"))
-        .join(Lease, Lease.run == Run.id)
-        .order_by(Run.created_at.desc(), Run.number.desc(), Run.id)
-        .limit(limit)
-    )
+    query = select_lines(database.now()).order_by(*NEWEST_FIRST).limit(limit)
     if run is not None:
         query = query.where(Run.id == run)
-    lines = []
-    for row in connection.execute(query):
-        committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
-        own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
-        lines.append(RunLine(own, row.epoch, row.holder, (row.expires_at - row.now) / 1000, committed))
-    return tuple(lines)
+    return tuple(line_of(row) for row in connection.execute(query))
+
+
+def select_lines(now: ColumnElement[int], *more: InstrumentedAttribute[Any]) -> Select[Any]:
+    """What `line_of` takes, and more columns. now: the ledger's clock."""
+    columns = (*RUN_COLUMNS, Lease.epoch, Lease.holder, Lease.expires_at, now.label("now"), *more)
+    return select(*columns).join(Lease, Lease.run == Run.id)
+
+
+def line_of(row: Any) -> RunLine:
+    """A run in short, from a row of `select_lines`."""
+    own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
+    committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
+    return RunLine(own, row.epoch, row.holder, (row.expires_at - row.now) / 1000, committed)
 
 
 def _phases(connection: Connection, run: str) -> tuple[PhaseSummary, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
@@ -77,7 +77,10 @@ class DecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRow:
-    """A published snapshot. epoch: the one that published it. run: whose it is, where a fork sees its parent's."""
+    """A published snapshot. epoch: the one that published it. run: whose it is, where a fork sees its parent's.
+
+    recorded_at: milliseconds since 1970, by the ledger's clock alone.
+    """
 
     run: str
     branch: int
@@ -89,6 +92,7 @@ class SnapshotRow:
     weights_digest: str
     seconds: float
     state: str = "kept"
+    recorded_at: int = field(default=0, compare=False)
 
 
 class Records:

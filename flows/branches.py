@@ -300,12 +300,17 @@ def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "") 
         return ledger.phases.forgive(fence, row.current_branch, iteration, phase, reason or "yatt retry")
 
 
+def iteration_of(committed: int, phase: str) -> int:
+    """The iteration that a phase's budget counts for, where the newest commit is of `committed`."""
+    return max(0, committed) if phase == RECOVER else committed + 1
+
+
 def _require_open(run: str, committed: int, iteration: int, phase: str) -> None:
     """A budget counts for the iteration that is to be committed next; recovery's for the last commit."""
     known = (*PHASES, RECOVER) if committed >= 0 else (*BEFORE_FIRST, RECOVER)
     if phase not in known:
         raise ConfigurationError(f"--phase {phase}: right would be one of {', '.join(known)}")
-    right = max(0, committed) if phase == RECOVER else committed + 1
+    right = iteration_of(committed, phase)
     if iteration == right:
         return
     if iteration <= committed and phase != RECOVER:

@@ -77,18 +77,26 @@ class Lineage:
     branches: tuple[BranchNode, ...]
 
 
-def lineage_of(ledger: Ledger, home: Home, run: str, iteration: int | None = None) -> Lineage:
-    """The lineage of a snapshot along the current line, pruned or not; of the newest if no iteration is given.
+def lineage_of(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    iteration: int | None = None,
+    branch: int | None = None,
+    epoch: int | None = None,
+) -> Lineage:
+    """The lineage of a snapshot along a branch's line, pruned or not; the newest, of the current branch, if none is given.
 
-    Raises `ConfigurationError` where there is none, naming those that there are.
+    epoch: that published it, where several did. Raises `ConfigurationError` where there is none, naming those that there are;
+    `RunNotFound` for a branch that there is not.
     """
-    row = _snapshot(ledger, run, iteration)
-    commit = ledger.commits.at(run, row.iteration)
+    row = _snapshot(ledger, run, iteration, branch, epoch)
+    commit = ledger.commits.at(run, row.iteration, branch)
     if commit is None:
         raise ConfigurationError(f"run {run}: snapshot {row.iteration} is of an iteration that was never committed")
     parts = tuple(
         Part(part.run, part.branch, part.first, min(part.last, row.iteration))
-        for part in ledger.runs.line(run)
+        for part in ledger.runs.line(run, branch)
         if part.first <= row.iteration
     )
     environment = ControlState.from_json(commit.state).environment
@@ -135,10 +143,10 @@ def branch_nodes(ledger: Ledger, run: str) -> tuple[BranchNode, ...]:
     return tuple(nodes)
 
 
-def _snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRow:
-    rows = ledger.records.snapshots(run, state=None)
+def _snapshot(ledger: Ledger, run: str, iteration: int | None, branch: int | None, epoch: int | None) -> SnapshotRow:
+    rows = ledger.records.snapshots(run, state=None, branch=branch)
     for row in rows:
-        if iteration is None or row.iteration == iteration:
+        if iteration in (None, row.iteration) and epoch in (None, row.epoch):
             return row
     if not rows:
         raise ConfigurationError(f"run {run}: it has no snapshot yet")

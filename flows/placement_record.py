@@ -77,14 +77,16 @@ class PlacementRecord:
     def last(self) -> int:
         """The newest iteration with a decision; 0 where there is none."""
         committed = self.ledger.runs.find(self.run).iteration
-        return committed + 1 if self._decisions(committed + 1)[2] else max(0, committed)
+        run, branch, _ = self.ledger.commits.maker(self.run, committed + 1)
+        return committed + 1 if self.ledger.records.decisions(run, branch, committed + 1) else max(0, committed)
 
     def at(self, iteration: int) -> RecordedPlacement:
         """One iteration's placement.
 
         Raises `ConfigurationError` for one that has none, and for a record that does not say what it was made from.
         """
-        run, branch, decisions = self._decisions(iteration)
+        run, branch, committed = self.ledger.commits.maker(self.run, iteration)
+        decisions = self.ledger.records.decisions(run, branch, iteration)
         if not decisions:
             known = f"1 to {self.last}" if self.last else "none yet"
             why = " (it is the policy before the first update)" if iteration == 0 else ""
@@ -100,21 +102,12 @@ class PlacementRecord:
                     "version; it can be neither explained nor replayed"
                 )
         past = tuple(self._past(name) for name in row.inputs["past"])
-        committed = self.ledger.commits.at(self.run, iteration) is not None
         work, lost = self._work(run, branch, iteration, (row.outcome or {}).get("work_sha256"))
         return RecordedPlacement(run, branch, iteration, committed, row, past, work, lost)
 
     def between(self, first: int, last: int) -> Iterator[RecordedPlacement]:
         """The placements of these iterations, both ends included, one at a time."""
         return (self.at(iteration) for iteration in range(first, last + 1))
-
-    def _decisions(self, iteration: int) -> tuple[str, int, list[DecisionRow]]:
-        commit = self.ledger.commits.at(self.run, iteration)
-        if commit is not None:
-            run, branch = commit.run, commit.branch
-        else:
-            run, branch = self.run, self.ledger.runs.find(self.run).current_branch
-        return run, branch, self.ledger.records.decisions(run, branch, iteration)
 
     def _past(self, name: Mapping[str, Any]) -> PastWork:
         place = (str(name["run"]), int(name["branch"]), int(name["iteration"]))

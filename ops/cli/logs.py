@@ -50,9 +50,15 @@ class Filter:
         return (
             (self.iteration is None or record.get("iteration") == self.iteration)
             and (self.phase is None or record.get("phase") == self.phase)
-            and (self.actor is None or str(record.get("actor", "")).startswith(self.actor))
+            and (self.actor is None or _begins(str(record.get("actor", "")), self.actor))
             and LEVELS.index(record["level"]) >= LEVELS.index(self.level)
         )
+
+
+def _begins(actor: str, wanted: str) -> bool:
+    """A number is not cut: controller-1 is no beginning of controller-10."""
+    cut = wanted[-1:].isdigit() and actor[len(wanted) :][:1].isdigit()
+    return actor.startswith(wanted) and not cut
 
 
 def logs(

@@ -83,8 +83,7 @@ def read_samples(ledger: Ledger, home: Home, run: str, iteration: int) -> list[d
     from yatt_core.errors import DataError
     from yatt_core.receipts import ShardRef
 
-    commit = ledger.commits.at(run, iteration)
-    owner, branch = (commit.run, commit.branch) if commit else (run, ledger.runs.find(run).current_branch)
+    owner, branch, _ = ledger.commits.maker(run, iteration)
     shards = ledger.records.shards(owner, branch, iteration)
     if not shards:
         newest = ledger.runs.find(run).iteration

@@ -15,12 +15,28 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from ops.dashboard.context import Context, Served
 from ops.dashboard.security import is_proven_own
-from ops.dashboard.sessions import COOKIE, SECONDS
+from ops.dashboard.sessions import SECONDS
 
 router = APIRouter(prefix="/api/v1", tags=["access"])
 _bearer = HTTPBearer(auto_error=False, description="A token of `yatt token create NAME`.")
-_cookie = APIKeyCookie(name=COOKIE, auto_error=False, description="The session that POST /api/v1/session opens.")
 NEEDS_TOKEN = "this needs a token: `yatt token create NAME` makes one, to be sent as `Authorization: Bearer TOKEN`"
+
+
+def cookie_name(request: Request) -> str:
+    """The cookie of a dashboard's sessions: browsers share cookies among all ports of a host, and each port has a dashboard."""
+    port = request.url.port or (443 if request.url.scheme == "https" else 80)
+    return f"yatt_session_{port}"
+
+
+class _SessionCookie(APIKeyCookie):
+    """The value of the session's cookie, whatever the port."""
+
+    async def __call__(self, request: Request) -> str | None:
+        """None where the browser sent none."""
+        return request.cookies.get(cookie_name(request))
+
+
+_cookie = _SessionCookie(name="yatt_session_PORT", description="The session that POST /api/v1/session opens.")
 
 
 class SignIn(BaseModel):
@@ -41,7 +57,7 @@ class Visitor(BaseModel):
 
 def session_name(served: Context, request: Request) -> str | None:
     """Whose session the request's cookie names; for showing who is signed in, not for letting anybody do something."""
-    value = request.cookies.get(COOKIE)
+    value = request.cookies.get(cookie_name(request))
     return None if value is None else served.sessions.name_of(value)
 
 
@@ -90,14 +106,15 @@ def sign_in(served: Served, request: Request, response: Response, given: SignIn)
 @router.delete("/session")
 def sign_out(served: Served, request: Request, response: Response) -> Visitor:
     """Ends the session of this browser."""
-    value = request.cookies.get(COOKIE)
+    value = request.cookies.get(cookie_name(request))
     if value is not None:
         served.sessions.end(value)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    response.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
     return Visitor(name=None)
 
 
 def set_cookie(response: Response, request: Request, value: str) -> None:
     """Gives a session to the browser."""
     secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, value, max_age=SECONDS, httponly=True, samesite="strict", secure=secure)
+    name = cookie_name(request)
+    response.set_cookie(name, value, max_age=SECONDS, httponly=True, samesite="strict", secure=secure)

@@ -7,15 +7,16 @@ audit chain: in the link of the fact itself, within its reason, or in a link of 
 from __future__ import annotations
 
 import logging
+import threading
 from http import HTTPStatus
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, BackgroundTasks
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from db.errors import LeaseHeld
 from ops.dashboard.access import Acting
-from ops.dashboard.context import LARGEST, Context, Iteration, RunId, Served
+from ops.dashboard.context import LARGEST, Context, Iteration, RunId, Served, SomeNumber
 from ops.dashboard.driving import start_driver
 from ops.dashboard.queries import snapshots
 from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
@@ -62,12 +63,17 @@ class Rollback(Asked):
 
 
 class Promote(BaseModel):
-    """to: the alias. iteration: of a kept snapshot, none: the newest. why: kept in the audit chain, shown in MLflow."""
+    """to: the alias. iteration, branch, epoch: of a kept snapshot, the newest of those that they leave.
+
+    why: kept in the audit chain, shown in MLflow.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     to: Literal["candidate", "champion", "rollback"]
     iteration: SomeIteration | None = None
+    branch: SomeIteration | None = None
+    epoch: SomeIteration | None = None
     why: Annotated[
         str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
     ]
@@ -141,22 +147,34 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
 
 
 @router.post("/promote")
-def promote(served: Served, by: Acting, run_id: RunId, asked: Promote, background: BackgroundTasks) -> Done:
+def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
     """Has an alias point to a kept snapshot, once its files are verified. MLflow is told behind the answer."""
     from ops.registry.promote import promote as promote_snapshot
 
     find_line(served.ledger, run_id)
-    done = promote_snapshot(served.home, run_id, asked.to, asked.iteration, by=by, why=asked.why)
+    with served.reading():
+        done = promote_snapshot(
+            served.home, run_id, asked.to, asked.iteration, asked.branch, asked.epoch, by=by, why=asked.why
+        )
     if done.model is not None:
-        background.add_task(_tell_registry, served, run_id)
+        # Not one of the routes' threads, since MLflow may be long in answering.
+        threading.Thread(target=_tell_registry, args=(served, run_id), daemon=True, name=f"promote-{run_id}").start()
     moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
     return _done(served, "promote", by, run_id, moved or f"{asked.to} is iteration {done.iteration} already")
 
 
 @router.post("/snapshots/{iteration}/verify")
-def verify(served: Served, by: Acting, run_id: RunId, iteration: Iteration) -> Verified:
-    """Reads every byte of the iteration's newest kept snapshot, and compares it with the ledger."""
-    row, found = snapshots.verify(served.ledger, served.home, run_id, iteration, by)
+def verify(
+    served: Served,
+    by: Acting,
+    run_id: RunId,
+    iteration: Iteration,
+    branch: SomeNumber = None,
+    epoch: SomeNumber = None,
+) -> Verified:
+    """Reads every byte of an iteration's kept snapshot, and compares it with the ledger; the newest of those not ruled out."""
+    with served.reading():
+        row, found = snapshots.verify(served.ledger, served.home, run_id, iteration, by, branch, epoch)
     return Verified(
         run=run_id,
         branch=row.branch,

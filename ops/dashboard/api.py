@@ -12,14 +12,12 @@ from fastapi import APIRouter, Query
 from db.events import EventRow
 from db.series import SeriesKey
 from ops.cli.logs import LEVELS, Filter
-from ops.dashboard.context import LARGEST, Before, Iteration, Limit, Offset, RunId, SearchText, Served
+from ops.dashboard.context import Before, Iteration, Limit, Offset, RunId, SearchText, Served, SomeNumber, Text
 from ops.dashboard.queries import compare, faults, fleet, lineage, logs, placement, rollouts, run, series, snapshots
 
 router = APIRouter(prefix="/api/v1")
-Keys = Annotated[list[str], Query(max_length=series.KEYS, description="Metrics by their keys.")]
+Keys = Annotated[list[Text], Query(max_length=series.KEYS, description="Metrics by their keys.")]
 Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="How many buckets at most.")]
-SomeIteration = Annotated[int | None, Query(ge=0, le=LARGEST)]
-Word = Annotated[str | None, Query(max_length=100)]
 States = Annotated[str | None, Query(pattern="^(created|running|stopped|paused|failed|completed)$")]
 Place = Annotated[
     str | None, Query(pattern=r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", description="What `next` of the page before said.")
@@ -52,8 +50,8 @@ def read_series(
     run_id: RunId,
     key: Keys,
     buckets: Buckets = 300,
-    first: SomeIteration = 0,
-    last: SomeIteration = None,
+    first: SomeNumber = 0,
+    last: SomeNumber = None,
 ) -> series.RunSeries:
     """Series of metrics, reduced to lowest, highest and mean value of each bucket."""
     return series.series(served.ledger, run_id, key, buckets, first or 0, last)
@@ -119,9 +117,9 @@ def list_faults(served: Served, run_id: RunId, limit: Limit = 100, before: Befor
 def list_logs(
     served: Served,
     run_id: RunId,
-    iteration: SomeIteration = None,
-    phase: Word = None,
-    actor: Word = None,
+    iteration: SomeNumber = None,
+    phase: Text | None = None,
+    actor: Text | None = None,
     level: Annotated[str, Query(pattern=f"^({'|'.join(LEVELS)})$")] = "info",
     limit: Limit = 200,
 ) -> logs.Logs:
@@ -130,14 +128,16 @@ def list_logs(
 
 
 @router.get("/runs/{run_id}/lineage", tags=["lineage"])
-def show_lineage(served: Served, run_id: RunId, iteration: SomeIteration = None) -> lineage.LineageView:
-    """What made a snapshot, by default the newest; and the run's branches and forks."""
-    return lineage.lineage(served.ledger, served.home, run_id, iteration)
+def show_lineage(
+    served: Served, run_id: RunId, iteration: SomeNumber = None, branch: SomeNumber = None, epoch: SomeNumber = None
+) -> lineage.LineageView:
+    """What made a snapshot, by default the newest of the current branch; and the run's branches and forks."""
+    return lineage.lineage(served.ledger, served.home, run_id, iteration, branch, epoch)
 
 
 @router.get("/runs/{run_id}/events", tags=["audit"])
 def list_events(
-    served: Served, run_id: RunId, kind: Word = None, limit: Limit = 100, before: Before = None
+    served: Served, run_id: RunId, kind: Text | None = None, limit: Limit = 100, before: Before = None
 ) -> tuple[EventRow, ...]:
     """Links of the run's audit chain, the newest first; before: of smaller numbers."""
     fleet.find_line(served.ledger, run_id)
@@ -147,8 +147,8 @@ def list_events(
 @router.get("/compare", tags=["compare"])
 def compare_runs(
     served: Served,
-    run_ids: Annotated[list[str], Query(alias="run", min_length=1, max_length=compare.RUNS)],
-    key: Annotated[list[str] | None, Query(max_length=series.KEYS)] = None,
+    run_ids: Annotated[list[Text], Query(alias="run", min_length=1, max_length=compare.RUNS)],
+    key: Annotated[list[Text] | None, Query(max_length=series.KEYS)] = None,
     buckets: Buckets = 300,
 ) -> compare.Comparison:
     """Runs side by side: differences of their specs, newest metrics, and series."""

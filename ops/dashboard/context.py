@@ -1,20 +1,28 @@
-"""What every route works with: the ledger, the home folder, who may act, and how many streams are open.
+"""What every route works with: the ledger, the home folder, who may act, and how much is under way at once.
 
 One is made with the application and kept in its state.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, HTTPException, Path, Query, Request
+from pydantic import Field
 
 from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.tokens import TokenStore
 
+READS = 2
+"""Whole snapshots that are read at a time: each takes minutes of one of the threads that all routes share."""
+RETRY_SECONDS = 30
 LARGEST = 10**9 - 1
 """Of iterations and offsets: more than any run has, and no more than a database takes."""
 
@@ -35,6 +43,21 @@ class Context:
     tokens: TokenStore
     sessions: Sessions
     streams: OpenStreams
+    reads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(READS))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While a whole snapshot is read. Raises `HTTPException` 503 where as many are as may be."""
+        if not self.reads.acquire(blocking=False):
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{READS} snapshots are being read already, by Verify or Promote; try again when one is done",
+                {"Retry-After": str(RETRY_SECONDS)},
+            )
+        try:
+            yield
+        finally:
+            self.reads.release()
 
 
 def context_of(request: Request) -> Context:
@@ -44,9 +67,12 @@ def context_of(request: Request) -> Context:
 
 
 Served = Annotated[Context, Depends(context_of)]
-RunId = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", description="The whole id of a run.")]
+Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
+"""What any text of a request is: no database takes a NUL."""
+RunId = Annotated[Text, Path(min_length=1, description="The whole id of a run.")]
 Iteration = Annotated[int, Path(ge=0, le=LARGEST, description="An iteration.")]
+SomeNumber = Annotated[int | None, Query(ge=0, le=LARGEST)]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Offset = Annotated[int, Query(ge=0, le=100_000, description="How many to leave out.")]
 Before = Annotated[int | None, Query(ge=0, le=2**53, description="What `next` of the page before said.")]
-SearchText = Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$", description="A text that has to be in it.")]
+SearchText = Annotated[Text, Query(description="A text that has to be in it.")]

@@ -26,11 +26,13 @@ ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED)
 
 def start_driver(ledger: Ledger, home: Home, run: str, by: str, reason: str, accept_drift: bool = False) -> int:
     """Starts a driver; returns its process id. The lease decides between two that are started at once."""
-    ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
     path = home.run_folder(run) / RESUME_LOG
+    path.parent.mkdir(parents=True, exist_ok=True)
     options = ["--accept-drift"] if accept_drift else []
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
     with path.open("ab") as log:
+        # Behind all that may fail on this disk: what is in the chain was really asked for.
+        ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
         process = subprocess.Popen(
             command,
             # Marked as the service's offspring it would end with it.

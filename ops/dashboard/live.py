@@ -17,6 +17,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
 from db.errors import LedgerUnavailable
 from ops.dashboard.context import Context, RunId, Served
@@ -40,30 +41,42 @@ async def live(served: Served, request: Request, run_id: RunId) -> StreamingResp
     first = await run_in_threadpool(_look, served, run_id)
     if served.streams.count >= STREAMS:
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} live views are open already; close one")
-    return StreamingResponse(_events(served, request, run_id, first), media_type="text/event-stream")
+    return _Stream(served, _events(served, request, run_id, first))
+
+
+class _Stream(StreamingResponse):
+    """A stream, which counts from when it is promised to when it is over, even if nothing of it was ever asked for."""
+
+    def __init__(self, served: Context, events: AsyncIterator[str]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._streams = served.streams
+        self._streams.count += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.count -= 1
 
 
 async def _events(served: Context, request: Request, run_id: str, first: dict[str, Any]) -> AsyncIterator[str]:
-    served.streams.count += 1
-    try:
-        seen: dict[str, Any] = {}
-        news: dict[str, Any] | None = first
-        silent = 0.0
-        while not await request.is_disconnected():
-            if news is not None and _lasting(news) != seen:
-                seen, silent = _lasting(news), 0.0
-                yield event("run", news, int(news["event_seq"]))
-            elif silent >= SILENCE_SECONDS:
-                silent = 0.0
-                yield ": nothing new\n\n"
-            await asyncio.sleep(POLL_SECONDS)
-            silent += POLL_SECONDS
-            try:
-                news = await run_in_threadpool(_look, served, run_id)
-            except LedgerUnavailable:  # it may come back; the browser goes on with what it has
-                news = None
-    finally:
-        served.streams.count -= 1
+    seen: dict[str, Any] = {}
+    news: dict[str, Any] | None = first
+    silent = 0.0
+    while not await request.is_disconnected():
+        if news is not None and _lasting(news) != seen:
+            seen, silent = _lasting(news), 0.0
+            yield event("run", news, int(news["event_seq"]))
+        elif silent >= SILENCE_SECONDS:
+            silent = 0.0
+            yield ": nothing new\n\n"
+        await asyncio.sleep(POLL_SECONDS)
+        silent += POLL_SECONDS
+        try:
+            news = await run_in_threadpool(_look, served, run_id)
+        except LedgerUnavailable:  # it may come back; the browser goes on with what it has
+            news = None
 
 
 def event(name: str, data: dict[str, Any], number: int) -> str:

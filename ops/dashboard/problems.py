@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
-from yatt_core.errors import ConfigurationError, DataError, YattError
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
 from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.dashboard")
@@ -56,7 +56,7 @@ def status_of(error: Exception, changing: bool) -> int:
     match error:
         case RunNotFound():
             return HTTPStatus.NOT_FOUND
-        case LedgerUnavailable():
+        case LedgerUnavailable() | InfrastructureError():
             return HTTPStatus.SERVICE_UNAVAILABLE
         case ConfigurationError():
             return HTTPStatus.CONFLICT if changing else HTTPStatus.NOT_FOUND

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from ops.dashboard.tokens import TokenStore, digest_of
 
-COOKIE = "yatt_session"
 SECONDS = 12 * 3600
 SESSIONS = 1000
 """Kept at a time; the oldest go first."""

@@ -36,10 +36,6 @@ class LedgerCollector(Collector):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def describe(self) -> Iterator[Metric]:
-        """The families without values, so that registering does not read the ledger."""
-        return (_family(metric) for metric in names.ALL)
-
     def collect(self) -> Iterator[Metric]:
         """All families; without a ledger the two that need none."""
         yield InfoMetricFamily(names.BUILD.name, names.BUILD.help, {"version": version("yatt"), "ledger": HEAD})
@@ -121,13 +117,3 @@ def _filled(metric: MetricName, values: Mapping[tuple[str, ...], float]) -> Metr
     for labels, value in values.items():
         family.add_metric(list(labels), value)
     return family
-
-
-def _family(metric: MetricName) -> Metric:
-    match metric.kind:
-        case "counter":
-            return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-        case "info":
-            return InfoMetricFamily(metric.name, metric.help)
-        case "gauge":
-            return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

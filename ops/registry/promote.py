@@ -18,7 +18,6 @@ from db.outbox import OutboxEntry
 from db.records import SnapshotRow
 from flows.home import Home
 from flows.registry import moved_entries, registered_model
-from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 LONGEST_NAME, LONGEST_REASON = 200, 2000
@@ -41,23 +40,32 @@ class Promotion:
     moves: tuple[AliasMove, ...]
 
 
-def promote(home: Home, run: str, alias: str, iteration: int | None = None, *, by: str, why: str) -> Promotion:
-    """Has an alias of a run point to a kept snapshot of its current line, the newest if no iteration is given.
+def promote(
+    home: Home,
+    run: str,
+    alias: str,
+    iteration: int | None = None,
+    branch: int | None = None,
+    epoch: int | None = None,
+    *,
+    by: str,
+    why: str,
+) -> Promotion:
+    """Has an alias of a run point to a kept snapshot of its current line, the newest of those that are not ruled out.
 
     by: who decided it, and why. Raises `RunNotFound`; `ConfigurationError` for what cannot be promoted; `DataError` for a
-    snapshot whose files are damaged. Nothing is written then.
+    snapshot that no tier has whole. Nothing is written then.
     """
     from flows.launch import current_spec, first_entries
-    from flows.storage import fetch_lacking, store_of
+    from flows.storage import store_of, verify_kept
 
     by, why = _said("by", by, LONGEST_NAME), _said("why", why, LONGEST_REASON)
     with Ledger.open(home.ledger, migrate=False) as ledger:
         run = ledger.runs.find(run).id
-        row = _choose(ledger, run, iteration)
+        row = _choose(ledger, run, iteration, branch, epoch)
         # Its files first: this takes long, and the ledger is not to be locked for it.
         folder = home.run_folder(run)
-        fetch_lacking(store_of(ledger, run, folder), folder, [row])
-        verify_snapshot(folder, row.folder, row.manifest_sha256)
+        verify_kept(store_of(ledger, run, folder), folder, row)
         spec = current_spec(ledger, run)
 
         def tell(moves: Sequence[AliasMove]) -> list[OutboxEntry]:
@@ -107,25 +115,32 @@ def _said(name: str, text: str, longest: int) -> str:
     return stripped
 
 
-def _choose(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRow:
+def _choose(
+    ledger: Ledger, run: str, iteration: int | None, branch: int | None = None, epoch: int | None = None
+) -> SnapshotRow:
     """The kept snapshot that a person means. Raises `ConfigurationError`, naming what there is."""
+    asked = {"iteration": iteration, "branch": branch, "epoch": epoch}
+    asked = {name: number for name, number in asked.items() if number is not None}
+
+    def is_meant(row: SnapshotRow) -> bool:
+        return all(getattr(row, name) == number for name, number in asked.items())
+
     rows = ledger.records.snapshots(run)
     usable = [row for row in rows if _obstacle(ledger, run, row) is None]
-    for row in usable:
-        if iteration is None or row.iteration == iteration:
-            return row
-    there = ", ".join(str(number) for number in sorted({row.iteration for row in usable})) or "none"
-    named = [row for row in rows if row.iteration == iteration]
-    if named:
-        raise ConfigurationError(
-            f"run {run}: the snapshot of iteration {iteration} cannot be promoted, {_obstacle(ledger, run, named[0])}; "
-            f"there are those of {there}"
-        )
-    if iteration is None:
+    for row in filter(is_meant, usable):
+        return row
+    if not asked:
         raise ConfigurationError(f"run {run}: it has no snapshot of a committed iteration yet")
-    pruned = any(row.iteration == iteration for row in ledger.records.snapshots(run, state="pruned"))
+    there = ", ".join(str(number) for number in sorted({row.iteration for row in usable})) or "none"
+    meant = "the snapshot of " + ", ".join(f"{name} {number}" for name, number in asked.items())
+    named = next(filter(is_meant, rows), None)
+    if named is not None:
+        raise ConfigurationError(
+            f"run {run}: {meant} cannot be promoted, {_obstacle(ledger, run, named)}; there are those of {there}"
+        )
+    pruned = any(map(is_meant, ledger.records.snapshots(run, state="pruned")))
     found = "is pruned" if pruned else "does not exist on its current line"
-    raise ConfigurationError(f"run {run}: the snapshot of iteration {iteration} {found}; there are those of {there}")
+    raise ConfigurationError(f"run {run}: {meant} {found}; there are those of {there}")
 
 
 def _obstacle(ledger: Ledger, run: str, row: SnapshotRow) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import BrowserContext, Error, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
 
 from tests.browser.conftest import Errors
 from tests.browser.dashboard import NARROW, WIDE, Outside
@@ -96,8 +96,8 @@ def test_colours_follow_the_system_until_one_chooses(page: Page, address: str) -
     page.goto(f"{address}/")
     light = paper()
     page.emulate_media(color_scheme="dark")
-    dark = paper()
-    assert light != dark
+    expect(page.locator("html[data-theme=dark]")).to_be_attached()
+    assert paper() != light
     switch = page.get_by_role("button", name="Colours")
     switch.press("Enter")
     expect(switch).to_contain_text("light")
@@ -105,6 +105,15 @@ def test_colours_follow_the_system_until_one_chooses(page: Page, address: str) -
     page.reload()
     expect(switch).to_contain_text("light")
     assert paper() == light
+
+
+def test_without_scripts_a_dark_system_gets_a_page_that_can_be_read(chromium: Browser, address: str) -> None:
+    context = chromium.new_context(color_scheme="dark", java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{address}/")
+    expect(page.locator("body")).to_have_css("color", "rgb(22, 25, 29)")
+    expect(page.locator("body")).to_have_css("background-color", "rgb(246, 247, 249)")
+    context.close()
 
 
 def test_a_placement_tells_its_reason_and_its_devices_by_arrow_keys(page: Page, address: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -17,6 +18,7 @@ from ops.dashboard.context import Context
 from tests.ops.seeding import seed_run
 
 ORIGIN = "http://127.0.0.1:8686"
+Ask = Callable[..., Any]
 FAR_AWAY = 4_102_444_800_000
 """A time that no test lives to see."""
 
@@ -71,3 +73,13 @@ def token(served: Context) -> str:
 def alice(token: str) -> dict[str, str]:
     """The header that makes a request hers."""
     return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def ask(client: TestClient, alice: dict[str, str]) -> Ask:
+    """Posts as alice; returns the answer."""
+
+    def post(path: str, **body: Any) -> Any:
+        return client.post(f"/api/v1/runs/{path}", json=body, headers=alice)
+
+    return post

@@ -22,6 +22,11 @@ def parsed(text: str) -> Element:
     return tree
 
 
+def parsed_part(text: str) -> Element:
+    """A part of a page, in a page of its own."""
+    return parsed(f"<!doctype html><title>part</title>{text}")
+
+
 def check_page(text: str) -> Element:
     """What holds for every page."""
     tree = parsed(text)

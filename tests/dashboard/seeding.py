@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,9 +25,25 @@ def shake(home: Home, run: str) -> None:
         failed = ledger.phases.plan(fence, 0, 4, "collect")
         ledger.phases.dispatch(fence, failed)
         ledger.phases.fail(fence, failed, "infrastructure", "an actor was lost", 1.0)
+        ledger.alarms.record(fence, alarm("entropy", "entropy is 0.01 nats, less than 0.05"))
         ledger.runs.start_branch(fence, 1, "reward fell")
         ledger.runs.set_state(fence, "failed", "collect failed too often")
         ledger.leases.release(fence)
+
+
+def alarm(rule: str, text: str) -> dict[str, Any]:
+    """What a guard has to say."""
+    evidence = {"entropy": [0.5, 0.01]}
+    return {
+        "id": f"{rule}-3",
+        "rule": rule,
+        "branch": 0,
+        "iteration": 3,
+        "first": 2,
+        "action": "rollback",
+        "text": text,
+        "evidence": evidence,
+    }
 
 
 def seed_hostile(home: Home) -> str:
@@ -46,6 +63,7 @@ def seed_hostile(home: Home) -> str:
         failed = ledger.phases.plan(fence, 0, 1, "learn")
         ledger.phases.dispatch(fence, failed)
         ledger.phases.fail(fence, failed, "infrastructure", HOSTILE, 1.0)
+        ledger.alarms.record(fence, alarm(HOSTILE, HOSTILE))
         ledger.runs.set_state(fence, "failed", HOSTILE)
     return run
 

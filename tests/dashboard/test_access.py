@@ -10,9 +10,10 @@ from fastapi.testclient import TestClient
 from flows.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
-from ops.dashboard.security import BODY_BYTES, POLICY
-from ops.dashboard.sessions import COOKIE, Sessions
+from ops.dashboard.security import BODY_BYTES, POLICY, SAFE_METHODS
+from ops.dashboard.sessions import Sessions
 from tests.dashboard.conftest import ORIGIN
+from tests.dashboard.test_forms import ACTIONS
 
 BODIES: dict[str, dict[str, Any]] = {
     "/retry": {"iteration": 3, "phase": "collect"},
@@ -36,6 +37,19 @@ def changing(client: TestClient) -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
+def test_what_the_document_leaves_out_are_the_known_forms(client: TestClient) -> None:
+    """Whatever changes something is in the document, where `changing` finds it, or is a form that test_forms.py sends."""
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    hidden = {
+        (method, route.path)
+        for route in client.app.routes  # type: ignore[attr-defined]
+        for method in (getattr(route, "methods", None) or set()) - SAFE_METHODS
+        if method.lower() not in paths.get(route.path, {})
+    }
+    forms = {f"/runs/{{run_id}}/{action}" for action in ACTIONS}
+    assert hidden == {("POST", path) for path in forms | {"/sign-in", "/sign-out"}}
+
+
 def events(served: Context, run: str = "toy-2") -> int:
     return served.ledger.events.head(run).seq
 
@@ -55,7 +69,7 @@ def test_nothing_is_changed_without_a_token(client: TestClient, served: Context)
         {},
         {"Authorization": "Bearer yatt_wrong"},
         {"Authorization": "Basic abc"},
-        {"Cookie": f"{COOKIE}=wrong", "Origin": ORIGIN},
+        {"Cookie": "yatt_session_8686=wrong", "Origin": ORIGIN},
     ):
         for method, path, body in routes:
             answer = client.request(method, path, json=body, headers=headers)
@@ -114,6 +128,20 @@ def test_a_session_counts_for_our_own_pages_alone(client: TestClient, served: Co
     assert client.post(stop, json={}, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
     client.delete("/api/v1/session", headers={"Origin": ORIGIN})
     assert client.get("/api/v1/session").json() == {"name": None}
+
+
+def test_dashboards_on_two_ports_keep_their_own_sessions(client: TestClient, token: str) -> None:
+    """To a browser the ports of a host are one place for cookies."""
+    opened = {}
+    for port in (8686, 8687):
+        there = {"Host": f"127.0.0.1:{port}", "Origin": f"http://127.0.0.1:{port}"}
+        answer = client.post("/api/v1/session", json={"token": token}, headers=there)
+        opened[port] = answer.headers["set-cookie"].partition(";")[0]
+    client.cookies.clear()
+    assert [cookie.partition("=")[0] for cookie in opened.values()] == ["yatt_session_8686", "yatt_session_8687"]
+    for port, name in ((8686, "alice"), (8687, None)):
+        answer = client.get("/api/v1/session", headers={"Host": f"127.0.0.1:{port}", "Cookie": opened[8686]})
+        assert answer.json() == {"name": name}
 
 
 def test_a_session_ends_with_its_token_and_after_its_time(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -19,23 +20,12 @@ from flows.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from ops.dashboard.driving import RESUME_LOG, last_words
-from tests.dashboard.conftest import ORIGIN
+from tests.dashboard.conftest import ORIGIN, Ask
 from tests.ops.test_branches import seed_snapshot
 from yatt_core.cluster.state import MARK_VARIABLE
 from yatt_core.data.inputs import INPUTS
 
 ROOT = Path(__file__).parents[2]
-Ask = Callable[..., Any]
-
-
-@pytest.fixture
-def ask(client: TestClient, alice: dict[str, str]) -> Ask:
-    """Posts as alice; returns the answer."""
-
-    def post(path: str, **body: Any) -> Any:
-        return client.post(f"/api/v1/runs/{path}", json=body, headers=alice)
-
-    return post
 
 
 def test_stop_asks_the_driver_and_names_who_asked(ask: Ask, served: Context) -> None:
@@ -75,52 +65,6 @@ def test_retry_of_what_has_not_failed_is_refused(ask: Ask, home: Home) -> None:
     assert not (home.run_folder("toy-1") / RESUME_LOG).exists()
 
 
-def test_a_snapshot_is_verified_byte_by_byte_and_that_is_recorded(
-    ask: Ask, client: TestClient, served: Context, home: Home
-) -> None:
-    seed_snapshot(home, "toy-1", 1)
-    listed = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
-    assert [row["verification"] for row in listed] == [None]
-    sound = ask("toy-1/snapshots/1/verify")
-    assert (sound.status_code, sound.json()["sound"], sound.json()["by"]) == (200, True, "alice")
-    state = home.run_folder("toy-1") / listed[0]["snapshot"]["folder"] / "state"
-    state.write_text("state X")
-    damaged = ask("toy-1/snapshots/1/verify").json()
-    assert damaged["sound"] is False and "sha256" in damaged["damage"]
-    (row,) = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
-    assert row["verification"]["by"] == "alice" and row["verification"]["sound"] is False
-    assert served.ledger.events.verify("toy-1") is None
-    assert ask("toy-1/snapshots/7/verify").status_code == 409
-
-
-def test_a_snapshot_is_promoted_by_name(
-    ask: Ask, client: TestClient, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: told.append(run))
-    for iteration in (1, 2):
-        seed_snapshot(home, "toy-1", iteration, f"weights {iteration}")
-    for iteration in (1, 2):
-        answer = ask("toy-1/promote", to="champion", iteration=iteration, why="wins")
-        assert answer.status_code == 200, answer.text
-    assert answer.json()["detail"] == "rollback is now iteration 1, champion is now iteration 2"
-    assert told == ["toy-1", "toy-1"]
-    aliases = client.get("/api/v1/runs/toy-1/aliases").json()
-    assert [(move["alias"], move["iteration"], move["by"], move["why"]) for move in aliases["current"]] == [
-        ("champion", 2, "alice", "wins"),
-        ("rollback", 1, "alice", "wins"),
-    ]
-    listed = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
-    assert [row["aliases"] for row in listed] == [["champion"], ["rollback"]]
-    (home.run_folder("toy-1") / listed[0]["snapshot"]["folder"] / "state").write_text("state X")
-    damaged = ask("toy-1/promote", to="candidate", iteration=2, why="wins")
-    assert damaged.status_code == 409 and "sha256" in damaged.json()["detail"]
-    assert ask("toy-1/promote", to="candidate", iteration=7, why="wins").status_code == 409
-    assert ask("toy-1/promote", to="production", why="wins").status_code == 422
-    assert ask("toy-1/promote", to="candidate", why=" ").status_code == 422
-    assert served.ledger.events.verify("toy-1") is None
-
-
 def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
     unclear: list[tuple[str, dict[str, Any]]] = [
         ("stop", {"reson": "x"}),
@@ -138,6 +82,24 @@ def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
         assert answer.status_code == 422, (path, body)
         assert answer.json()["errors"][0]["where"].startswith("body")
     assert served.ledger.runs.desired_state("toy-2") == "run"
+
+
+def test_a_run_whose_folder_is_gone_is_resumed(
+    ask: Ask, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the folder held may lie in the object store."""
+    monkeypatch.setattr("ops.dashboard.driving.sys.executable", "/bin/true")
+    shutil.rmtree(home.run_folder("toy-1"))
+    assert ask("toy-1/resume").status_code == 202
+    assert (home.run_folder("toy-1") / RESUME_LOG).exists()
+    assert len(served.ledger.events.of_kind("toy-1", "resume_requested")) == 1
+
+
+def test_a_resume_that_cannot_be_logged_is_not_on_record(ask: Ask, served: Context, home: Home) -> None:
+    (home.run_folder("toy-1") / RESUME_LOG).mkdir()
+    with pytest.raises(IsADirectoryError):
+        ask("toy-1/resume")
+    assert served.ledger.events.of_kind("toy-1", "resume_requested") == []
 
 
 def test_the_last_words_of_a_driver_hold_no_secret(tmp_path: Path) -> None:

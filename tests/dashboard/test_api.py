@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,6 +15,8 @@ from sqlalchemy import text
 from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard.context import Context
+from ops.dashboard.queries.accounts import accounts
+from ops.dashboard.queries.logs import log_files
 from tests.ops.seeding import SHARDS, toy_spec
 from yatt_core.data.batch import SAMPLES_FILE
 
@@ -59,6 +63,16 @@ def test_a_run_shows_its_time_phases_and_health(reader: TestClient) -> None:
     assert view["outbox_pending"] == 3 and view["time"]["since"] is None
 
 
+def test_accounts_are_not_made_again_for_who_saw_less_of_the_run(
+    served: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked first may come last to the accounts, with an older head than they were made with."""
+    newest = accounts(served.ledger, "toy-1")
+    head = served.ledger.events.head("toy-1")
+    monkeypatch.setattr(served.ledger.events, "head", lambda _: replace(head, seq=head.seq - 1))
+    assert accounts(served.ledger, "toy-1") is newest
+
+
 def test_rollouts_are_searched_sorted_cut_and_compared(reader: TestClient) -> None:
     path = "/api/v1/runs/toy-1/rollouts/1"
     best = reader.get(f"{path}?order=best&limit=2").json()
@@ -88,6 +102,13 @@ def test_experience_that_is_not_what_was_recorded_is_not_shown(client: TestClien
         assert answer.status_code == 409 and "is not the file that its manifest names" in answer.json()["detail"]
 
 
+def test_experience_that_is_not_here_is_no_damage(client: TestClient, home: Home) -> None:
+    shutil.rmtree(home.run_folder("toy-1") / "experience")
+    answer = client.get("/api/v1/runs/toy-1/rollouts/1")
+    assert answer.status_code == 409
+    assert "not on this machine: pruned, or `yatt rollouts` fetches them" in answer.json()["detail"]
+
+
 def test_logs_by_actor_phase_iteration_and_level(reader: TestClient) -> None:
     def messages(query: str) -> list[str]:
         return [row["message"] for row in reader.get(f"/api/v1/runs/toy-1/logs?{query}").json()["records"]]
@@ -98,7 +119,33 @@ def test_logs_by_actor_phase_iteration_and_level(reader: TestClient) -> None:
     assert messages("iteration=2") == ["shard 1"]
     assert messages("level=warning") == ["shard 1", "slow"]
     assert messages("limit=1") == ["slow"]
+    assert [reader.get(f"/api/v1/runs/toy-1/logs?limit={limit}").json()["whole"] for limit in (3, 4)] == [False, True]
     assert reader.get("/api/v1/runs/toy-1/logs").json()["actors"] == ["controller-0", "driver"]
+
+
+def test_the_logs_of_an_actor_are_not_those_of_ten_others(client: TestClient, home: Home) -> None:
+    folder = home.run_folder("toy-1") / "logs"
+    for actor in ("controller-1", "controller-10"):
+        record = {"time": 5.0, "level": "info", "actor": actor, "message": f"by {actor}"}
+        (folder / f"e0001.{actor}.jsonl").write_text(json.dumps(record) + "\n")
+
+    def messages(actor: str) -> list[str]:
+        records = client.get(f"/api/v1/runs/toy-1/logs?actor={actor}").json()["records"]
+        return [row["message"] for row in records if row["message"].startswith("by ")]
+
+    assert messages("controller-1") == ["by controller-1"]
+    assert messages("controller-10") == ["by controller-10"]
+    assert sorted(messages("controller")) == ["by controller-1", "by controller-10"]
+
+
+def test_a_part_that_is_deleted_under_way_is_left_out(
+    client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = log_files(home.run_folder("toy-1") / "logs")
+    monkeypatch.setattr("ops.dashboard.queries.logs.log_files", lambda _: listed)
+    listed[0].unlink()
+    answer = client.get("/api/v1/runs/toy-1/logs")
+    assert answer.status_code == 200 and answer.json()["records"]
 
 
 def test_of_long_logs_the_ends_are_read(client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +196,24 @@ def test_hostile_words_are_words(reader: TestClient, words: str) -> None:
     assert reader.get("/api/v1/runs/toy-1/events", params={"kind": words}).json() == []
     assert reader.get("/api/v1/runs/toy-1/series", params={"key": words}).json()["series"][0]["steps"] == []
     assert reader.get("/api/v1/runs").json()["total"] == 2
+
+
+def test_no_text_of_a_request_holds_a_nul(reader: TestClient) -> None:
+    """PostgreSQL takes none, and says so by an error of its own."""
+    for path, name in (
+        ("/api/v1/runs", "text"),
+        ("/api/v1/runs/toy-1/rollouts/1", "text"),
+        ("/api/v1/runs/toy-1/logs", "actor"),
+        ("/api/v1/runs/toy-1/logs", "phase"),
+        ("/api/v1/runs/toy-1/events", "kind"),
+        ("/api/v1/runs/toy-1/series", "key"),
+        ("/api/v1/compare?run=toy-1", "key"),
+        ("/api/v1/compare", "run"),
+        ("/compare", "run"),
+        ("/", "text"),
+        ("/runs/toy-1/logs", "actor"),
+    ):
+        assert reader.get(path, params={name: "\x00"}).status_code == 422, (path, name)
 
 
 def test_runs_with_hostile_names_are_shown_as_they_are(client: TestClient, served: Context) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from fastapi.testclient import TestClient
 
+from db.holder import this_process
+from flows.home import Home
 from ops.dashboard.context import Context
-from ops.dashboard.sessions import COOKIE
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
 
@@ -65,6 +67,41 @@ def test_a_run_offers_what_can_be_done_to_it(client: TestClient, token: str) -> 
     assert offered == {"2": {"stop"}, "1": {"resume", "rollback"}}
 
 
+@pytest.mark.parametrize("phase", ["collect", "recover"])
+def test_what_a_retry_offers_is_taken(
+    client: TestClient, served: Context, token: str, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """Recovery's budget is that of the last commit, every other phase's that of the iteration behind it."""
+    monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *_: 7)
+    fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
+    failed = served.ledger.phases.plan(fence, 0, 2 if phase == "recover" else 3, phase)
+    served.ledger.phases.dispatch(fence, failed)
+    served.ledger.phases.fail(fence, failed, "infrastructure", "an actor was lost", 1.0)
+    served.ledger.runs.set_state(fence, "failed", "too often")
+    served.ledger.leases.release(fence)
+    sign_in(client, token)
+    page = check_page(client.get("/runs/toy-1").text)
+    (form,) = (form for form in page.iter(f"{HTML}form") if form.attrib["action"].endswith("/retry"))
+    fields = {each.attrib["name"]: each.attrib.get("value", "") for each in form.iter(f"{HTML}input")}
+    (chosen,) = (each.attrib["value"] for each in form.iter(f"{HTML}option") if "selected" in each.attrib)
+    assert chosen == phase
+    answer = client.post("/runs/toy-1/retry", data=fields | {"phase": chosen}, headers=OURS)
+    assert answer.status_code == 200, words(parsed(answer.text))
+
+
+def test_drift_is_accepted_by_whoever_ticks_the_box(
+    client: TestClient, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted: list[bool] = []
+    monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *given: accepted.append(given[-1]) or 7)
+    sign_in(client, token)
+    page = check_page(client.get("/runs/toy-1").text)
+    (box,) = (each.attrib for each in page.iter(f"{HTML}input") if each.attrib.get("type") == "checkbox")
+    for fields in ({}, {box["name"]: box["value"]}):
+        assert client.post("/runs/toy-1/resume", data=fields | {"reason": ""}, headers=OURS).status_code == 200
+    assert accepted == [False, True]
+
+
 def test_a_form_that_is_not_whole_is_refused_with_a_page(client: TestClient, token: str) -> None:
     sign_in(client, token)
     for fields in ({}, {"to": "x"}, {"to": "-1"}, {"to": "1", "also": "this"}):
@@ -84,7 +121,7 @@ def test_a_wrong_token_is_refused_and_not_repeated(client: TestClient) -> None:
     answer = client.post("/sign-in", data={"token": "yatt_guess"}, headers=OURS)
     assert answer.status_code == 401
     assert "No such token" in words(check_page(answer.text)) and "yatt_guess" not in answer.text
-    assert COOKIE not in client.cookies
+    assert not client.cookies
 
 
 def test_signing_in_leads_to_our_own_pages_alone(client: TestClient, token: str) -> None:
@@ -102,6 +139,22 @@ def test_errors_are_pages_for_people_and_problems_for_programs(client: TestClien
         assert client.get(path).headers["content-type"] == "application/problem+json"
     api = client.get("/api/v1/runs/none", headers=BROWSER)
     assert api.headers["content-type"] == "application/problem+json"
+
+
+def test_a_file_of_tokens_that_others_can_read_is_said_on_a_page(client: TestClient, home: Home, token: str) -> None:
+    sign_in(client, token)
+    (home.folder / "tokens.json").chmod(0o644)
+    for path in ("/", "/runs/toy-1", "/nowhere"):
+        page = client.get(path, headers=BROWSER)
+        assert page.status_code in (404, 409, 503)
+        assert path == "/nowhere" or "right would be 0600" in words(check_page(page.text))
+
+
+def test_back_leads_to_our_own_pages_alone(client: TestClient) -> None:
+    for came, leads in (("//evil.example", "/"), ("/\\evil.example", "/"), ("/compare", "/compare")):
+        page = client.get("/runs/none", headers=BROWSER | {"Referer": ORIGIN + came})
+        link = parsed(page.text).find(f".//{HTML}main//{HTML}a[@class='button']")
+        assert link is not None and link.attrib["href"] == leads
 
 
 def test_a_file_with_its_digest_is_kept_and_nothing_else_is_served(client: TestClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -11,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from fastapi import HTTPException, Request
+from starlette.requests import ClientDisconnect
 
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
@@ -105,6 +108,31 @@ def test_unknown_runs_have_no_stream_and_streams_have_a_limit(
         with client.stream("GET", "/api/v1/runs/toy-1/live") as answer:
             answered = answer.status_code
     assert answered == 200
+
+
+def test_a_stream_counts_before_its_first_event_and_not_behind_its_end(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "STREAMS", 1)
+    served = create_app(home).state.context
+
+    async def gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(_: Any) -> None:
+        raise OSError("the browser went away")
+
+    async def two_at_once() -> None:
+        request = Request({"type": "http"}, gone)
+        promised = await live.live(served, request, "toy-1")
+        with pytest.raises(HTTPException, match="open already"):
+            await live.live(served, request, "toy-1")
+        with pytest.raises(ClientDisconnect):
+            await promised({"type": "http", "asgi": {"spec_version": "2.4"}}, gone, send)
+
+    asyncio.run(two_at_once())
+    assert served.streams.count == 0
+    served.ledger.close()
 
 
 def test_a_text_cannot_end_an_event() -> None:

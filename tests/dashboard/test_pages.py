@@ -13,13 +13,18 @@ from fastapi.testclient import TestClient
 
 from flows.home import Home
 from ops.dashboard.app import create_app
+from ops.dashboard.pages.charts import LEARNING, THROUGHPUT
 from ops.dashboard.pages.frame import TABS
+from ops.dashboard.pages.templating import DASHBOARD, STATIC
 from ops.dashboard.security import POLICY
 from tests.dashboard.conftest import ORIGIN
-from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, words
+from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, parsed_part, words
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
 from tests.ops.seeding import seed_run
 from tests.placement.recorded_run import judged_spec, record_run
+
+FROM_VENDORED = {"uplot", "u-select", "u-cursor-x", "u-cursor-y", "htmx-request"}
+"""Classes that scripts of others give."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +78,10 @@ def test_pages_tell_what_they_are_there_for(browser: TestClient) -> None:
     assert "toy-2" not in text_of("/?text=judged") and "toy-1" in text_of("/?state=failed")
     run = text_of("/runs/toy-2")
     assert "Learning health" in run and "ETTR" in run and "driver of toy-2" in run
+    assert "rollbackentropy is 0.01 nats, less than 0.05" in text_of("/runs/toy-1")
+    assert "rollbackentropy is 0.01 nats" in words(parsed_part(browser.get("/runs/toy-1/now").text))
+    (alarm,) = browser.get("/api/v1/runs/toy-1").json()["alarms"]
+    assert (alarm["rule"], alarm["evidence"]) == ("entropy", {"entropy": [0.5, 0.01]})
     devices = text_of("/runs/judged-1/devices?iteration=2")
     assert "Reason:" in devices and "instances judge" in devices and "Devices during collect" in devices
     rollouts = text_of("/runs/toy-2/rollouts?iteration=2&order=best")
@@ -94,6 +103,40 @@ def test_parts_of_live_pages_are_parts(browser: TestClient) -> None:
         assert "<html" not in text and text.lstrip().startswith(f'<div id="{part}"')
 
 
+def test_a_live_page_can_show_what_it_did_not_know_when_it_was_loaded(browser: TestClient) -> None:
+    page = check_page(browser.get("/runs/toy-2").text)
+    charts = {figure.attrib["data-title"] for figure in page.iter(f"{HTML}figure")}
+    assert charts == {drawn.title for drawn in (*LEARNING, *THROUGHPUT)}  # though the run has few of these metrics
+    renewing = [element.attrib for element in page.iter() if "hx-get" in element.attrib]
+    assert [element["hx-get"].rpartition("/")[2] for element in renewing] == ["now", "time"]
+    assert all("data-calm" in element for element in renewing)
+    assert "every 15s" in renewing[0]["hx-trigger"]  # ages grow by the clock alone
+    standing = page.find(f".//{HTML}*[@id='standing']")
+    assert standing is not None and "hx-swap-oob" not in standing.attrib
+    now = browser.get("/runs/toy-2/now").text
+    assert '<div id="standing" data-calm hx-swap-oob="true">' in now and "● running" in words(parsed_part(now))
+    assert 'href="/sign-in?next=/runs/toy-2"' in now
+    form = check_page(browser.get("/runs/toy-2/rollouts").text).find(f".//{HTML}form[@hx-get]")
+    assert form is not None and form.attrib["hx-select-oob"] == "#rollouts-title"
+
+
+def test_style_sheets_name_nothing_that_no_page_has() -> None:
+    sheets = "".join(path.read_text() for path in (STATIC / "css").glob("*.css"))
+    selectors = re.sub(r"/\*.*?\*/|\{[^{}]*\}|@media[^{]*\{", " ", sheets, flags=re.DOTALL)
+    plain = re.sub(r"\[[^]]*\]|\([^)]*\)", "", selectors)
+    classes, elements = (
+        re.findall(r"\.([a-z][\w-]*)", plain),
+        re.findall(r"(?<![\w.#:-])([a-z][a-z0-9]*)(?![\w-])", plain),
+    )
+    assert len(classes) > 50 and len(elements) > 50
+    paths = [path for kind in ("html", "js", "py") for path in DASHBOARD.rglob(f"*.{kind}")]
+    written = "\n".join(path.read_text() for path in paths if "vendor" not in path.parts)
+    for name in set(classes) - FROM_VENDORED:
+        assert re.fullmatch(r"c[1-8]", name) or re.search(rf"(?<![\w-]){name}(?![\w-])", written), f".{name}"
+    for name in set(elements):
+        assert re.search(rf'<{name}[ >\n]|"{name}"', written), name
+
+
 def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:
     home = Home(tmp_path / "runs")
     run = seed_hostile(home)
@@ -106,6 +149,7 @@ def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:
         for page in ("", "/devices", "/rollouts?iteration=1", "/snapshots", "/faults", "/logs", "/lineage"):
             assert run in shown(where + page)
         assert run in shown("/") and run in shown(f"/compare?run={quote(run, safe='')}")
+        assert shown(where).count(HOSTILE) >= 2, "alarms"
         rollouts = check_page(browser.get(f"{where}/rollouts?iteration=1").text)
         texts = [element.text for element in rollouts.iter(f"{HTML}pre")]
         assert texts.count(HOSTILE) == texts.count(RESPONSE) == 8

@@ -69,11 +69,11 @@ def test_what_can_be_done_follows_from_how_the_run_stands() -> None:
     assert possible(replace(RUN, driver="nobody", iteration=-1)).rollback is False
 
 
-def test_only_metrics_that_there_are_get_a_picture() -> None:
-    (reward,) = charts_of("a b/c", LEARNING, {"reward/mean", "unknown"})
-    assert reward.sources[0].names == {"reward/mean": "mean"}
-    assert reward.sources[0].url == "/api/v1/runs/a%20b%2Fc/series?key=reward%2Fmean&buckets=300"
-    assert charts_of("r", THROUGHPUT, {"seconds/learn"})[0].title == "Seconds by phase"
+def test_a_run_has_all_pictures_and_a_comparison_those_of_known_metrics() -> None:
+    (reward,) = charts_of("a b/c", LEARNING[:1])
+    assert reward.sources[0].names == {"reward/mean": "mean", "reward/std": "deviation"}
+    assert reward.sources[0].url == "/api/v1/runs/a%20b%2Fc/series?key=reward%2Fmean&key=reward%2Fstd&buckets=300"
+    assert charts_of("r", THROUGHPUT)[1].title == "Seconds by phase"
     (entropy,) = compared_charts(["a", "b"], {"entropy"})
     assert [source.names for source in entropy.sources] == [{"entropy": "a"}, {"entropy": "b"}]
 

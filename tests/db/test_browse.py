@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event
 
 from db.engine import Fence
 from db.history import RunHistory
@@ -175,19 +178,47 @@ def test_the_fleet_tells_pace_reward_faults_and_what_waits(ledger: Ledger, clock
     assert ledger.fleet.page(text="OY-3").total == 1
 
 
-def test_long_runs_are_read_by_their_indexes(ledger: Ledger) -> None:
-    """On a ledger that is empty SQLite plans by the indexes alone."""
-    plans = {
-        "SELECT * FROM event WHERE run = 'a' AND kind = 'b' ORDER BY seq DESC": "event_run_kind_seq_index",
-        "SELECT planned_at FROM phase_attempt WHERE run = 'a' ORDER BY planned_at DESC": "phase_attempt_run_planned_at_index",
-        "SELECT * FROM phase_attempt WHERE run = 'a' AND failure_class IS NOT NULL ORDER BY ended_at DESC": (
-            "phase_attempt_failed_index"
-        ),
-        "SELECT * FROM phase_attempt WHERE run = 'a' AND number > 1 ORDER BY planned_at DESC": "phase_attempt_repeated_index",
-    }
+def plans_of(ledger: Ledger, read: Callable[[], object]) -> list[str]:
+    """How the database goes about each statement that a read really sends."""
+    sent: list[tuple[str, Any]] = []
+
+    def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+        sent.append((statement, parameters))
+
+    engine = ledger._database._reader
+    event.listen(engine, "before_cursor_execute", note)
+    read()
+    event.remove(engine, "before_cursor_execute", note)
     with ledger._database.read() as connection:
-        if connection.dialect.name != "sqlite":
-            pytest.skip("PostgreSQL plans an empty table without indexes")
-        for query, index in plans.items():
-            plan = " ".join(row.detail for row in connection.execute(text(f"EXPLAIN QUERY PLAN {query}")))
-            assert index in plan and "TEMP B-TREE" not in plan, plan
+        explained = [
+            connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            for statement, parameters in sent
+            if statement.startswith(("SELECT", "WITH"))
+        ]
+        return [" ".join(row.detail for row in plan) for plan in explained]
+
+
+def test_long_runs_are_read_by_their_indexes(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+    """SQLite, which knows nothing of how many rows there are, plans by the indexes alone."""
+    if ledger._database.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL plans a small table without indexes")
+    ledger.leases.start_segment(fence, "", "one")
+    drive(ledger, fence, clock, 0, 9)
+    reads: dict[str, tuple[Callable[[], object], set[str]]] = {
+        "links of a kind": (lambda: ledger.browse.events(run, 5, kinds=("commit",)), {"event_run_kind_seq_index"}),
+        "failed attempts": (lambda: ledger.browse.faults(run, 5), {"phase_attempt_failed_index"}),
+        "newest attempts": (lambda: ledger.overview.history(run, 5), {"phase_attempt_run_planned_at_index"}),
+        "struck": (
+            lambda: ledger.overview.struck(run, 5, 5),
+            {"phase_attempt_failed_index", "phase_attempt_repeated_index", "phase_attempt_run_planned_at_index"},
+        ),
+    }
+    for name, (read, indexes) in reads.items():
+        plans = plans_of(ledger, read)
+        assert plans, name
+        for index in indexes:
+            assert any(index in plan for plan in plans), (name, index, plans)
+        for plan in plans:
+            assert "SCAN phase_attempt" not in plan and "SCAN event" not in plan, (name, plan)
+    for name in ("links of a kind", "failed attempts"):
+        assert not any("TEMP B-TREE" in plan for plan in plans_of(ledger, reads[name][0])), name

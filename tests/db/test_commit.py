@@ -111,6 +111,8 @@ def test_a_fork_continues_another_runs_line(ledger: Ledger, run: str, fence: Fen
     ledger.commits.commit(mine, commit_of(3, metrics=[Metric("reward", 7.0)]))
     assert ledger.metrics.history(fork.id, "reward") == [(0, 0.0), (1, 0.1), (2, 0.2), (3, 7.0)]
     assert [point.step for point in ledger.metrics.result_points(fork.id)] == [0, 1, 2, 3]
+    makers = [tuple(ledger.commits.maker(fork.id, iteration)) for iteration in (2, 3, 4)]
+    assert makers == [(run, 0, True), (fork.id, 0, True), (fork.id, 0, False)]
     parent = ledger.commits.at(fork.id, 1)
     assert parent is not None
     assert (parent.run, parent.state) == (run, {"cursor": 8})

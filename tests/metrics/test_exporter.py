@@ -114,3 +114,7 @@ def test_the_format_is_the_one_that_is_asked_for(client: TestClient) -> None:
     answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
+
+
+def test_registering_reads_nothing() -> None:
+    collector.registry_of(None)  # type: ignore[arg-type]

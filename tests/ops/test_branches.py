@@ -31,16 +31,18 @@ def run(home: Home) -> str:
     return name
 
 
-def seed_snapshot(home: Home, run: str, iteration: int, weights: str = "weights") -> None:
+def seed_snapshot(
+    home: Home, run: str, iteration: int, weights: str = "weights", branch: int = 0, epoch: int = 1
+) -> None:
     def write(folder: Path) -> None:
         (folder / "state").write_text(f"state {iteration}")
 
-    folder = str(snapshot_folder(0, iteration, 1))
-    identity = SnapshotIdentity(run, 0, iteration, 1, "spec", weights)
+    folder = str(snapshot_folder(branch, iteration, epoch))
+    identity = SnapshotIdentity(run, branch, iteration, epoch, "spec", weights)
     receipt = publish_snapshot(home.run_folder(run), folder, identity, write, 10)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, holder(), 60)
-        row = SnapshotRow(run, 0, iteration, 1, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)
+        row = SnapshotRow(run, branch, iteration, epoch, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)
         ledger.records.snapshot(fence, row)
         ledger.leases.release(fence)
 

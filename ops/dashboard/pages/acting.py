@@ -10,19 +10,19 @@ from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, BackgroundTasks, Form, Query
+from fastapi import APIRouter, Form, Query
 from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard import actions
-from ops.dashboard.access import Acting, set_cookie
+from ops.dashboard.access import Acting, cookie_name, set_cookie
 from ops.dashboard.context import LARGEST, RunId, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.templating import run_url
-from ops.dashboard.sessions import COOKIE
 
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
+SomeField = Annotated[int | None, Form(ge=0, le=LARGEST)]
 UNKNOWN = "No such token; it may have been revoked."
 
 
@@ -50,9 +50,10 @@ def sign_in(
 @router.post("/sign-out")
 def sign_out(visit: Visited) -> Response:
     """Ends the session of this browser."""
-    visit.served.sessions.end(visit.request.cookies.get(COOKIE, ""))
+    cookie = cookie_name(visit.request)
+    visit.served.sessions.end(visit.request.cookies.get(cookie, ""))
     answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    answer.delete_cookie(cookie, httponly=True, samesite="strict")
     return answer
 
 
@@ -104,18 +105,23 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions
 
 
 @router.post("/runs/{run_id}/verify")
-def verify(served: Served, by: Acting, run_id: RunId, iteration: Annotated[int, Form(ge=0, le=LARGEST)]) -> Response:
+def verify(
+    served: Served,
+    by: Acting,
+    run_id: RunId,
+    iteration: Annotated[int, Form(ge=0, le=LARGEST)],
+    branch: SomeField = None,
+    epoch: SomeField = None,
+) -> Response:
     """Reads every byte of a snapshot."""
-    actions.verify(served, by, run_id, iteration)
+    actions.verify(served, by, run_id, iteration, branch, epoch)
     return behind(run_id, "verify", "snapshots")
 
 
 @router.post("/runs/{run_id}/promote")
-def promote(
-    served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()], background: BackgroundTasks
-) -> Response:
+def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
     """Has an alias point to a snapshot."""
-    actions.promote(served, by, run_id, asked, background)
+    actions.promote(served, by, run_id, asked)
     return behind(run_id, "promote", "snapshots")
 
 

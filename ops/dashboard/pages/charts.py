@@ -83,14 +83,12 @@ THROUGHPUT = (
 COMPARED = ("reward/mean", "evaluation/accuracy", "kl", "entropy", "length/response_mean", "tokens_per_second")
 
 
-def charts_of(run: str, drawn: Iterable[Drawn], known: Collection[str]) -> list[Chart]:
-    """The pictures for which the run has points."""
-    charts = []
-    for each in drawn:
-        names = {key: name for key, name in each.names if key in known}
-        if names:
-            charts.append(Chart(each.title, each.meaning, (Source(series_url(run, list(names)), names),)))
-    return charts
+def charts_of(run: str, drawn: Iterable[Drawn]) -> list[Chart]:
+    """The pictures of a run, which a browser shows once they have points."""
+    return [
+        Chart(each.title, each.meaning, (Source(series_url(run, [key for key, _ in each.names]), dict(each.names)),))
+        for each in drawn
+    ]
 
 
 def compared_charts(runs: Sequence[str], known: Collection[str]) -> list[Chart]:

@@ -10,11 +10,9 @@ from starlette.responses import Response
 from db.ledger import Ledger
 from db.phases import AttemptRow
 from ops.cli.placement_gantt import KEYS
-from ops.dashboard.api import SomeIteration
-from ops.dashboard.context import Before, RunId
+from ops.dashboard.context import Before, RunId, SomeNumber
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import device_picture, phase_bars
-from ops.dashboard.queries.fleet import FleetRun
 from ops.dashboard.queries.placement import decisions, placement
 from yatt_core.errors import ConfigurationError
 
@@ -23,7 +21,7 @@ PER_PAGE = 30
 
 
 @router.get("/devices")
-def show_devices(visit: Visited, run_id: RunId, iteration: SomeIteration = None, before: Before = None) -> Response:
+def show_devices(visit: Visited, run_id: RunId, iteration: SomeNumber = None, before: Before = None) -> Response:
     """The placement of an iteration, by default of the newest that has one, and a list of decisions."""
     served, run = visit.served, visit.find(run_id)
     newest = decisions(served.ledger, run_id, 1).decisions
@@ -41,7 +39,7 @@ def show_devices(visit: Visited, run_id: RunId, iteration: SomeIteration = None,
         found=found,
         missing=missing,
         gantt=device_picture(gantt) if gantt else None,
-        phases=phase_bars(attempts_of(served.ledger, run, wanted), int(time.time() * 1000)),
+        phases=phase_bars(attempts_of(served.ledger, run_id, wanted), int(time.time() * 1000)),
         legend=KEYS,
         newest=last,
         decisions=decisions(served.ledger, run_id, PER_PAGE, before),
@@ -49,8 +47,7 @@ def show_devices(visit: Visited, run_id: RunId, iteration: SomeIteration = None,
     )
 
 
-def attempts_of(ledger: Ledger, run: FleetRun, iteration: int) -> list[AttemptRow]:
+def attempts_of(ledger: Ledger, run: str, iteration: int) -> list[AttemptRow]:
     """The attempts at an iteration's phases, in order of time, by whichever run and branch of the line made it."""
-    commit = ledger.commits.at(run.id, iteration)
-    owner, branch = (commit.run, commit.branch) if commit else (run.id, run.branch)
+    owner, branch, _ = ledger.commits.maker(run, iteration)
     return sorted(ledger.phases.attempts(owner, branch, iteration), key=lambda attempt: attempt.planned_at)

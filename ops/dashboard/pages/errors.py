@@ -14,7 +14,9 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from ops.dashboard.context import context_of
-from ops.dashboard.pages.frame import visit
+from ops.dashboard.pages.acting import own_path
+from ops.dashboard.pages.frame import Visit, visit
+from yatt_core.errors import ConfigurationError
 
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 REFUSED = (401, 403)
@@ -44,7 +46,11 @@ def wants_page(request: Request) -> bool:
 def error_page(request: Request, answered: Response) -> Response:
     """A problem document as a page."""
     told = json.loads(bytes(answered.body))
-    looking = visit(request, context_of(request))
+    served = context_of(request)
+    try:
+        looking = visit(request, served)
+    except ConfigurationError:  # of the file of tokens: whoever looks is nobody then
+        looking = Visit(request, served, None)
     status = answered.status_code
     page = looking.render(
         "error.html", status, title=told["title"], detail=told["detail"], refused=status in REFUSED, back=back(request)
@@ -58,6 +64,6 @@ def back(request: Request) -> str:
     """The page that one came from, if it is one of ours; else the run's, else the first."""
     came = urlsplit(request.headers.get("referer", ""))
     if came.netloc == request.headers.get("host") and came.path != request.url.path:
-        return came.path
+        return own_path(came.path)
     parts = request.url.path.split("/")
     return "/".join(parts[:3]) if request.method == "POST" and parts[1] == "runs" else "/"

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from db.errors import RunNotFound
 from db.runs import STATES
-from ops.dashboard.context import Offset, SearchText
+from ops.dashboard.context import Offset, SearchText, Text
 from ops.dashboard.pages.charts import compared_charts
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.queries.compare import RUNS, compare
@@ -48,7 +48,7 @@ def show_fleet(
 
 
 @router.get("/compare")
-def show_comparison(visit: Visited, run: Annotated[list[str] | None, Query(max_length=RUNS + 2)] = None) -> Response:
+def show_comparison(visit: Visited, run: Annotated[list[Text] | None, Query(max_length=RUNS + 2)] = None) -> Response:
     """Some runs side by side; fields for their names where none are given."""
     ledger = visit.served.ledger
     named = list(dict.fromkeys(name for name in run or () if name))[:RUNS]

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.responses import Response
 
-from flows.branches import BEFORE_FIRST, PHASES, RECOVER
+from flows.branches import BEFORE_FIRST, PHASES, RECOVER, iteration_of
 from ops.dashboard.access import session_name
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
@@ -66,16 +66,18 @@ class Visit:
 
     def render_run(self, template: str, run: FleetRun, tab: str, **values: Any) -> Response:
         """One of a run's pages."""
-        return self.render(template, **self.about(run), tab=tab, tabs=TABS, **values)
+        return self.render(template, **self.about(run), tab=tab, tabs=TABS, out_of_band=False, **values)
 
     def about(self, run: FleetRun) -> Mapping[str, Any]:
         """What the head of a run's pages says."""
         can = possible(run)
         newest = self.served.ledger.browse.faults(run.id, 1) if can.retry else []
+        failed_phase = newest[0].phase if newest else ""
         return {
             "run": run,
             "can": can,
-            "failed_phase": newest[0].phase if newest else "",
+            "failed_phase": failed_phase,
+            "retry_iteration": iteration_of(run.iteration, failed_phase),
             "phase_choices": [(phase, phase) for phase in ALL_PHASES],
             "done": DONE.get(self.request.query_params.get("done", ""), ""),
         }

@@ -13,8 +13,8 @@ from db.aliases import ALIASES
 from flows.lineage import BranchNode
 from ops.cli.accounts import advice_line
 from ops.cli.logs import LEVELS, Filter
-from ops.dashboard.api import Place, SomeIteration
-from ops.dashboard.context import LARGEST, Before, RunId
+from ops.dashboard.api import Place
+from ops.dashboard.context import LARGEST, Before, RunId, SomeNumber, Text
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
@@ -28,7 +28,6 @@ from ops.dashboard.queries.snapshots import aliases, snapshots
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Query(pattern=r"^\d{0,9}$")]
 """A number of a form, whose empty field is sent too."""
-Word = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
 
 
 def number_of(value: str) -> int | None:
@@ -44,8 +43,8 @@ def show_run(visit: Visited, run_id: RunId) -> Response:
         "run.html",
         view.run,
         "",
-        learning=charts_of(run_id, LEARNING, view.metrics),
-        throughput=charts_of(run_id, THROUGHPUT, view.metrics),
+        learning=charts_of(run_id, LEARNING),
+        throughput=charts_of(run_id, THROUGHPUT),
         advice=advice_line(asdict(view.advice)),
         live_url=f"/api/v1{run_url(run_id, 'live')}",
         **_standing(view),
@@ -54,8 +53,9 @@ def show_run(visit: Visited, run_id: RunId) -> Response:
 
 @router.get("/now")
 def show_now(visit: Visited, run_id: RunId) -> Response:
-    """How the run stands, as a part of its page."""
-    return visit.render("run_now.html", **_standing(run_view(visit.served.ledger, run_id)))
+    """How the run stands, as a part of its page, and what can be done to it, as another."""
+    view = run_view(visit.served.ledger, run_id)
+    return visit.render("run_live.html", **visit.about(view.run), tab="", out_of_band=True, **_standing(view))
 
 
 @router.get("/time")
@@ -94,8 +94,8 @@ def show_logs(
     visit: Visited,
     run_id: RunId,
     iteration: OptionalNumber = "",
-    phase: Word = "",
-    actor: Word = "",
+    phase: Text = "",
+    actor: Text = "",
     level: Annotated[str, Query(pattern=f"^({'|'.join(LEVELS)})$")] = "info",
 ) -> Response:
     """What driver and actors say, by iteration, phase, actor and level."""
@@ -122,9 +122,11 @@ class TreeNode:
 
 
 @router.get("/lineage")
-def show_lineage(visit: Visited, run_id: RunId, snapshot: SomeIteration = None) -> Response:
+def show_lineage(
+    visit: Visited, run_id: RunId, snapshot: SomeNumber = None, branch: SomeNumber = None, epoch: SomeNumber = None
+) -> Response:
     """Branches and forks, and what made a snapshot."""
-    found = lineage(visit.served.ledger, visit.served.home, run_id, snapshot)
+    found = lineage(visit.served.ledger, visit.served.home, run_id, snapshot, branch, epoch)
     return visit.render_run(
         "lineage.html",
         visit.find(run_id),

@@ -52,7 +52,7 @@ class _Kept:
         head = ledger.events.head(run).seq
         with self._lock:
             found = self._runs.get(run)
-            if found is None or found.event_seq != head or time.monotonic() - found.made_at >= FRESH_SECONDS:
+            if found is None or found.event_seq < head or time.monotonic() - found.made_at >= FRESH_SECONDS:
                 found = self._runs[run] = _make(ledger, run, head)
             self._runs.move_to_end(run)
             while len(self._runs) > RUNS:

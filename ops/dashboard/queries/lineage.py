@@ -24,11 +24,21 @@ class LineageView:
     missing: str
 
 
-def lineage(ledger: Ledger, home: Home, run: str, iteration: int | None = None) -> LineageView:
-    """The lineage of the snapshot of an iteration, of the newest if none is given. Raises `RunNotFound`."""
+def lineage(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    iteration: int | None = None,
+    branch: int | None = None,
+    epoch: int | None = None,
+) -> LineageView:
+    """The lineage of a snapshot, along the current branch unless one is given; the newest of those that are not ruled out.
+
+    Raises `RunNotFound`, also for a branch that there is not.
+    """
     find_line(ledger, run)
     try:
-        found, missing = lineage_of(ledger, home, run, iteration), ""
+        found, missing = lineage_of(ledger, home, run, iteration, branch, epoch), ""
     except ConfigurationError as error:
         found, missing = None, str(error)
     return LineageView(run, found.branches if found else branch_nodes(ledger, run), found, missing)

@@ -64,11 +64,11 @@ def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200)
         looked_at += 1
         if wanted(record):
             found.append(_record(record))
-            if len(found) == limit:
+            if len(found) > limit:  # one more than is told says that there are more
                 break
     actors = sorted({match["actor"] for path in files if (match := _NAME.fullmatch(path.name))})
-    whole = all(tail.whole for tail in tails) and looked_at < RECORDS
-    return Logs(run, tuple(actors), whole, tuple(reversed(found)))
+    whole = all(tail.whole for tail in tails) and looked_at < RECORDS and len(found) <= limit
+    return Logs(run, tuple(actors), whole, tuple(reversed(found[:limit])))
 
 
 def log_files(folder: Path) -> list[Path]:
@@ -86,8 +86,12 @@ class _Tail:
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path
-        self._start = max(0, path.stat().st_size - max(0, limit))
-        self.size = path.stat().st_size - self._start
+        try:
+            length = path.stat().st_size
+        except FileNotFoundError:  # an old part, deleted since the folder was listed
+            length = 0
+        self._start = max(0, length - max(0, limit))
+        self.size = length - self._start
         self.whole = self._start == 0
 
     def newest_first(self) -> Iterator[dict[str, Any]]:

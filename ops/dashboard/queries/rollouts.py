@@ -209,14 +209,13 @@ def _shared(before: pa.Table, after: pa.Table) -> tuple[SharedPrompt, ...]:
 def _iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> _Iteration:
     """The iteration's shards as far as they are looked at."""
     line = find_line(ledger, run)
-    commit = ledger.commits.at(run, iteration)
-    owner, branch = (commit.run, commit.branch) if commit else (run, line.branch)
+    owner, branch, committed = ledger.commits.maker(run, iteration)
     shards = ledger.records.shards(owner, branch, iteration)
     if not shards:
         raise ConfigurationError(
             f"run {run}: no experience of iteration {iteration} is recorded; the newest commit is {line.iteration}"
         )
-    return _Iteration(branch, commit is not None, home.run_folder(owner), tuple(shards))
+    return _Iteration(branch, committed, home.run_folder(owner), tuple(shards))
 
 
 def _keys(place: _Iteration, text: str, lengths: bool) -> pa.Table:
@@ -308,8 +307,10 @@ def _view(key: Mapping[str, Any], row: Mapping[str, Any], characters: int) -> Sa
 
 
 def _opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:
-    """A shard's samples. Raises `DataError` where the folder is not what the ledger names."""
+    """A shard's samples. Raises `DataError` where the folder is not here, or not what the ledger names."""
     path = folder / shard.folder
+    if not path.exists():
+        raise DataError(f"{path}: its files are not on this machine: pruned, or `yatt rollouts` fetches them")
     entry = load_manifest(path, SHARD_KIND, shard.manifest_sha256).files.get(SAMPLES_FILE)
     file = path / SAMPLES_FILE
     if entry is None or not file.is_file() or file.is_symlink():

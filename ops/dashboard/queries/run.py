@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from db.alarms import ALARM, AlarmRow
 from db.history import AttemptTimes, RunHistory
 from db.ledger import Ledger
 from db.overview import SegmentRow
@@ -17,7 +18,8 @@ from flows.advice import Advice, advise
 from ops.dashboard.queries.accounts import accounts
 from ops.dashboard.queries.fleet import FleetRun, find_line
 
-SEGMENTS = 20
+SEGMENTS, ALARMS = 20, 20
+"""The newest that are shown."""
 HEALTH = (
     "reward/mean",
     "evaluation/accuracy",
@@ -72,7 +74,7 @@ class TimeView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """Everything about a run that needs no picture."""
+    """Everything about a run that needs no picture. alarms, segments: the newest, newest first."""
 
     run: FleetRun
     mlflow_run_id: str | None
@@ -84,6 +86,7 @@ class RunView:
     phases: tuple[PhaseUse, ...]
     time: TimeView
     advice: Advice
+    alarms: tuple[AlarmRow, ...]
     segments: tuple[SegmentRow, ...]
     health: tuple[str, ...]
     throughput: tuple[str, ...]
@@ -107,6 +110,10 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         phases=phase_uses(history.attempts),
         time=time_view(history, accounted.accounts),
         advice=advise(history, accounted.accounts, revision.spec["snapshots"]["every"]),
+        alarms=tuple(
+            AlarmRow(seq=link.seq, at=link.at, **link.body)
+            for link in ledger.browse.events(run, ALARMS, kinds=(ALARM,))
+        ),
         segments=tuple(reversed(ledger.overview.segments(run, SEGMENTS))),
         health=tuple(key for key in HEALTH if key in metrics),
         throughput=tuple(key for key in THROUGHPUT if key in metrics),

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from db.aliases import AliasMove
-from db.browse import PublishedSnapshot
 from db.ledger import Ledger
+from db.records import SnapshotRow
 from flows.home import Home
+from flows.storage import store_of, verify_kept
 from ops.dashboard.queries.fleet import find_line
-from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.errors import ConfigurationError, DataError
 
 VERIFIED = "snapshot_verified"
@@ -35,7 +35,7 @@ class Verification:
 class SnapshotView:
     """A snapshot, its newest verification, and the aliases that point to it."""
 
-    snapshot: PublishedSnapshot
+    snapshot: SnapshotRow
     verification: Verification | None
     aliases: tuple[str, ...]
 
@@ -87,17 +87,31 @@ def aliases(ledger: Ledger, run: str, limit: int = 100) -> AliasesView:
     return AliasesView(run, tuple(ledger.aliases.current(run).values()), tuple(reversed(moves[-limit:])))
 
 
-def verify(ledger: Ledger, home: Home, run: str, iteration: int, by: str) -> tuple[PublishedSnapshot, Verification]:
+def verify(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    iteration: int,
+    by: str,
+    branch: int | None = None,
+    epoch: int | None = None,
+) -> tuple[SnapshotRow, Verification]:
     """Reads every byte of the kept snapshot of an iteration, and records in the audit chain what was found and who asked.
 
-    Raises `RunNotFound`; `ConfigurationError` where no snapshot of the iteration is kept.
+    Damaged is one that no tier has whole. Raises `RunNotFound`; `ConfigurationError` where no snapshot of the iteration is kept,
+    also where it was pruned meanwhile; `InfrastructureError` for an object store that is away. Nothing is recorded then.
     """
     find_line(ledger, run)
-    row = kept(ledger, run, iteration)
+    row = kept(ledger, run, iteration, branch, epoch)
+    folder = home.run_folder(run)
     try:
-        verify_snapshot(home.run_folder(run), row.folder, row.manifest_sha256)
+        verify_kept(store_of(ledger, run, folder), folder, row)
         damage = ""
     except DataError as error:
+        if row not in ledger.records.own_snapshots(run, "kept"):
+            raise ConfigurationError(
+                f"run {run}: the snapshot of iteration {iteration} was pruned meanwhile"
+            ) from error
         damage = str(error)
     body = {
         "branch": row.branch,
@@ -112,13 +126,13 @@ def verify(ledger: Ledger, home: Home, run: str, iteration: int, by: str) -> tup
     return row, Verification(link.at, by, not damage, damage)
 
 
-def kept(ledger: Ledger, run: str, iteration: int) -> PublishedSnapshot:
-    """The newest kept snapshot of an iteration. Raises `ConfigurationError`."""
-    rows = ledger.browse.snapshots(run, 100, (iteration + 1, 0, 0))
-    for row in rows:
-        if row.iteration == iteration and row.state == "kept":
+def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, epoch: int | None = None) -> SnapshotRow:
+    """The newest kept snapshot of an iteration, of a branch and an epoch where they are given. Raises `ConfigurationError`."""
+    for row in ledger.records.own_snapshots(run, "kept"):
+        if row.iteration == iteration and branch in (None, row.branch) and epoch in (None, row.epoch):
             return row
-    raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept")
+    place = "".join(f", {name} {at}" for name, at in (("branch", branch), ("epoch", epoch)) if at is not None)
+    raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration}{place} is kept")
 
 
 def _place(text: str) -> tuple[int, int, int]:

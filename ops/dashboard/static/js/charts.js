@@ -1,4 +1,4 @@
-// Draws every `figure.chart` with uPlot, and draws it again when the run moves or the colours change.
+// Draws every `figure.chart` with uPlot, and draws it again when the run moves or the colours change; one without points is hidden.
 // Consumes `data-sources`: addresses of series (`/api/v1/runs/{run}/series`), and what they are called; produces a canvas, and in
 // words what is under the cursor, which the arrow keys move.
 
@@ -34,8 +34,8 @@ const options = (chart, width) => {
   const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui, sans-serif" };
   const lines = [{ label: "iteration" }];
   const bands = [];
-  series.forEach((one, at) => {
-    const colour = style(`--series-${(at % 8) + 1}`);
+  series.forEach((one) => {
+    const colour = style(`--series-${one.colour}`);
     const faint = { stroke: "transparent", points: { show: false }, spanGaps: true };
     const first = lines.length;
     lines.push(faint, { label: one.name, stroke: colour, width: 1.75, spanGaps: true, points: { show: alone } }, faint);
@@ -65,7 +65,7 @@ const write = (figure, when, series, values) => {
     const item = document.createElement("span");
     const swatch = document.createElement("span");
     const value = document.createElement("b");
-    swatch.className = `swatch c${(at % 8) + 1}`;
+    swatch.className = `swatch c${one.colour}`;
     value.textContent = number(values[at]);
     item.append(swatch, `${one.name} `, value);
     place.append(item);
@@ -87,7 +87,7 @@ const read = async ({ url, names }) => {
   const answer = await fetch(url, { headers: { Accept: "application/json" } });
   if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
   const { series } = await answer.json();
-  return series.filter((one) => one.steps.length).map((one) => ({ ...one, name: names[one.key] }));
+  return series.map((one) => ({ ...one, name: names[one.key] }));
 };
 
 class Chart {
@@ -104,7 +104,10 @@ class Chart {
 
   async load() {
     try {
-      this.series = (await Promise.all(this.sources.map(read))).flat();
+      const found = (await Promise.all(this.sources.map(read))).flat();
+      // The colour is that of the place, so that it stays when another series gets its first points.
+      const coloured = found.map((one, at) => ({ ...one, colour: (at % 8) + 1 }));
+      this.series = coloured.filter((one) => one.steps.length);
     } catch (error) {
       this.figure.querySelector(".told").textContent = `no figures: ${error.message}`;
       return;
@@ -130,8 +133,9 @@ class Chart {
   draw() {
     this.plot?.destroy();
     this.plot = null;
+    this.figure.hidden = !this.series.length;
+    if (this.figure.hidden) return;
     this.figure.querySelector(".empty")?.remove();
-    if (!this.series.length) return;
     this.plot = new uPlot(options(this, this.box.clientWidth), columns(this.series), this.box);
     writeNewest(this.figure, this.series);
     const words = this.figure.querySelector(".told").textContent;
@@ -154,8 +158,11 @@ const charts = [...document.querySelectorAll("figure.chart")].map((figure) => ne
 let waiting = null;
 const refresh = () => {
   waiting ??= setTimeout(async () => {
-    await Promise.all(charts.map((chart) => chart.load()));
-    waiting = null;
+    try {
+      await Promise.all(charts.map((chart) => chart.load()));
+    } finally {
+      waiting = null;
+    }
   }, REFRESH_MS);
 };
 

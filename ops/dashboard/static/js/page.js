@@ -1,5 +1,6 @@
 // What every page needs: dialogs that confirm, pictures walked through by arrow keys, and the state of the live connection.
-// Consumes `data-opens`, `data-closes`, `data-walk` and htmx's events; produces `yatt:progress` whenever the run has moved.
+// Consumes `data-opens`, `data-closes`, `data-walk`, `data-calm`, `data-live` and htmx's events; produces `yatt:progress` whenever
+// the run has moved.
 
 const STEPS = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
 
@@ -54,26 +55,52 @@ firstStops(document);
 document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 document.addEventListener("htmx:load", (event) => firstStops(event.target));
 
-// What renews itself waits while somebody is in it with the keyboard or has marked a text in it.
-document.addEventListener("htmx:beforeSwap", (event) => {
-  const target = event.detail.target;
-  if (!target.hasAttribute("data-calm")) return;
+// What renews itself waits while somebody is in it with the keyboard, has marked a text or opened a dialog in it.
+const isBusy = (target) => {
   const chosen = getSelection();
-  if (target.contains(document.activeElement) || (!chosen.isCollapsed && target.contains(chosen.anchorNode))) {
-    event.detail.shouldSwap = false;
-  }
-});
+  const marked = !chosen.isCollapsed && target.contains(chosen.anchorNode);
+  return marked || target.contains(document.activeElement) || target.querySelector("dialog[open]") !== null;
+};
+for (const kind of ["htmx:beforeSwap", "htmx:oobBeforeSwap"]) {
+  document.addEventListener(kind, (event) => {
+    const { target, fragment } = event.detail;
+    const isSame = fragment?.firstElementChild?.innerHTML === target.innerHTML; // a screen reader may be at it
+    if (target.hasAttribute("data-calm") && (isSame || isBusy(target))) event.detail.shouldSwap = false;
+  });
+}
 
 // -- live ----------------------------------------------------------------------------------------------------------------
 
+// A page listens while it is seen: a browser has six connections for all tabs of a dashboard, and a stream takes one.
+const REOPEN_MS = 5000;
+const badge = document.querySelector("[data-live]");
+let stream = null;
+
 const say = (words, kind) => {
-  for (const place of document.querySelectorAll("[data-live-state]")) {
-    place.textContent = words;
-    place.className = `badge ${kind}`;
-  }
+  badge.textContent = words;
+  badge.className = `badge ${kind}`;
 };
 
-document.addEventListener("htmx:sseOpen", () => say("live", "good"));
-document.addEventListener("htmx:sseError", () => say("connection lost, trying again", "warn"));
-document.addEventListener("htmx:sseClose", () => say("not live", ""));
-document.addEventListener("htmx:sseMessage", () => document.dispatchEvent(new CustomEvent("yatt:progress")));
+const hang = () => {
+  stream?.close();
+  stream = null;
+};
+
+const listen = () => {
+  if (document.hidden) return hang();
+  if (stream) return;
+  stream = new EventSource(badge.dataset.live);
+  stream.addEventListener("open", () => say("live", "good"));
+  stream.addEventListener("run", () => document.dispatchEvent(new CustomEvent("yatt:progress")));
+  stream.addEventListener("error", () => {
+    say("connection lost, trying again", "warn");
+    if (stream?.readyState !== EventSource.CLOSED) return;
+    hang(); // a browser gives up once it was refused
+    setTimeout(listen, REOPEN_MS);
+  });
+};
+
+if (badge) {
+  document.addEventListener("visibilitychange", listen);
+  listen();
+}

@@ -1,10 +1,12 @@
 // Light or dark: the system's wish until somebody chooses otherwise. Loaded before the page is drawn, so that nothing flashes.
-// Consumes and keeps `yatt-theme` in local storage; produces `data-theme` on the document and the event `yatt:theme`.
+// Consumes and keeps `yatt-theme` in local storage; produces `data-theme` on the document, `light` or `dark`, and the event
+// `yatt:theme`. Without it the page is light.
 (() => {
   "use strict";
   const KEY = "yatt-theme";
   const ORDER = ["system", "light", "dark"];
   const root = document.documentElement;
+  const darkness = matchMedia("(prefers-color-scheme: dark)");
 
   const kept = () => {
     try {
@@ -19,13 +21,13 @@
     try {
       localStorage.setItem(KEY, value);
     } catch {
-      root.dataset.theme = value;
+      // as above
     }
   };
 
   const apply = (value) => {
-    if (value === "system") delete root.dataset.theme;
-    else root.dataset.theme = value;
+    const wished = darkness.matches ? "dark" : "light";
+    root.dataset.theme = value === "system" ? wished : value;
     for (const button of document.querySelectorAll("[data-theme-switch]")) {
       button.querySelector("[data-theme-name]").textContent = value;
     }
@@ -43,5 +45,5 @@
       apply(current);
     });
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => apply(current));
+  darkness.addEventListener("change", () => apply(current));
 })();
