@@ -89,6 +89,11 @@ class NotificationDeliverer:
             raise InfrastructureError("; ".join(told.failures))
         return len(told.taken)
 
+    def start_over(self, ledger: Ledger, fence: Fence) -> None:
+        """Claims anew what is not booked; the notifier knows who has taken it."""
+        self._undelivered = []
+        ledger.outbox.give_back_all(fence, notifications=True)
+
     def waiting(self, ledger: Ledger, run: str) -> int:
         """Rows that not everybody was told of yet."""
         return ledger.outbox.counts(run, notifications=True)[0]

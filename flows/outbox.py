@@ -14,11 +14,12 @@ from itertools import groupby
 from typing import Protocol
 
 from db.engine import Fence
-from db.errors import Fenced, LedgerUnavailable
+from db.errors import Fenced, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
 from db.outbox import ClaimedRow
 from flows.protocols import OutboxItem, Tracker
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.outbox")
 BATCH = 100
@@ -106,8 +107,12 @@ class Deliverer(Protocol):
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
         """Sends some of what is due; returns how many rows, 0 once nothing is. last: the segment ends, all is due.
 
-        Raises `InfrastructureError`, `LedgerUnavailable` with nothing lost, `Fenced`.
+        Raises `InfrastructureError` with nothing lost, `Fenced`, and other errors behind which it has to start over.
         """
+        ...
+
+    def start_over(self, ledger: Ledger, fence: Fence) -> None:
+        """Forgets what it had claimed and gives it back; behind an error nobody knows what of it the ledger has booked."""
         ...
 
     def waiting(self, ledger: Ledger, run: str) -> int:
@@ -126,6 +131,10 @@ class TrackerDeliverer:
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
         """A batch, whether the segment ends or not."""
         return deliver_pending(ledger, fence, self._tracker)
+
+    def start_over(self, ledger: Ledger, fence: Fence) -> None:
+        """Claims anew what is not booked."""
+        ledger.outbox.give_back_all(fence)
 
     def waiting(self, ledger: Ledger, run: str) -> int:
         """Rows that the tracker has not got."""
@@ -152,18 +161,24 @@ class OutboxPump:
         return self._drained.is_set()
 
     def _pump(self) -> None:
-        ledger, wait = Ledger.open(self._address, migrate=False), RETRY_SECONDS
+        ledger, wait, unsure = Ledger.open(self._address, migrate=False), RETRY_SECONDS, False
         try:
             while True:
                 last_round = self._ended.is_set()
                 try:
+                    if unsure:
+                        self._deliverer.start_over(ledger, self._fence)
+                        unsure = False
                     while self._deliverer.deliver(ledger, self._fence, last_round):
                         pass
                     waiting = self._deliverer.waiting(ledger, self._fence.run) if last_round else 0
                 except Fenced:
                     return
-                except (InfrastructureError, LedgerUnavailable) as error:
-                    log.warning("the outbox waits (%s): %s", self._deliverer.name, error)
+                # Any error: what a service answers can break its client in ways that nobody foresaw, and the next try may find
+                # another answer. A thread that ended here would deliver nothing for as long as the segment goes on.
+                except Exception as error:
+                    unsure = unsure or not isinstance(error, InfrastructureError)
+                    self._say(error)
                     if last_round:
                         return
                     self._ended.wait(wait)
@@ -171,11 +186,14 @@ class OutboxPump:
                     continue
                 wait = RETRY_SECONDS
                 if last_round:
-                    if (
-                        not waiting
-                    ):  # else: rows that a failing ledger did not take back are claimed until the next epoch
+                    if not waiting:  # else: rows that are claimed until the next epoch
                         self._drained.set()
                     return
                 self._ended.wait(POLL_SECONDS)
         finally:
             ledger.close()
+
+    def _say(self, error: Exception) -> None:
+        foreseen = isinstance(error, YattError | LedgerError)
+        said = f"{error}" if foreseen else f"{type(error).__name__}: {error}"
+        log.warning("the outbox waits (%s): %s", self._deliverer.name, redact(said), exc_info=not foreseen)

@@ -53,8 +53,8 @@ class Keeper:
             while not self._ended.is_set():
                 try:
                     self.round(ledger)
-                except LedgerUnavailable as error:
-                    log.warning("the ledger does not answer: %s", redact(str(error)))
+                except LedgerError as error:
+                    log.warning("the ledger: %s", redact(str(error)))
                 self._ended.wait(ROUND_SECONDS)
 
     def round(self, ledger: Ledger) -> None:
@@ -82,6 +82,10 @@ class Keeper:
                 raise
             except (YattError, LedgerError) as error:
                 reasons.append(redact(str(error)))
+            # Any error: what nobody foresaw is this run's trouble, and must not keep the others' rows.
+            except Exception as error:
+                log.exception("%s: unexpected", run)
+                reasons.append(redact(f"{type(error).__name__}: {error}"))
         if sent:
             log.info("%s: delivered %d rows that its driver left", run, sent)
         if reasons or not sent:

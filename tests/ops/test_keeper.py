@@ -14,6 +14,7 @@ from db.outbox import NOTIFICATION, OutboxEntry
 from flows import dead_letters
 from flows.home import Home
 from flows.launch import create_run
+from flows.protocols import OutboxItem
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import read_undelivered
 from ops.tracking.mlflow_tracker import MlflowTracker
@@ -97,6 +98,33 @@ def test_who_has_taken_a_message_does_not_get_it_again_for_the_sake_of_another(
         keeper.round(ledger)
         assert (len(sink.posts), len(refusing.posts)) == (1, 4) and read_undelivered(home.group) == ()
         assert ledger.overview.line(run).epoch == epoch + 1
+
+
+class Broken:
+    """Delivers one run's rows and breaks over the other's."""
+
+    def __init__(self, broken: str) -> None:
+        self.broken, self.told = broken, list[str]()
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        if items[0].run == self.broken:
+            raise KeyError("number")
+        self.told.append(items[0].run)
+        return {item.key: "a run" for item in items}
+
+
+def test_what_nobody_foresaw_is_the_trouble_of_its_run_alone(home: Home, sink: Sink) -> None:
+    first, second = dead_run(home), dead_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        for run in (first, second):
+            fence = ledger.leases.acquire(run, this_process("driver"), 600)
+            ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 0)])
+            ledger.leases.release(fence)
+        tracker = Broken(first)
+        Keeper(home, tracker, lambda: None, threading.Event()).round(ledger)
+    assert tracker.told == [second]
+    reasons = {left.run: left.reason for left in read_undelivered(home.group)}
+    assert reasons[first] == "KeyError: 'number'" and "KeyError" not in reasons[second]
 
 
 def test_a_run_with_a_driver_is_left_alone(home: Home, sink: Sink) -> None:
