@@ -58,14 +58,14 @@ def tracking_run(ledger: Ledger, run: str, branch: int) -> str | None:
     return own if branch == 0 else ledger.outbox.external_id(creation_id(run, branch)) or own
 
 
-def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker) -> int:
+def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int = BATCH) -> int:
     """Sends one batch of a run's undelivered rows; returns how many it was.
 
     A row that creates a tracking run goes alone, since others need what it makes; rows of several branches go one branch
     after the other. Raises what tracker and ledger raise, with the rows that did not arrive given back where the ledger takes
     them.
     """
-    rows = ledger.outbox.claim(fence, BATCH)
+    rows = ledger.outbox.claim(fence, batch)
     waiting = [row.id for row in rows]
     try:
         for _, group in groupby(rows, key=lambda row: _destination(fence.run, row)):
@@ -121,16 +121,16 @@ class Deliverer(Protocol):
 
 
 class TrackerDeliverer:
-    """Delivers to the tracker."""
+    """Delivers to the tracker. batch: rows at a time."""
 
     name, longest_wait = "outbox", RETRY_SECONDS
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
+    def __init__(self, tracker: Tracker, batch: int = BATCH) -> None:
+        self._tracker, self._batch = tracker, batch
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
         """A batch, whether the segment ends or not."""
-        return deliver_pending(ledger, fence, self._tracker)
+        return deliver_pending(ledger, fence, self._tracker, self._batch)
 
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
         """Claims anew what is not booked."""

@@ -18,7 +18,7 @@ from types import FrameType
 
 from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
-from flows.dead_letters import Trouble, deliver_dead, is_dead
+from flows.dead_letters import BATCH, Trouble, deliver_dead, is_dead
 from flows.home import Home
 from flows.launch import current_spec
 from flows.notifications import NotificationDeliverer
@@ -95,7 +95,7 @@ class Keeper:
 
     def _send_to_tracker(self, ledger: Ledger, run: str) -> int:
         self._reachable()  # before the lease is taken: a tracker that is away is no reason to write to the ledger
-        return deliver_dead(self._home.ledger, ledger, run, TrackerDeliverer(self._tracker))
+        return deliver_dead(self._home.ledger, ledger, run, TrackerDeliverer(self._tracker, BATCH))
 
     def _send_to_people(self, ledger: Ledger, run: str) -> int:
         notify = current_spec(ledger, run).guards.notify

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,28 @@ def test_what_nobody_foresaw_is_the_trouble_of_its_run_alone(home: Home, sink: S
     assert tracker.told == [second]
     reasons = {left.run: left.reason for left in read_undelivered(home.group)}
     assert reasons[first] == "KeyError: 'number'" and "KeyError" not in reasons[second]
+
+
+class Slow:
+    """Takes longer over a batch than the keeper may have the lease."""
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        time.sleep(2 * dead_letters.SLICE_SECONDS)
+        return {}
+
+
+def test_a_slow_tracker_gets_few_rows_before_the_lease_is_given_back(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "SLICE_SECONDS", 0.05)
+    run = dead_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.runs.set_mlflow_run(fence, "a run")
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/{n}", "tags", {}, 0) for n in range(50)])
+        ledger.leases.release(fence)
+        Keeper(home, Slow(), lambda: None, threading.Event()).round(ledger)
+        assert ledger.outbox.counts(run) == (50 - dead_letters.BATCH, dead_letters.BATCH)
 
 
 def test_a_run_with_a_driver_is_left_alone(home: Home, sink: Sink) -> None:
