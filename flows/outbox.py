@@ -176,7 +176,7 @@ class OutboxPump:
                     return
                 # Any error: what a service answers can break its client in ways that nobody foresaw, and the next try may find
                 # another answer. A thread that ended here would deliver nothing for as long as the segment goes on.
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001
                     unsure = unsure or not isinstance(error, InfrastructureError)
                     self._say(error)
                     if last_round:

@@ -160,11 +160,12 @@ def _drive(
             return run_segment(home, run, observer, tracker, notifier=notifier, window=own)
         except LeaseHeld as held:
             now = _now(clock)
-            # Who only delivers what a dead run left is about to give it back.
-            delivers = held.holder.startswith(KEEPER)
-            if not delivers:
+            if held.holder.startswith(KEEPER):  # it is about to give the lease back
+                stays = not own.is_over(now)
+            else:
                 patient_until = patient_until or now + timedelta(seconds=held.expires_in)
-            if own.is_over(now) or not (delivers or waits(own, window_of_holder(ledger, run), patient_until, now)):
+                stays = waits(own, window_of_holder(ledger, run), patient_until, now)
+            if not stays:
                 return Completed(name=HELD, message=f"run {run} is held by {held.holder}: nothing was done")
             observer.stage(f"waiting for {held.holder} to end")
             clock.sleep(LOOK_SECONDS)

@@ -16,6 +16,7 @@ from flows import dead_letters
 from flows.home import Home
 from flows.launch import create_run
 from flows.protocols import OutboxItem
+from ops.group import keeper
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import read_undelivered
 from ops.tracking.mlflow_tracker import MlflowTracker
@@ -89,16 +90,32 @@ def test_who_has_taken_a_message_does_not_get_it_again_for_the_sake_of_another(
     with http_sink() as refusing, Ledger.open(home.ledger) as ledger:
         refusing.status = 500
         monkeypatch.setenv("OUR_ADDRESSES", " ".join(f"json://127.0.0.1:{each.port}/hook" for each in (sink, refusing)))
-        keeper = keeper_of(home)
+        patient = keeper_of(home)
         for _ in range(3):
-            keeper.round(ledger)
+            patient.round(ledger)
         assert (len(sink.posts), len(refusing.posts)) == (1, 3)
         assert [(left.run, left.failures) for left in read_undelivered(home.group)] == [(run, 3)]
         epoch = ledger.overview.line(run).epoch
         refusing.status = 200
-        keeper.round(ledger)
+        patient.round(ledger)
         assert (len(sink.posts), len(refusing.posts)) == (1, 4) and read_undelivered(home.group) == ()
         assert ledger.overview.line(run).epoch == epoch + 1
+
+
+def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "PEOPLE_TRIES", 3)
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    sink.status = 500
+    with Ledger.open(home.ledger) as ledger:
+        before, patient = ledger.overview.line(run).epoch, keeper_of(home)
+        for _ in range(6):
+            patient.round(ledger)
+        assert ledger.overview.line(run).epoch == before + 3
+    (left,) = read_undelivered(home.group)
+    assert left.rows == 1 and "given up after 3 tries" in left.reason and "address 1 of 1" in left.reason
 
 
 class Broken:
