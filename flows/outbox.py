@@ -17,6 +17,7 @@ from db.engine import Fence
 from db.errors import Fenced, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
 from db.outbox import ClaimedRow
+from flows.owner import owner_of
 from flows.protocols import OutboxItem, Tracker
 from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.logs import redact
@@ -87,7 +88,9 @@ def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedR
     branch, creates = branch_of(fence.run, rows[0].id), rows[0].kind == CREATION
     # A branch's tracking run is nested in the run's own, which is nested in none.
     target = tracking_run(ledger, fence.run, 0 if creates else branch) if branch or not creates else None
-    items = [OutboxItem(row.id, fence.run, row.kind, row.payload, row.logged_at_ms, target) for row in rows]
+    # Another ledger that the tracker serves may have a run of this name.
+    told = {"owner": owner_of(ledger, fence.run)} if creates else {}
+    items = [OutboxItem(row.id, fence.run, row.kind, {**row.payload, **told}, row.logged_at_ms, target) for row in rows]
     made = tracker.deliver(items)
     ids = [row.id for row in rows]
     if creates and branch == 0:
