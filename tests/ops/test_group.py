@@ -172,15 +172,15 @@ def test_bad_input_is_refused_before_anything_starts(home: Home, yatt: Yatt, mon
         assert (answer.code, answer.out) == (2, "")
         assert f"--prefect-port {port}: taken by pid {os.getpid()}" in answer.err
     for variable in ("YATT_LEDGER", DATABASE_VARIABLE, "MLFLOW_BACKEND_STORE_URI"):
-        for dsn, said in (
-            (f"postgresql://yatt:{PASSWORD}@127.0.0.1:{free_port()}/db", "onnection"),
-            (f"mysql://yatt:{PASSWORD}@127.0.0.1/db", "not on mysql"),
-            (f"postgresql://yatt:{PASSWORD}@127.0.0.1:first/db", "cannot be read"),
+        for dsn, said, code in (
+            (f"postgresql://yatt:{PASSWORD}@127.0.0.1:{free_port()}/db", "onnection", 1),
+            (f"mysql://yatt:{PASSWORD}@127.0.0.1/db", "not on mysql", 2),
+            (f"postgresql://yatt:{PASSWORD}@127.0.0.1:first/db", "cannot be read", 2),
         ):
             with monkeypatch.context() as patch:
                 patch.setenv(variable, dsn)
                 answer = yatt("up", *ANY)
-            assert answer.code == 2, answer.err
+            assert answer.code == code, answer.err
             assert variable in answer.err
             assert said in answer.err
             assert PASSWORD not in answer.err
