@@ -176,7 +176,10 @@ def database_url(address: str | Path) -> URL:
 
 
 def open_engine(url: URL) -> Engine:
-    """An engine with the settings that the ledger relies on; connects when first used. Raises `LedgerAddressError` without a driver."""
+    """An engine with the settings that the ledger relies on; connects when first used.
+
+    Raises `LedgerAddressError` where the database's driver is not installed.
+    """
     if url.get_backend_name() == "postgresql":
         network = {name: value for name, value in NETWORK.items() if name not in url.query}
         # A connection that the server closed meanwhile is replaced when it is taken from the pool.
