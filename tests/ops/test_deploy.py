@@ -20,7 +20,7 @@ NIGHTLY = ("--cron", "0 22 * * *")
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of Prefect's client are those of a process; these tests ask no server."""
-    monkeypatch.setattr("flows.prefect_server.use_server", lambda folder, address: None)
+    monkeypatch.setattr("flows.prefect_server.use_server", lambda folder, address, password: None)
 
 
 @pytest.fixture
