@@ -20,7 +20,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.functions import FunctionElement
 
-from db.errors import Fenced, LedgerError, LedgerFull, LedgerUnavailable
+from db.errors import Fenced, LedgerAddressError, LedgerError, LedgerFull, LedgerUnavailable
 from db.models import Lease
 
 BUSY_TIMEOUT_MS = 30_000
@@ -159,26 +159,35 @@ def _name(engine: Engine) -> str:
 
 
 def database_url(address: str | Path) -> URL:
-    """The address of a database from a DSN, or from the path of an SQLite file. Raises `LedgerError` for other kinds."""
+    """The address of a database from a DSN, or from the path of an SQLite file. Raises `LedgerAddressError` for other kinds."""
     if isinstance(address, Path) or "://" not in address:
         return URL.create("sqlite", database=str(address))
     try:
         url = make_url(address)
     except (ArgumentError, ValueError) as error:
-        raise LedgerError("the ledger's DSN cannot be read; right would be postgresql://user@host/database") from error
+        raise LedgerAddressError(
+            "the ledger's DSN cannot be read; right would be postgresql://user@host/database"
+        ) from error
     if url.get_backend_name() == "postgresql":
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
-        raise LedgerError(f"the ledger runs on sqlite and postgresql, not on {url.get_backend_name()}")
+        raise LedgerAddressError(f"the ledger runs on sqlite and postgresql, not on {url.get_backend_name()}")
     return url
 
 
 def open_engine(url: URL) -> Engine:
-    """An engine with the settings that the ledger relies on; connects when first used."""
+    """An engine with the settings that the ledger relies on; connects when first used.
+
+    Raises `LedgerAddressError` where the database's driver is not installed.
+    """
     if url.get_backend_name() == "postgresql":
         network = {name: value for name, value in NETWORK.items() if name not in url.query}
         # A connection that the server closed meanwhile is replaced when it is taken from the pool.
-        engine = create_engine(url, json_serializer=canonical_json, pool_pre_ping=True, connect_args=network)
+        try:
+            engine = create_engine(url, json_serializer=canonical_json, pool_pre_ping=True, connect_args=network)
+        except ModuleNotFoundError as error:
+            right = "pip install 'yatt[postgresql]'"
+            raise LedgerAddressError(f"the ledger on postgresql needs {error.name}; right would be: {right}") from error
         event.listen(engine, "connect", _set_up_postgresql)
         return engine
     engine = create_engine(url, json_serializer=canonical_json)

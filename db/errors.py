@@ -20,6 +20,10 @@ class LedgerFull(LedgerUnavailable):
     """The disk under the database is full: nothing was written, and trying again helps once there is room."""
 
 
+class LedgerAddressError(LedgerError):
+    """The address cannot be one of a ledger: unreadable, of another kind of database, or without its driver."""
+
+
 class LedgerVersionError(LedgerError):
     """The database's migration is not the one that this code works with."""
 

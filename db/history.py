@@ -37,6 +37,7 @@ class LeaseTimes:
     """
 
     epoch: int
+    holder: str
     taken_at: int
     released_at: int | None
     renewed_at: int | None
@@ -180,16 +181,17 @@ def read_leases(connection: Connection, run: str, since: int | None = None) -> t
         .where(Event.run == run, Event.kind.in_((LEASE_TAKEN, LEASE_RELEASED)))
         .order_by(Event.seq)
     ).all()
-    taken = {event.body["epoch"]: event.at for event in events if event.kind == LEASE_TAKEN}
+    taken = [event for event in events if event.kind == LEASE_TAKEN]
     released = {event.body["epoch"]: event.at for event in events if event.kind == LEASE_RELEASED}
     # A taker finds the renewal of whoever held the lease before it.
-    renewed = {event.body["epoch"] - 1: event.body.get("renewed_at") for event in events if event.kind == LEASE_TAKEN}
+    renewed = {event.body["epoch"] - 1: event.body.get("renewed_at") for event in taken}
     lease = connection.execute(select(*Lease.__table__.columns).where(Lease.run == run)).one_or_none()
     if lease is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
     if lease.holder is not None:
         renewed[lease.epoch] = lease.expires_at - lease.ttl_ms
-    rows = [LeaseTimes(epoch, at, released.get(epoch), renewed.get(epoch)) for epoch, at in taken.items()]
+    epochs = [(event.body["epoch"], event.body["holder"], event.at) for event in taken]
+    rows = [LeaseTimes(epoch, by, at, released.get(epoch), renewed.get(epoch)) for epoch, by, at in epochs]
     if since is None:
         return tuple(rows)
     earlier = [row for row in rows if row.taken_at <= since]

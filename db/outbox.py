@@ -133,6 +133,16 @@ class Deliveries:
                 .values(claimed_epoch=None)
             )
 
+    def give_back_all(self, fence: Fence, notifications: bool = False) -> None:
+        """As `give_back`, for all rows that this epoch has claimed: for one that cannot know which. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, _):
+            connection.execute(
+                update(Outbox)
+                .where(Outbox.run == fence.run, Outbox.delivered_at.is_(None), Outbox.claimed_epoch == fence.epoch)
+                .where(_of_lane(notifications))
+                .values(claimed_epoch=None)
+            )
+
     def delivered(self, fence: Fence, ids: Sequence[str], external_id: str | None = None) -> None:
         """Rows that this epoch claimed have arrived; external_id: the tracker's name for what was created.
 

@@ -21,6 +21,8 @@ from flows.outbox import Deliverer
 LEASE_SECONDS = 10.0
 SLICE_SECONDS = 5.0
 """The lease is given back after so long, though rows are left: a driver may be waiting for it."""
+BATCH = 10
+"""Rows to the tracker between two looks at the time: a slow one is given few of them."""
 SILENT_SECONDS = 600.0
 """A driver that was only stopped goes on under its lease when it is continued; where nobody can tell, it has so long."""
 FIRST_DELAY, MAX_DELAY = 10.0, 900.0

@@ -7,6 +7,7 @@ worker has installed, and its parameters hold no secret: addresses of databases 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -133,7 +134,15 @@ def _schedule_entry(schedule: Schedule) -> dict[str, Any]:
 
 
 def read_project(path: Path) -> dict[str, Any]:
-    """A prefect.yaml as it is; without deployments where there is none yet. Raises `ConfigurationError`, naming file and key."""
+    """A prefect.yaml as it is, where it can be written; without deployments where there is none yet.
+
+    Raises `ConfigurationError`, naming file and key.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise ConfigurationError(f"{path}: there is no folder {folder}; make it, or name a file elsewhere")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{path}: the folder {folder} is not writable; name a file elsewhere")
     try:
         document = YAML().load(path.read_text())
     except FileNotFoundError:

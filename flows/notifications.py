@@ -1,20 +1,24 @@
 """Tells people what a run's guards found and that it was paused or has failed: from the outbox, in messages that come seldom.
 
 Consumes rows of kind `notification`, written in the transactions of the facts that they tell of. What has come up since the last
-message goes into one, at most every so many seconds; a message that not everybody took is sent again to those who did not. Each
-line carries the row's id, by which whoever reads it twice can tell.
+message goes into one, at most every so many seconds; what somebody did not take is sent again to them alone, and keeps nothing
+newer from the others. Each line carries the row's id, by which whoever reads it twice can tell.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from db.engine import Fence
 from db.ledger import Ledger
 from db.outbox import NOTIFICATION, ClaimedRow, OutboxEntry
-from flows.protocols import Notification, Notifier
+from flows.protocols import Notice, Notifier
+from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
 from yatt_core.spec.guards import NotifySpec
 
@@ -36,14 +40,22 @@ def state_entry(run: str, epoch: int, state: str, reason: str, at_ms: int) -> Ou
     return OutboxEntry(f"{run}/e{epoch}/now-{state}", NOTIFICATION, {"text": f"the run is {state}: {reason}"}, at_ms)
 
 
-def message_of(run: str, rows: Sequence[ClaimedRow]) -> Notification:
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What somebody reads."""
+
+    title: str
+    body: str
+
+
+def message_of(run: str, notices: Sequence[Notice]) -> Message:
     """One message of all of them, the oldest first; of very many the newest."""
-    shown = rows[-LONGEST_LIST:]
-    lines = [f"- {redact(str(row.payload['text']))[:LONGEST_LINE]} [{row.id}]" for row in shown]
-    if len(rows) > len(shown):
-        lines.insert(0, f"{len(rows) - len(shown)} earlier ones are not listed; see `yatt alarms {run}`")
-    title = f"YATT: {run}, {len(rows)} new" if len(rows) > 1 else f"YATT: {run}"
-    return Notification(f"{rows[0].id}..{rows[-1].id}", title, "\n".join(lines))
+    shown = notices[-LONGEST_LIST:]
+    lines = [f"- {redact(notice.text)[:LONGEST_LINE]} [{notice.key}]" for notice in shown]
+    if len(notices) > len(shown):
+        lines.insert(0, f"{len(notices) - len(shown)} earlier ones are not listed; see `yatt alarms {run}`")
+    title = f"YATT: {run}, {len(notices)} new" if len(notices) > 1 else f"YATT: {run}"
+    return Message(title, "\n".join(lines))
 
 
 class NotificationDeliverer:
@@ -54,26 +66,40 @@ class NotificationDeliverer:
     def __init__(self, notifier: Notifier, spec: NotifySpec) -> None:
         self._notifier, self._interval = notifier, spec.interval_seconds
         self._undelivered: list[ClaimedRow] = []
+        self._newest_sent_at = -math.inf
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
-        """Sends one message; returns how many rows it told of. Raises what notifier and ledger raise."""
-        if not last and not self._is_due(ledger, fence.run):
+        """Sends what is due and what somebody has not taken; returns how many rows were told of to everybody.
+
+        Raises `InfrastructureError` while somebody has not taken some, and what the ledger raises.
+        """
+        if last or self._is_due(ledger, fence.run):
+            new = ledger.outbox.claim(fence, notifications=True)
+            self._undelivered += new
+            if new:
+                self._newest_sent_at = time.monotonic()
+        if not self._undelivered:
             return 0
-        # A message that was tried before is tried again as it is, so that those who took it are known.
-        rows = self._undelivered or ledger.outbox.claim(fence, notifications=True)
-        if not rows:
-            return 0
-        self._undelivered = rows
-        self._notifier.notify(message_of(fence.run, rows))
-        ledger.outbox.delivered(fence, [row.id for row in rows])
+        told = self._notifier.notify(fence.run, [Notice(row.id, str(row.payload["text"])) for row in self._undelivered])
+        if told.taken:
+            ledger.outbox.delivered(fence, sorted(told.taken))
+            log.info("people were told of %d rows", len(told.taken))
+        self._undelivered = [row for row in self._undelivered if row.id not in told.taken]
+        if told.failures:
+            raise InfrastructureError("; ".join(told.failures))
+        return len(told.taken)
+
+    def start_over(self, ledger: Ledger, fence: Fence) -> None:
+        """Claims anew what is not booked; the notifier knows who has taken it."""
         self._undelivered = []
-        log.info("people were told of %d rows", len(rows))
-        return len(rows)
+        ledger.outbox.give_back_all(fence, notifications=True)
 
     def waiting(self, ledger: Ledger, run: str) -> int:
-        """Rows that nobody was told of yet."""
+        """Rows that not everybody was told of yet."""
         return ledger.outbox.counts(run, notifications=True)[0]
 
     def _is_due(self, ledger: Ledger, run: str) -> bool:
+        """Whether the last message is long enough ago; one that not everybody took is known to this process alone."""
         since = ledger.outbox.last_notified(run)
-        return since is None or since >= self._interval
+        told = since is None or since >= self._interval
+        return told and time.monotonic() - self._newest_sent_at >= self._interval

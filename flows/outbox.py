@@ -14,11 +14,13 @@ from itertools import groupby
 from typing import Protocol
 
 from db.engine import Fence
-from db.errors import Fenced, LedgerUnavailable
+from db.errors import Fenced, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
 from db.outbox import ClaimedRow
+from flows.owner import owner_of
 from flows.protocols import OutboxItem, Tracker
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.outbox")
 BATCH = 100
@@ -57,14 +59,14 @@ def tracking_run(ledger: Ledger, run: str, branch: int) -> str | None:
     return own if branch == 0 else ledger.outbox.external_id(creation_id(run, branch)) or own
 
 
-def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker) -> int:
+def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int = BATCH) -> int:
     """Sends one batch of a run's undelivered rows; returns how many it was.
 
     A row that creates a tracking run goes alone, since others need what it makes; rows of several branches go one branch
     after the other. Raises what tracker and ledger raise, with the rows that did not arrive given back where the ledger takes
     them.
     """
-    rows = ledger.outbox.claim(fence, BATCH)
+    rows = ledger.outbox.claim(fence, batch)
     waiting = [row.id for row in rows]
     try:
         for _, group in groupby(rows, key=lambda row: _destination(fence.run, row)):
@@ -86,7 +88,9 @@ def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedR
     branch, creates = branch_of(fence.run, rows[0].id), rows[0].kind == CREATION
     # A branch's tracking run is nested in the run's own, which is nested in none.
     target = tracking_run(ledger, fence.run, 0 if creates else branch) if branch or not creates else None
-    items = [OutboxItem(row.id, fence.run, row.kind, row.payload, row.logged_at_ms, target) for row in rows]
+    # Another ledger that the tracker serves may have a run of this name.
+    told = {"owner": owner_of(ledger, fence.run)} if creates else {}
+    items = [OutboxItem(row.id, fence.run, row.kind, {**row.payload, **told}, row.logged_at_ms, target) for row in rows]
     made = tracker.deliver(items)
     ids = [row.id for row in rows]
     if creates and branch == 0:
@@ -106,8 +110,12 @@ class Deliverer(Protocol):
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
         """Sends some of what is due; returns how many rows, 0 once nothing is. last: the segment ends, all is due.
 
-        Raises `InfrastructureError`, `LedgerUnavailable` with nothing lost, `Fenced`.
+        Raises `InfrastructureError` with nothing lost, `Fenced`, and other errors behind which it has to start over.
         """
+        ...
+
+    def start_over(self, ledger: Ledger, fence: Fence) -> None:
+        """Forgets what it had claimed and gives it back; behind an error nobody knows what of it the ledger has booked."""
         ...
 
     def waiting(self, ledger: Ledger, run: str) -> int:
@@ -116,16 +124,20 @@ class Deliverer(Protocol):
 
 
 class TrackerDeliverer:
-    """Delivers to the tracker."""
+    """Delivers to the tracker. batch: rows at a time."""
 
     name, longest_wait = "outbox", RETRY_SECONDS
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
+    def __init__(self, tracker: Tracker, batch: int = BATCH) -> None:
+        self._tracker, self._batch = tracker, batch
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
         """A batch, whether the segment ends or not."""
-        return deliver_pending(ledger, fence, self._tracker)
+        return deliver_pending(ledger, fence, self._tracker, self._batch)
+
+    def start_over(self, ledger: Ledger, fence: Fence) -> None:
+        """Claims anew what is not booked."""
+        ledger.outbox.give_back_all(fence)
 
     def waiting(self, ledger: Ledger, run: str) -> int:
         """Rows that the tracker has not got."""
@@ -152,18 +164,24 @@ class OutboxPump:
         return self._drained.is_set()
 
     def _pump(self) -> None:
-        ledger, wait = Ledger.open(self._address, migrate=False), RETRY_SECONDS
+        ledger, wait, unsure = Ledger.open(self._address, migrate=False), RETRY_SECONDS, False
         try:
             while True:
                 last_round = self._ended.is_set()
                 try:
+                    if unsure:
+                        self._deliverer.start_over(ledger, self._fence)
+                        unsure = False
                     while self._deliverer.deliver(ledger, self._fence, last_round):
                         pass
                     waiting = self._deliverer.waiting(ledger, self._fence.run) if last_round else 0
                 except Fenced:
                     return
-                except (InfrastructureError, LedgerUnavailable) as error:
-                    log.warning("the outbox waits (%s): %s", self._deliverer.name, error)
+                # Any error: what a service answers can break its client in ways that nobody foresaw, and the next try may find
+                # another answer. A thread that ended here would deliver nothing for as long as the segment goes on.
+                except Exception as error:  # noqa: BLE001
+                    unsure = unsure or not isinstance(error, InfrastructureError)
+                    self._say(error)
                     if last_round:
                         return
                     self._ended.wait(wait)
@@ -171,11 +189,14 @@ class OutboxPump:
                     continue
                 wait = RETRY_SECONDS
                 if last_round:
-                    if (
-                        not waiting
-                    ):  # else: rows that a failing ledger did not take back are claimed until the next epoch
+                    if not waiting:  # else: rows that are claimed until the next epoch
                         self._drained.set()
                     return
                 self._ended.wait(POLL_SECONDS)
         finally:
             ledger.close()
+
+    def _say(self, error: Exception) -> None:
+        foreseen = isinstance(error, YattError | LedgerError)
+        said = f"{error}" if foreseen else f"{type(error).__name__}: {error}"
+        log.warning("the outbox waits (%s): %s", self._deliverer.name, redact(said), exc_info=not foreseen)

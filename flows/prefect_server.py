@@ -18,6 +18,8 @@ NAME = "prefect"
 WORKER = "worker"
 WORK_POOL = "yatt"
 DATABASE_VARIABLE = "PREFECT_API_DATABASE_CONNECTION_URL"
+SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
+"""What a server asks for, and what its clients bring, as `user:password`."""
 RETENTION = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 24 * 3600),
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P7D",
@@ -139,8 +141,16 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
     )
 
 
-def use_server(run_folder: Path, address: str) -> None:
-    """Points this process's Prefect client at a server; call it before prefect is imported."""
+def use_server(run_folder: Path, address: str, password: str | None = None) -> None:
+    """Points this process's Prefect client at a server; call it before prefect is imported.
+
+    password: what the server asks for, as `user:password`; where none is given, what the environment says of clients, else of
+    servers, as one that is started here takes it from there.
+    """
+    if password is not None:
+        os.environ[PASSWORD_VARIABLE] = password
+    elif SERVER_PASSWORD_VARIABLE in os.environ:
+        os.environ.setdefault(PASSWORD_VARIABLE, os.environ[SERVER_PASSWORD_VARIABLE])
     os.environ |= _common(run_folder / "prefect") | {
         "PREFECT_API_URL": f"{address.rstrip('/')}/api",
         "PREFECT_LOGGING_LEVEL": "WARNING",

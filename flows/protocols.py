@@ -58,9 +58,9 @@ class OutboxItem:
     """A row of the outbox, ready to be delivered to the tracker.
 
     key: its deterministic id. kind: `run` (create the tracking run), `params`, `tags`, `metrics` (branch, iteration and
-    metrics by key), `artifact`, `status`, `snapshot` and `alias` (`flows.registry`). body: what to send. at_ms: the row's
-    own time, so that a point sent twice is one point. tracking_run: where it goes; for kind `run` the one that it is nested
-    in, none for a run's first.
+    metrics by key), `artifact`, `status`, `snapshot` and `alias` (`flows.registry`). body: what to send; for kind `run` with
+    the `owner` (`flows.owner`). at_ms: the row's own time, so that a point sent twice is one point. tracking_run: where it
+    goes; for kind `run` the one that it is nested in, none for a run's first.
     """
 
     key: str
@@ -83,22 +83,28 @@ class Tracker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
-    """A message for people. key: the same when it is sent again."""
+class Notice:
+    """Something that people are to be told. key: the same when it is given again."""
 
     key: str
-    title: str
-    body: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """taken: keys of the notices that everybody has taken by now. failures: why somebody took nothing, without saying where they
+    are.
+    """
+
+    taken: frozenset[str]
+    failures: tuple[str, ...]
 
 
 class Notifier(Protocol):
-    """Sends messages to people; the same one may be given again."""
+    """Sends messages to people; the same notice may be given again."""
 
-    def notify(self, message: Notification) -> None:
-        """Sends it to everybody who has not taken it yet.
-
-        Raises `InfrastructureError` while somebody has not, saying nothing of where they are.
-        """
+    def notify(self, run: str, notices: Sequence[Notice]) -> Told:
+        """Sends everybody one message of those notices of a run that they have not taken yet; forgets those not given again."""
         ...
 
 

@@ -31,6 +31,7 @@ from flows.artifacts import AWAY
 from flows.clock import Clock, SystemClock
 from flows.home import Home
 from flows.launch import run_segment
+from flows.lease import KEEPER
 from flows.protocols import Notifier, Observer, Tracker
 from flows.reaper import FLOW, reap
 from flows.segment import Outcome
@@ -159,8 +160,12 @@ def _drive(
             return run_segment(home, run, observer, tracker, notifier=notifier, window=own)
         except LeaseHeld as held:
             now = _now(clock)
-            patient_until = patient_until or now + timedelta(seconds=held.expires_in)
-            if not waits(own, window_of_holder(ledger, run), patient_until, now):
+            if held.holder.startswith(KEEPER):  # it is about to give the lease back
+                stays = not own.is_over(now)
+            else:
+                patient_until = patient_until or now + timedelta(seconds=held.expires_in)
+                stays = waits(own, window_of_holder(ledger, run), patient_until, now)
+            if not stays:
                 return Completed(name=HELD, message=f"run {run} is held by {held.holder}: nothing was done")
             observer.stage(f"waiting for {held.holder} to end")
             clock.sleep(LOOK_SECONDS)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from db.ledger import Ledger
 from db.records import ShardRow, SnapshotRow
+from flows.owner import owner_of
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.data.shard_log import RecordedShard, damaged_shards
-from yatt_core.digests import json_digest
 from yatt_core.errors import DataError
 from yatt_core.keys import iteration_folder
 from yatt_core.spec import RunSpec, parse_spec
@@ -39,8 +39,8 @@ def claim_store(ledger: Ledger, run: str, spec: RunSpec, folder: Path) -> RunSto
     Raises `ConfigurationError` for an address, credentials or an owner that are not right, `InfrastructureError` for a store
     that does not answer.
     """
-    store, first = open_store(spec, folder), ledger.runs.revision(run, 1)
-    store.claim(json_digest([run, first.digest, first.created_at]))
+    store = open_store(spec, folder)
+    store.claim(owner_of(ledger, run))
     return store
 
 

@@ -1,8 +1,8 @@
 """Fills in the flow's `Notifier` over Apprise: webhooks, e-mail, chat.
 
-Consumes the addresses in the environment variable that the spec names, and messages. Addresses are secrets: errors name their
-places in the variable, and what a service said is stripped of every part of them. A message that was taken by some is sent again
-to the others alone, as long as the process lives; behind a crash it may reach somebody twice.
+Consumes the addresses in the environment variable that the spec names, and notices. Addresses are secrets: errors name their
+places in the variable, and what a service said is stripped of every part of them. What was taken by some is sent again to the
+others alone, as long as the process lives; behind a crash it may reach somebody twice.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from urllib.parse import unquote
 
 import apprise
 
-from flows.protocols import Notification
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from flows.notifications import Message, message_of
+from flows.protocols import Notice, Told
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec.guards import NotifySpec
 
 APPRISE = "apprise"
@@ -43,7 +44,8 @@ class AppriseNotifier:
                     f"{self._place(place)} is none that can be sent to; right would be such as {EXAMPLES}"
                 )
             self._services.append(service)
-        self._key, self._taken = "", set[int]()
+        self._taken = [frozenset[str]() for _ in addresses]
+        """By address, the keys of the notices that it took and that are not everywhere yet."""
 
     @classmethod
     def from_environment(cls, spec: NotifySpec | None) -> AppriseNotifier | None:
@@ -58,23 +60,20 @@ class AppriseNotifier:
             )
         return cls(addresses, spec.environment)
 
-    def notify(self, message: Notification) -> None:
-        """Sends a message to those who have not taken it. Raises `InfrastructureError` while somebody has not."""
-        if message.key != self._key:
-            self._key, self._taken = message.key, set()
-        failures = []
+    def notify(self, run: str, notices: Sequence[Notice]) -> Told:
+        """Sends each address one message of what it has not taken yet."""
+        keys, failures = frozenset(notice.key for notice in notices), list[str]()
         for place in range(len(self._services)):
-            if place in self._taken:
-                continue
-            reason = self._send(place, message)
+            lacking = [notice for notice in notices if notice.key not in self._taken[place]]
+            reason = self._send(place, message_of(run, lacking)) if lacking else None
             if reason is None:
-                self._taken.add(place)
+                self._taken[place] = keys
             else:
+                self._taken[place] &= keys
                 failures.append(f"{self._place(place)}: {reason}")
-        if failures:
-            raise InfrastructureError("; ".join(failures))
+        return Told(keys.intersection(*self._taken), tuple(failures))
 
-    def _send(self, place: int, message: Notification) -> str | None:
+    def _send(self, place: int, message: Message) -> str | None:
         """Why an address did not take the message; None if it did."""
         with _captured() as lines:
             taken = self._services[place].notify(

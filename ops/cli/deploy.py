@@ -133,7 +133,7 @@ def _connect(home: Home, wanted: bool) -> None:
     wanted: False where only a file is written. Raises `ConfigurationError` where a server is wanted and none is known.
     """
     from flows.prefect_server import use_server
-    from ops.group.address import NOWHERE, prefect_address
+    from ops.group.address import NOWHERE, prefect_address, prefect_password
     from yatt_core.errors import ConfigurationError
 
     address = prefect_address(home)
@@ -142,7 +142,7 @@ def _connect(home: Home, wanted: bool) -> None:
             "no Prefect server is known: start one with `yatt up`, name one in $PREFECT_API_URL, or write the deployment into a "
             "file with --file prefect.yaml"
         )
-    use_server(home.group, address or NOWHERE)
+    use_server(home.group, address or NOWHERE, None if address is None else prefect_password(home, address))
 
 
 def _draft(home: Home, name: str, when: When) -> Deployment:

@@ -118,8 +118,6 @@ def _tell_addresses(group: Group, output: Output) -> None:
         write_json(found.document())
     else:
         _print(found)
-        prefect = group.record.ports.address("prefect")
-        write(f"for commands of Prefect in another terminal: export PREFECT_API_URL={prefect}/api")
     _flush()
 
 
@@ -177,5 +175,9 @@ def _print(found: GroupStatus) -> None:
     ]
     if rows:
         write_table(("member", "state", "address", "pid", "for", "restarts", "last trouble"), rows)
+    if found.prefect_client:
+        write(f"for commands of Prefect in another terminal: {found.prefect_client}")
+        if found.password_file:
+            write(f"its UI asks for what stands in {found.password_file}")
     for run in found.undelivered:
         write(f"run {run.run}: {run.rows} rows for MLflow still to send{f': {run.reason}' if run.reason else ''}")

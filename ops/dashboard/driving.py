@@ -21,7 +21,7 @@ from yatt_core.logs import redact
 RESUME_LOG = "resume.log"
 REQUESTED, FAILED = "resume_requested", "resume_failed"
 LAST_WORDS_BYTES = 2_000
-ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED)
+ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
 
 
 def start_driver(ledger: Ledger, home: Home, run: str, by: str, reason: str, accept_drift: bool = False) -> int:

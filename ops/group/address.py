@@ -1,4 +1,6 @@
-"""Where the Prefect server is that commands talk to: the one that the environment names, else that of the service group."""
+"""Where the Prefect server is that commands talk to, and what it asks for: the one that the environment names, else that of the
+service group.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import os
 from flows.home import Home
 from flows.launch import PREFECT_VARIABLE
 from ops.group.members import PREFECT
+from ops.group.password import own_password
 from ops.group.record import read_record
 from yatt_core.cluster.client import current_state
 
@@ -21,3 +24,11 @@ def prefect_address(home: Home) -> str | None:
         return given.rstrip("/").removesuffix("/api")
     record = read_record(home.group)
     return None if record is None or current_state(home.group) is None else record.ports.address(PREFECT)
+
+
+def prefect_password(home: Home, address: str) -> str | None:
+    """The group's own password where the server is the group's; None where there is none, or the server is another."""
+    record = read_record(home.group)
+    if record is None or record.ports.address(PREFECT) != address.replace("localhost", "127.0.0.1"):
+        return None
+    return own_password(home) or None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flows.home import Home
 from ops.group.members import Ports, members, secrets
+from ops.group.password import drop_unused
 from ops.group.ports import settled
 from ops.group.preflight import check_before_start, check_folder
 from ops.group.record import GroupRecord, read_record, write_record
@@ -62,6 +63,7 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
         check_before_start(home, ports)
         record = GroupRecord(None if detach else ProcessIdentity.current(), ports, time.time())
         write_record(home.group, record)
+        drop_unused(home)
         ensure_supervisor(home.group, members(home, ports, surroundings), None, secrets(home))
         return Group(home, record, adopted=False)
 

@@ -18,7 +18,7 @@ from types import FrameType
 
 from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
-from flows.dead_letters import Trouble, deliver_dead, is_dead
+from flows.dead_letters import BATCH, Trouble, deliver_dead, is_dead
 from flows.home import Home
 from flows.launch import current_spec
 from flows.notifications import NotificationDeliverer
@@ -29,10 +29,12 @@ from ops.group.members import KEEPER_READY
 from ops.group.reaping import start_reaping
 from ops.notifier import AppriseNotifier
 from ops.tracking.mlflow_tracker import MlflowTracker
-from yatt_core.errors import FencedError, YattError
+from yatt_core.errors import FencedError, InfrastructureError, YattError
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
+PEOPLE_TRIES = 20
+"""At telling people of one run, hours in all: each takes the lease, which the run's audit chain keeps."""
 log = logging.getLogger("yatt.keeper")
 
 
@@ -44,6 +46,7 @@ class Keeper:
         self._troubles: dict[str, Trouble] = {}
         # Kept for as long as a run has rows: each knows who has taken the message at hand.
         self._notifiers: dict[str, AppriseNotifier] = {}
+        self._unheard: dict[str, Trouble] = {}
         self._told: list[Undelivered] | None = None
 
     def run(self) -> None:
@@ -53,8 +56,8 @@ class Keeper:
             while not self._ended.is_set():
                 try:
                     self.round(ledger)
-                except LedgerUnavailable as error:
-                    log.warning("the ledger does not answer: %s", redact(str(error)))
+                except LedgerError as error:
+                    log.warning("the ledger: %s", redact(str(error)))
                 self._ended.wait(ROUND_SECONDS)
 
     def round(self, ledger: Ledger) -> None:
@@ -63,6 +66,7 @@ class Keeper:
         due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
         self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}
         self._notifiers = {run: notifier for run, notifier in self._notifiers.items() if run in self._troubles}
+        self._unheard = {run: trouble for run, trouble in self._unheard.items() if run in self._troubles}
         for run in due:
             if not self._ended.is_set():
                 self._try(ledger, run)
@@ -82,6 +86,10 @@ class Keeper:
                 raise
             except (YattError, LedgerError) as error:
                 reasons.append(redact(str(error)))
+            # Any error: what nobody foresaw is this run's trouble, and must not keep the others' rows.
+            except Exception as error:
+                log.exception("%s: unexpected", run)
+                reasons.append(redact(f"{type(error).__name__}: {error}"))
         if sent:
             log.info("%s: delivered %d rows that its driver left", run, sent)
         if reasons or not sent:
@@ -91,7 +99,7 @@ class Keeper:
 
     def _send_to_tracker(self, ledger: Ledger, run: str) -> int:
         self._reachable()  # before the lease is taken: a tracker that is away is no reason to write to the ledger
-        return deliver_dead(self._home.ledger, ledger, run, TrackerDeliverer(self._tracker))
+        return deliver_dead(self._home.ledger, ledger, run, TrackerDeliverer(self._tracker, BATCH))
 
     def _send_to_people(self, ledger: Ledger, run: str) -> int:
         notify = current_spec(ledger, run).guards.notify
@@ -99,7 +107,15 @@ class Keeper:
         if notify is None or notifier is None:
             return 0
         self._notifiers[run] = notifier
-        return deliver_dead(self._home.ledger, ledger, run, NotificationDeliverer(notifier, notify))
+        before = self._unheard.get(run, Trouble())
+        if before.failures >= PEOPLE_TRIES:
+            tries = f"given up after {before.failures} tries, the run's next driver tells them"
+            raise InfrastructureError(f"{tries}: {before.reason}")
+        try:
+            return deliver_dead(self._home.ledger, ledger, run, NotificationDeliverer(notifier, notify))
+        except InfrastructureError as error:
+            self._unheard[run] = before.failed(time.monotonic(), str(error))
+            raise
 
     def _failed(self, run: str, reason: str) -> None:
         self._troubles[run] = self._trouble(run).failed(time.monotonic(), reason)

@@ -1,8 +1,8 @@
 """The members of the service group, as services of a supervisor: Prefect, its worker, MLflow, the dashboard, the keeper.
 
-Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read. Addresses of
-databases may hold passwords, so they travel in the environment of the supervisor alone and never stand in a request, which
-lies in a file.
+Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read, and the password that
+is made where there is none. Addresses of databases may hold passwords, so they travel in the environment of the supervisor alone
+and never stand in a request, which lies in a file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from flows import prefect_server
 from flows.home import Home, with_driver
+from flows.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE
+from ops.group.password import password_of
 from yatt_core.cluster.services import ServiceSpec
 
 PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER = prefect_server.NAME, prefect_server.WORKER, "mlflow", "dashboard", "keeper"
@@ -55,9 +57,9 @@ def databases(home: Home) -> dict[str, str]:
 
 
 def secrets(home: Home) -> dict[str, str]:
-    """What all members have in their environment and no file holds: the databases, and the password of Prefect, if any."""
-    password = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
-    return databases(home) | ({"PREFECT_API_AUTH_STRING": password} if password else {})
+    """What all members have in their environment and no request holds: the databases, and the password of Prefect."""
+    password = password_of(home)
+    return databases(home) | {SERVER_PASSWORD_VARIABLE: password, PASSWORD_VARIABLE: password}
 
 
 def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[ServiceSpec]:

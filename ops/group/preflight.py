@@ -1,6 +1,7 @@
 """What is looked at before the group is started: folder, surroundings, installed servers, ports, databases.
 
-Consumes home, ports and the environment. Raises `ConfigurationError`, which says what is wrong, where, and what would be right.
+Consumes home, ports and the environment. Raises `ConfigurationError`, which says what is wrong, where, and what would be right;
+`InfrastructureError` for a database that does not answer, since it may when the group is started again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flows.prefect_server import DATABASE_VARIABLE
 from ops.cli.preflight import existing_parent
 from ops.group.members import DASHBOARD, LEDGER_VARIABLE, MLFLOW, PREFECT, Ports, databases
 from yatt_core.cluster.runner import is_free
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.logs import redact
 
 TRIGRAMS = "pg_trgm"
@@ -96,7 +97,7 @@ def listener(port: int) -> str:
 def check_database(variable: str, address: str) -> None:
     """A PostgreSQL has to answer, and Prefect's to have the extension that its tables need. A ledger is made or migrated."""
     from db.engine import database_url
-    from db.errors import LedgerError
+    from db.errors import LedgerError, LedgerUnavailable
     from db.ledger import Ledger
 
     try:
@@ -105,8 +106,9 @@ def check_database(variable: str, address: str) -> None:
         elif database_url(address).get_backend_name() == "postgresql":
             _check_postgresql(variable, address)
     except LedgerError as error:
-        said = str(error).replace("the ledger", "the database")
-        raise ConfigurationError(redact(f"{variable}: {said}") + RIGHT) from None
+        said = redact(f"{variable}: {error}".replace("the ledger", "the database")) + RIGHT
+        away = isinstance(error, LedgerUnavailable)
+        raise (InfrastructureError if away else ConfigurationError)(said) from None
 
 
 def _check_postgresql(variable: str, address: str) -> None:

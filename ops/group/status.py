@@ -5,14 +5,17 @@ Consumes `HOME/group/` and the members' answers; produces a `GroupStatus`. Chang
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.home import Home
+from flows.prefect_server import PASSWORD_VARIABLE
 from ops.group.keeper_state import Undelivered, read_undelivered
-from ops.group.members import HEALTH, ORDER
+from ops.group.members import HEALTH, ORDER, PREFECT
+from ops.group.password import password_file
 from ops.group.record import GroupRecord, read_record
 from yatt_core.cluster.client import current_state
 from yatt_core.cluster.runner import is_ready
@@ -42,7 +45,8 @@ class Member:
 class GroupStatus:
     """The group of a home. state: up (all well), starting, degraded, down, or lost (its supervisor was killed).
 
-    supervisor: its pid. held_by: in which terminal it runs.
+    supervisor: its pid. held_by: in which terminal it runs. password_file: where what Prefect asks for lies; empty where the
+    environment of `yatt up` named it.
     """
 
     home: str
@@ -51,6 +55,7 @@ class GroupStatus:
     held_by: str
     members: tuple[Member, ...]
     undelivered: tuple[Undelivered, ...]
+    password_file: str = ""
 
     @property
     def summary(self) -> str:
@@ -62,6 +67,13 @@ class GroupStatus:
                 return "the group's supervisor was killed; `yatt up` starts it anew, `yatt down` ends what is left"
             case state:
                 return f"the group is {state}, {self.held_by} (supervisor: pid {self.supervisor})"
+
+    @property
+    def prefect_client(self) -> str:
+        """What points commands of Prefect in another terminal at the group; empty without a server of its. Tells no secret."""
+        address = next((member.address for member in self.members if member.name == PREFECT), "")
+        password = f' {PASSWORD_VARIABLE}="$(cat {shlex.quote(self.password_file)})"' if self.password_file else ""
+        return f"export PREFECT_API_URL={address}/api{password}" if address else ""
 
     def document(self) -> dict[str, Any]:
         """Plain values, for programs."""
@@ -78,6 +90,7 @@ def group_status(home: Home) -> GroupStatus:
         return GroupStatus(str(home.folder), LOST if lost else DOWN, None, "", (), ())
     services = sorted(state.services.values(), key=lambda service: ORDER.index(service.name))
     members = tuple(_member(service, record) for service in services)
+    password = password_file(home)
     return GroupStatus(
         home=str(home.folder),
         state=overall([member.state for member in members]),
@@ -85,6 +98,7 @@ def group_status(home: Home) -> GroupStatus:
         held_by="in a terminal that is gone" if record.is_abandoned else record.held_by,
         members=members,
         undelivered=read_undelivered(home.group),
+        password_file=str(password) if password.exists() else "",
     )
 
 

@@ -54,8 +54,12 @@ class MlflowRegistry:
         self._client.set_registered_model_tag(name, tag, text)
 
     def _last_move(self, name: str, tag: str) -> int:
+        """The number of the alias's last move; 0 where the tag says none, since people can edit it."""
         said = self._client.get_registered_model(name).tags.get(tag)
-        return int(json.loads(said)["number"]) if said else 0
+        try:
+            return int(json.loads(said)["number"]) if said else 0
+        except (ValueError, KeyError, TypeError):
+            return 0
 
     def _version(self, item: OutboxItem, tracking_run: str) -> Any:
         body = item.body

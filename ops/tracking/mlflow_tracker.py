@@ -1,9 +1,9 @@
 """Fills in the flow's `Tracker` over MLflow: one MLflow run for each YATT run, for life, and nested in it one for each rollback.
 
 Consumes outbox rows in their order; produces MLflow runs, params, tags, points and artifacts, and what `mlflow_registry` makes of
-snapshots and aliases. Every delivery may be repeated: the run is searched for by its row's key before it is created, a point
-keeps its row's time and step, and the rest overwrites what stands there. Works on MLflow's SQL stores and servers. mlflow is
-imported with the first delivery, since it takes seconds.
+snapshots and aliases. Every delivery may be repeated: the run is searched for by its row's key and its owner before it is
+created, a point keeps its row's time and step, and the rest overwrites what stands there. Works on MLflow's SQL stores and
+servers. mlflow is imported with the first delivery, since it takes seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
 
 OUTBOX_TAG = "yatt.outbox_id"
+OWNER_TAG = "yatt.owner"
 PARENT_TAG = "mlflow.parentRunId"
 POINTS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
@@ -110,13 +111,18 @@ class MlflowTracker:
         experiment = self._client.get_experiment_by_name(item.body["experiment"])
         if experiment is None:
             return None
-        wanted = f"tags.`{OUTBOX_TAG}` = '{item.key}'"
+        wanted = f"tags.`{OUTBOX_TAG}` = '{item.key}' AND tags.`{OWNER_TAG}` = '{item.body['owner']}'"
         found = self._client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time ASC"])
         return str(found[0].info.run_id) if found else None
 
     def _create_run(self, item: OutboxItem) -> str:
         experiment = self._experiment(item.body["experiment"])
-        tags = {OUTBOX_TAG: item.key, "mlflow.source.name": "yatt", "mlflow.source.type": "JOB"}
+        tags = {
+            OUTBOX_TAG: item.key,
+            OWNER_TAG: item.body["owner"],
+            "mlflow.source.name": "yatt",
+            "mlflow.source.type": "JOB",
+        }
         tags |= {_key(key): str(value)[:LONGEST_TAG] for key, value in item.body.get("tags", {}).items()}
         if item.tracking_run is not None:
             tags[PARENT_TAG] = item.tracking_run

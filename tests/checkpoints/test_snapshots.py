@@ -211,14 +211,14 @@ def test_a_failed_snapshot_raises_once_and_the_next_goes_on(tmp_path):
     assert writer.wait(10).folder == FOLDER
 
 
-@given(st.sets(st.integers(0, 40)), st.integers(1, 5), st.sets(st.integers(0, 40)))
-def test_what_is_kept(iterations, keep, pinned):
-    kept = snapshots_to_keep(iterations, keep, pinned)
+@given(st.sets(st.integers(0, 40)), st.integers(1, 5))
+def test_what_is_kept(iterations, keep):
+    kept = snapshots_to_keep(iterations, keep)
     assert kept <= iterations
-    assert iterations & ({0} | pinned) <= kept
+    assert iterations & {0} <= kept
     newest = sorted(iterations)[-keep:]
     assert set(newest) <= kept
-    assert kept <= {0, *pinned, *newest}
+    assert kept <= {0, *newest}
 
 
 def test_deletion_killed_at_every_step_leaves_no_half_under_the_name(tmp_path):

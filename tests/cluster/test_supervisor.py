@@ -26,7 +26,7 @@ from yatt_core.cluster.client import (
     wait_ready,
 )
 from yatt_core.cluster.process import ProcessIdentity, is_alive
-from yatt_core.cluster.runner import ServiceRunner
+from yatt_core.cluster.runner import ServiceRunner, is_ready
 from yatt_core.cluster.services import RestartPolicy, ServiceState
 from yatt_core.cluster.state import SupervisorFiles, SupervisorState, read_state, write_state
 from yatt_core.errors import InfrastructureError
@@ -413,3 +413,17 @@ def test_a_state_file_that_cannot_be_written_ends_no_service(run_folder):
 
 def state_of(file) -> SupervisorState:
     return SupervisorState.from_json(json.loads(file.read_text()))
+
+
+def test_what_listens_and_does_not_speak_http_is_not_ready(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+
+        def say_hello():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"hello\n")
+
+        said = pool.submit(say_hello)
+        assert not is_ready(f"http://127.0.0.1:{listener.getsockname()[1]}/health", tmp_path / "log", 0)
+        said.result(10)

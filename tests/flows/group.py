@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flows.prefect_server import PASSWORD_VARIABLE
 from tests.services import ROOT
 
 SPEC = ROOT / "tests" / "specs" / "virtual.yaml"
@@ -51,9 +53,11 @@ class Group:
     def up(self) -> None:
         """Starts the group and points its commands at it."""
         ports = ("--prefect-port", "0", "--mlflow-port", "0", "--dashboard-port", "0")
-        members = {member["name"]: member for member in self.yatt("up", "--detach", *ports)["members"]}
+        told = self.yatt("up", "--detach", *ports)
+        members = {member["name"]: member for member in told["members"]}
         self.api = f"{members['prefect']['address']}/api"
-        self.environment = {**self.environment, "PREFECT_API_URL": self.api}
+        password = Path(told["password_file"]).read_text().strip()
+        self.environment = {**self.environment, "PREFECT_API_URL": self.api, PASSWORD_VARIABLE: password}
 
     def member_pid(self, name: str) -> int:
         """Process id of a member."""
@@ -66,7 +70,8 @@ class Group:
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """What Prefect's server answers to a question with a body, or without one."""
-        headers = {"Content-Type": "application/json"}
+        password = base64.b64encode(self.environment[PASSWORD_VARIABLE].encode()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {password}"}
         if body is not None:
             headers |= self._token or self._new_token()
         data = None if body is None else json.dumps(body).encode()

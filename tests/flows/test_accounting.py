@@ -238,7 +238,7 @@ def histories(draw: st.DrawFn) -> RunHistory:
     epochs = range(1, draw(st.integers(1, 4)) + 1)
     taken = sorted(draw(st.lists(TIMES, min_size=len(epochs), max_size=len(epochs))))
     maybe = st.none() | TIMES
-    leases = tuple(LeaseTimes(e, at, draw(maybe), draw(maybe)) for e, at in zip(epochs, taken, strict=True))
+    leases = tuple(LeaseTimes(e, "driver", at, draw(maybe), draw(maybe)) for e, at in zip(epochs, taken, strict=True))
     segments = tuple(
         SegmentTimes(e, draw(TIMES), draw(maybe), draw(st.sampled_from([None, "lost", "ended"])))
         for e in epochs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +13,13 @@ from db.engine import Fence
 from db.errors import LedgerUnavailable
 from db.holder import this_process
 from db.ledger import Ledger
-from db.outbox import OutboxEntry
-from flows.outbox import OutboxPump, TrackerDeliverer, deliver_pending, tracking_run
-from flows.protocols import OutboxItem
+from db.outbox import NOTIFICATION, Deliveries, OutboxEntry
+from flows import outbox
+from flows.notifications import NotificationDeliverer
+from flows.outbox import Deliverer, OutboxPump, TrackerDeliverer, deliver_pending, tracking_run
+from flows.protocols import Notice, OutboxItem, Told
 from yatt_core.errors import InfrastructureError
+from yatt_core.spec.guards import NotifySpec
 
 
 class RecordingTracker:
@@ -124,6 +129,91 @@ def test_rows_that_stay_claimed_are_not_taken_for_delivered(filled: tuple[str, L
     pump.start()
     assert not pump.stop(drain_seconds=30)
     assert ledger.outbox.counts(fence.run) == (1, 250)
+
+
+def pumped(address: str, fence: Fence, deliverer: Deliverer, monkeypatch: pytest.MonkeyPatch) -> OutboxPump:
+    monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(outbox, "POLL_SECONDS", 0.02)
+    pump = OutboxPump(address, fence, deliverer)
+    pump.start()
+    return pump
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch, name: str, losses: Iterator[bool]) -> None:
+    """The write is done, and nobody hears of it."""
+    write = getattr(Deliveries, name)
+
+    def and_lost(*arguments: Any, **named: Any) -> Any:
+        answer = write(*arguments, **named)
+        if next(losses, False):
+            raise LedgerUnavailable("the connection broke")
+        return answer
+
+    monkeypatch.setattr(Deliveries, name, and_lost)
+
+
+@pytest.mark.parametrize("lost", ["claim", "delivered"])
+def test_an_answer_of_the_ledger_that_is_lost_ends_no_delivery(
+    filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    address, ledger, fence = filled
+    tracker = RecordingTracker()
+    lose_answers(monkeypatch, lost, iter([True, False, True]))
+    pump = pumped(address, fence, TrackerDeliverer(tracker), monkeypatch)
+    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251))
+    assert pump.stop(30)
+    assert len(tracker.arrived) == len({item.key for item in tracker.arrived}) == 251
+
+
+@pytest.mark.parametrize("lost", ["claim", "delivered"])
+def test_people_hear_once_of_what_the_ledgers_answer_was_lost_for(
+    filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    address, ledger, fence = filled
+    lose_answers(monkeypatch, lost, iter([True]))
+    people = People()
+    pump = pumped(address, fence, NotificationDeliverer(people, NotifySpec(interval_seconds=0.0)), monkeypatch)
+    for name in ("a", "b"):
+        ledger.outbox.enqueue(fence, [OutboxEntry(name, NOTIFICATION, {"text": name}, 0)])
+        wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True)[0] == 0)
+    assert pump.stop(30)
+    assert people.heard == ["a", "b"]
+
+
+class People:
+    """Take everything."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def notify(self, run: str, notices: Sequence[Notice]) -> Told:
+        self.heard += [notice.key for notice in notices]
+        return Told(frozenset(notice.key for notice in notices), ())
+
+
+def test_a_tracker_that_breaks_is_tried_again(
+    filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, ledger, fence = filled
+    tracker, failures = RecordingTracker(), iter([True, False, True])
+    deliver = tracker.deliver
+
+    def breaking(items: list[OutboxItem]) -> Mapping[str, str]:
+        if next(failures, False):
+            raise KeyError("number")
+        return deliver(items)
+
+    tracker.deliver = breaking  # type: ignore[method-assign]
+    pump = pumped(address, fence, TrackerDeliverer(tracker), monkeypatch)
+    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251))
+    assert pump.stop(30)
 
 
 def test_a_branch_has_a_tracking_run_of_its_own(filled: tuple[str, Ledger, Fence]) -> None:

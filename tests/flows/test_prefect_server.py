@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.prefect_server import server_service, use_server
+from flows.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE, server_service, use_server
 
 PRINTED = (
     "from prefect.settings import get_current_settings as get; s = get(); "
@@ -35,3 +35,21 @@ def test_server_and_client_write_below_the_run_folder(tmp_path: Path, monkeypatc
         paths = settings_paths(environment)
         assert len(paths) == 4
         assert [path for path in paths if not path.is_relative_to(tmp_path / "prefect")] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "password", "brought"),
+    [
+        ({}, None, None),
+        ({}, "a:1", "a:1"),
+        ({PASSWORD_VARIABLE: "stale"}, "a:1", "a:1"),
+        ({SERVER_PASSWORD_VARIABLE: "b:2"}, None, "b:2"),
+        ({SERVER_PASSWORD_VARIABLE: "b:2", PASSWORD_VARIABLE: "c:3"}, None, "c:3"),
+    ],
+)
+def test_the_client_brings_what_the_server_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], password: str | None, brought: str | None
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    use_server(tmp_path, "http://127.0.0.1:1", password)
+    assert os.environ.get(PASSWORD_VARIABLE) == brought

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,8 +16,9 @@ from prefect.context import FlowRunContext
 from db.engine import Fence
 from db.holder import Holder, this_process
 from db.ledger import Ledger
-from flows import scheduled
+from flows import launch, scheduled
 from flows.home import Home
+from flows.lease import KEEPER, take_lease
 from flows.protocols import OutboxItem, SilentObserver
 from flows.reaper import SILENT_SECONDS, Signs, cause_of_death
 from flows.scheduled import Ending, drive_window
@@ -142,6 +144,27 @@ def test_a_run_that_somebody_drives_is_left_to_them_by_name(home: Home) -> None:
     assert 540 <= sum(clock.slept) <= 600, "by then the lease of a holder that died would have run out"
     with Ledger.open(home.ledger) as ledger:
         assert ledger.overview.line(run).holder == FAR.text
+
+
+def test_a_window_waits_for_a_keeper_until_its_own_end(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "take_lease", partial(take_lease, patience=0.0))
+    run = seed_run(home, spec=untracked(toy_spec(2)))
+    complete(home, run)
+    clock = FakeClock()
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, replace(FAR, text=f"{KEEPER} (pid 1 on far)"), 60.0)
+
+    def end_after_an_hour() -> None:
+        if clock.now == NOON + HOUR:
+            with Ledger.open(home.ledger) as ledger:
+                ledger.leases.release(fence)
+
+    clock.on_sleep = end_after_an_hour
+    assert "target reached before" in come_up(home, run, clock).message and clock.now == NOON + HOUR
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, replace(FAR, text=f"{KEEPER} (pid 1 on far)"), 60.0)
+    clock = FakeClock()
+    assert come_up(home, run, clock, hours=0.5).name == "Held" and clock.now == NOON + 0.5 * HOUR
 
 
 def window_before(home: Home, run: str) -> Fence:

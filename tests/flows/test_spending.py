@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
+from flows.lease import KEEPER
 from flows.spending import spent_by
 from tests.db.tools import SimulatedClock, holder
 from tests.spec.trees import VIRTUAL, spec
@@ -21,7 +22,11 @@ def test_every_driver_counts_to_its_last_sign_of_life_by_the_devices_of_its_spec
         clock.advance(1800)
         ledger.leases.renew(first, 10)
         ledger.leases.release(first)
-        clock.advance(7200)  # nobody drives it
+        clock.advance(3600)  # nobody drives it
+        keeper = ledger.leases.acquire(run, holder(f"{KEEPER} (pid 1 on here)"), 10)
+        clock.advance(3600)
+        ledger.leases.renew(keeper, 10)
+        ledger.leases.release(keeper)
         killed = ledger.leases.acquire(run, holder("killed"), 10)
         clock.advance(3600)
         ledger.leases.renew(killed, 10)

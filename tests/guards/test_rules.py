@@ -58,6 +58,23 @@ def test_too_few_values_say_nothing() -> None:
     assert found(sudden, kl=[1.0, 1.0, 1.0, 1.0, 9.0]) is not None
 
 
+def declining(start: float, end: float, iterations: int) -> list[float]:
+    """By the same share in each iteration."""
+    return [start * (end / start) ** (k / (iterations - 1)) for k in range(iterations)]
+
+
+@pytest.mark.parametrize("iterations", [100, 300, 500])
+def test_an_entropy_that_collapses_slowly_is_found(iterations: int) -> None:
+    values = declining(2.0, 0.05, iterations)
+    assert any(found(DEFAULTS["entropy"], entropy=values[: n + 1]) for n in range(iterations))
+
+
+@pytest.mark.parametrize("iterations", [100, 300, 1000])
+def test_an_entropy_that_declines_as_it_should_is_none(iterations: int) -> None:
+    values = declining(2.0, 1.2, iterations)
+    assert not any(found(DEFAULTS["entropy"], entropy=values[: n + 1]) for n in range(iterations))
+
+
 def test_only_what_came_behind_the_last_alarm_is_judged_against_whatever_was_before() -> None:
     rule = MetricRule("sudden", "kl", MetricGuard(rise=2.0, window=2, baseline=2))
     values = [1.0, 1.0, 9.0, 9.0]

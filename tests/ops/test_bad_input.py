@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -222,7 +223,22 @@ def test_a_database_of_an_unknown_kind_and_its_password(
 ) -> None:
     monkeypatch.setenv("YATT_LEDGER", "mysql://user:hunter2@host/db")
     answer = yatt("runs")
-    refused(answer, 1, "sqlite and postgresql, not on mysql")
+    refused(answer, 2, "sqlite and postgresql, not on mysql")
+    assert "hunter2" not in answer.err
+
+
+def test_an_address_that_cannot_be_read(yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("YATT_LEDGER", "postgresql://user:hunter2@host:first/db")
+    answer = yatt("runs")
+    refused(answer, 2, "the ledger's DSN cannot be read; right would be postgresql://")
+    assert "hunter2" not in answer.err
+
+
+def test_postgresql_without_its_driver(yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("YATT_LEDGER", "postgresql://user:hunter2@host/db")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    answer = yatt("runs")
+    refused(answer, 2, "needs psycopg; right would be: pip install 'yatt[postgresql]'")
     assert "hunter2" not in answer.err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ NIGHTLY = ("--cron", "0 22 * * *")
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of Prefect's client are those of a process; these tests ask no server."""
-    monkeypatch.setattr("flows.prefect_server.use_server", lambda folder, address: None)
+    monkeypatch.setattr("flows.prefect_server.use_server", lambda folder, address, password: None)
 
 
 @pytest.fixture
@@ -86,6 +87,17 @@ def test_a_prefect_yaml_that_is_none_is_left_as_it_is(
     project.write_text(text)
     refused(yatt("deploy", str(spec_file), "--file", str(project), *NIGHTLY), says)
     assert project.read_text() == text and not home.folder.exists()
+
+
+def test_a_prefect_yaml_where_none_can_be_written_makes_no_run(
+    yatt: Yatt, home: Home, spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = tmp_path / "away" / "prefect.yaml"
+    refused(yatt("deploy", str(spec_file), "--file", str(nowhere), *NIGHTLY), f"there is no folder {nowhere.parent}")
+    nowhere.parent.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != nowhere.parent)  # root may write anywhere
+    refused(yatt("deploy", str(spec_file), "--file", str(nowhere), *NIGHTLY), f"{nowhere.parent} is not writable")
+    assert not home.folder.exists() and not nowhere.exists()
 
 
 def entry(project: Path, name: str) -> dict[str, Any]:

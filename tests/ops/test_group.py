@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -19,16 +20,18 @@ from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from flows.home import Home, with_driver
-from flows.prefect_server import DATABASE_VARIABLE, RETENTION
+from flows.prefect_server import DATABASE_VARIABLE, PASSWORD_VARIABLE, RETENTION, SERVER_PASSWORD_VARIABLE
 from flows.protocols import OutboxItem
+from ops.group.address import prefect_password
 from ops.group.control import changes, start
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import Undelivered, read_undelivered
 from ops.group.members import KEEPER, MLFLOW, ORDER, PREFECT, WORKER, Ports, databases, members, secrets
+from ops.group.password import drop_unused, password_file
 from ops.group.ports import settled
 from ops.group.preflight import check_ports, check_surroundings, listener
 from ops.group.record import GroupRecord, read_record, write_record
-from ops.group.status import DEGRADED, DOWN, LOST, SILENT, STARTING, UP, group_status, overall
+from ops.group.status import DEGRADED, DOWN, LOST, SILENT, STARTING, UP, GroupStatus, Member, group_status, overall
 from tests.ops.conftest import Yatt
 from yatt_core.cluster.process import ProcessIdentity
 from yatt_core.cluster.runner import free_port
@@ -125,11 +128,38 @@ def test_databases_are_files_of_the_home_unless_named(home: Home) -> None:
     }
 
 
-def test_the_worker_knows_the_password_that_prefect_asks_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "PREFECT_API_AUTH_STRING" not in secrets(home)
-    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", f"yatt:{PASSWORD}")
-    assert secrets(home)["PREFECT_API_AUTH_STRING"] == f"yatt:{PASSWORD}"
-    assert PASSWORD not in repr(members(home, PORTS, os.environ))
+def test_prefect_always_asks_for_a_password_that_its_owner_alone_can_read(home: Home) -> None:
+    made = secrets(home)
+    file = password_file(home)
+    assert made[SERVER_PASSWORD_VARIABLE] == made[PASSWORD_VARIABLE] == file.read_text().strip()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and len(made[SERVER_PASSWORD_VARIABLE]) > 64
+    assert secrets(home) == made, "the same for every start"
+    assert made[SERVER_PASSWORD_VARIABLE] not in repr(members(home, PORTS, os.environ))
+    assert [path.name for path in home.group.iterdir()] == [file.name]
+
+
+def test_a_password_of_ones_own_takes_its_place(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets(home)
+    monkeypatch.setenv(SERVER_PASSWORD_VARIABLE, f"yatt:{PASSWORD}")
+    drop_unused(home)
+    assert secrets(home)[SERVER_PASSWORD_VARIABLE] == secrets(home)[PASSWORD_VARIABLE] == f"yatt:{PASSWORD}"
+    assert PASSWORD not in repr(members(home, PORTS, os.environ)) and not password_file(home).exists()
+
+
+def test_commands_bring_the_groups_password_to_its_server_alone(home: Home) -> None:
+    made, own = secrets(home)[PASSWORD_VARIABLE], PORTS.address(PREFECT)
+    assert prefect_password(home, own) is None, "there is no group yet"
+    write_record(home.group, GroupRecord(None, PORTS, 0.0))
+    assert prefect_password(home, own) == prefect_password(home, own.replace("127.0.0.1", "localhost")) == made
+    assert prefect_password(home, "http://elsewhere:4200") is None
+
+
+def test_how_prefects_commands_reach_the_group_is_said_without_the_password(home: Home) -> None:
+    prefect = Member(PREFECT, "ready", PORTS.address(PREFECT), 1, 1.0, 0, "", "", "")
+    found = GroupStatus(str(home.folder), "up", 1, "detached", (prefect,), (), "/my home/group/prefect-password")
+    address = f"export PREFECT_API_URL={PORTS.address(PREFECT)}/api"
+    assert found.prefect_client == f"{address} PREFECT_API_AUTH_STRING=\"$(cat '/my home/group/prefect-password')\""
+    assert replace(found, password_file="").prefect_client == address
 
 
 def test_postgresql_is_reached_by_the_driver_that_is_installed() -> None:
@@ -172,15 +202,15 @@ def test_bad_input_is_refused_before_anything_starts(home: Home, yatt: Yatt, mon
         assert (answer.code, answer.out) == (2, "")
         assert f"--prefect-port {port}: taken by pid {os.getpid()}" in answer.err
     for variable in ("YATT_LEDGER", DATABASE_VARIABLE, "MLFLOW_BACKEND_STORE_URI"):
-        for dsn, said in (
-            (f"postgresql://yatt:{PASSWORD}@127.0.0.1:{free_port()}/db", "onnection"),
-            (f"mysql://yatt:{PASSWORD}@127.0.0.1/db", "not on mysql"),
-            (f"postgresql://yatt:{PASSWORD}@127.0.0.1:first/db", "cannot be read"),
+        for dsn, said, code in (
+            (f"postgresql://yatt:{PASSWORD}@127.0.0.1:{free_port()}/db", "onnection", 1),
+            (f"mysql://yatt:{PASSWORD}@127.0.0.1/db", "not on mysql", 2),
+            (f"postgresql://yatt:{PASSWORD}@127.0.0.1:first/db", "cannot be read", 2),
         ):
             with monkeypatch.context() as patch:
                 patch.setenv(variable, dsn)
                 answer = yatt("up", *ANY)
-            assert answer.code == 2, answer.err
+            assert answer.code == code, answer.err
             assert variable in answer.err
             assert said in answer.err
             assert PASSWORD not in answer.err

@@ -20,7 +20,7 @@ from db.holder import this_process
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from flows.home import Home
-from flows.prefect_server import WORK_POOL
+from flows.prefect_server import PASSWORD_VARIABLE, WORK_POOL
 from ops.group.members import DASHBOARD, KEEPER, MLFLOW, PREFECT, WORKER
 from ops.tracking.mlflow_tracker import MlflowTracker
 from tests.ops.group_tools import ANY, SECONDS, RealGroup, answers, kill, listening, wait_for
@@ -99,7 +99,7 @@ def test_a_group_comes_up_whole_survives_kills_and_ends_with_ctrl_c(group: RealG
     ):
         assert answers(members[name]["address"] + path), (name, path)
     assert {address for _, address in listening(group.home)} == {"127.0.0.1"}
-    refuse_strangers(members[PREFECT]["address"], members[MLFLOW]["address"])
+    refuse_strangers(members[PREFECT]["address"], members[MLFLOW]["address"], password_of(told))
 
     second = group.begin("up", *ANY)
     _, err = second.communicate(timeout=SECONDS)
@@ -134,12 +134,21 @@ def test_a_group_comes_up_whole_survives_kills_and_ends_with_ctrl_c(group: RealG
     assert group.call("down")["ended"] is False
 
 
-def refuse_strangers(prefect: str, mlflow: str) -> None:
-    """What a page of elsewhere may try from a browser on this machine."""
-    evil = {"Origin": "http://evil.example"}
-    made = httpx.post(f"{prefect}/api/flows/", json={"name": "evil"}, headers=evil)
+def password_of(told: dict[str, Any]) -> str:
+    """What the group's Prefect asks for."""
+    return Path(told["password_file"]).read_text().strip()
+
+
+def refuse_strangers(prefect: str, mlflow: str, password: str) -> None:
+    """What another user, or a page of elsewhere from a browser on this machine, may try."""
+    evil, known = {"Origin": "http://evil.example"}, tuple(password.split(":", 1))
+    for path in ("admin/version", "csrf-token?client=evil"):
+        assert httpx.get(f"{prefect}/api/{path}").status_code == 401, (
+            "without the password nothing, and so no token either"
+        )
+    made = httpx.post(f"{prefect}/api/flows/", json={"name": "evil"}, headers=evil, auth=known)
     assert made.status_code == 403, "changes need a CSRF token"
-    read = httpx.get(f"{prefect}/api/admin/version", headers=evil)
+    read = httpx.get(f"{prefect}/api/admin/version", headers=evil, auth=known)
     assert "access-control-allow-origin" not in read.headers
     rebound = httpx.get(f"{mlflow}/api/2.0/mlflow/experiments/search?max_results=1", headers={"Host": "evil.example"})
     assert rebound.status_code == 403
@@ -160,7 +169,8 @@ def test_what_dies_is_started_again_dead_runs_are_told_and_drivers_live_on(group
             assert [file.path for file in client.list_artifacts(tracked)] == ["spec.json"]
 
     (tmp_path / "deployed.py").write_text(FLOW)
-    environment = {**os.environ, "PREFECT_API_URL": f"{before[PREFECT]['address']}/api", "PREFECT_HOME": str(tmp_path)}
+    server = {"PREFECT_API_URL": f"{before[PREFECT]['address']}/api", PASSWORD_VARIABLE: password_of(told)}
+    environment = {**os.environ, **server, "PREFECT_HOME": str(tmp_path)}
     deploy = [sys.executable, "deployed.py", WORK_POOL]
     subprocess.run(deploy, cwd=tmp_path, env=environment, check=True, timeout=SECONDS, capture_output=True)
     said = tmp_path / "said"

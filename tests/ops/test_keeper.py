@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from db.outbox import NOTIFICATION, OutboxEntry
 from flows import dead_letters
 from flows.home import Home
 from flows.launch import create_run
+from flows.protocols import OutboxItem
+from ops.group import keeper
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import read_undelivered
 from ops.tracking.mlflow_tracker import MlflowTracker
@@ -87,16 +90,81 @@ def test_who_has_taken_a_message_does_not_get_it_again_for_the_sake_of_another(
     with http_sink() as refusing, Ledger.open(home.ledger) as ledger:
         refusing.status = 500
         monkeypatch.setenv("OUR_ADDRESSES", " ".join(f"json://127.0.0.1:{each.port}/hook" for each in (sink, refusing)))
-        keeper = keeper_of(home)
+        patient = keeper_of(home)
         for _ in range(3):
-            keeper.round(ledger)
+            patient.round(ledger)
         assert (len(sink.posts), len(refusing.posts)) == (1, 3)
         assert [(left.run, left.failures) for left in read_undelivered(home.group)] == [(run, 3)]
         epoch = ledger.overview.line(run).epoch
         refusing.status = 200
-        keeper.round(ledger)
+        patient.round(ledger)
         assert (len(sink.posts), len(refusing.posts)) == (1, 4) and read_undelivered(home.group) == ()
         assert ledger.overview.line(run).epoch == epoch + 1
+
+
+def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "PEOPLE_TRIES", 3)
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    sink.status = 500
+    with Ledger.open(home.ledger) as ledger:
+        before, patient = ledger.overview.line(run).epoch, keeper_of(home)
+        for _ in range(6):
+            patient.round(ledger)
+        assert ledger.overview.line(run).epoch == before + 3
+    (left,) = read_undelivered(home.group)
+    assert left.rows == 1 and "given up after 3 tries" in left.reason and "address 1 of 1" in left.reason
+
+
+class Broken:
+    """Delivers one run's rows and breaks over the other's."""
+
+    def __init__(self, broken: str) -> None:
+        self.broken, self.told = broken, list[str]()
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        if items[0].run == self.broken:
+            raise KeyError("number")
+        self.told.append(items[0].run)
+        return {item.key: "a run" for item in items}
+
+
+def test_what_nobody_foresaw_is_the_trouble_of_its_run_alone(home: Home, sink: Sink) -> None:
+    first, second = dead_run(home), dead_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        for run in (first, second):
+            fence = ledger.leases.acquire(run, this_process("driver"), 600)
+            ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 0)])
+            ledger.leases.release(fence)
+        tracker = Broken(first)
+        Keeper(home, tracker, lambda: None, threading.Event()).round(ledger)
+    assert tracker.told == [second]
+    reasons = {left.run: left.reason for left in read_undelivered(home.group)}
+    assert reasons[first] == "KeyError: 'number'" and "KeyError" not in reasons[second]
+
+
+class Slow:
+    """Takes longer over a batch than the keeper may have the lease."""
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        time.sleep(2 * dead_letters.SLICE_SECONDS)
+        return {}
+
+
+def test_a_slow_tracker_gets_few_rows_before_the_lease_is_given_back(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "SLICE_SECONDS", 0.05)
+    run = dead_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.runs.set_mlflow_run(fence, "a run")
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/{n}", "tags", {}, 0) for n in range(50)])
+        ledger.leases.release(fence)
+        Keeper(home, Slow(), lambda: None, threading.Event()).round(ledger)
+        assert ledger.outbox.counts(run) == (50 - dead_letters.BATCH, dead_letters.BATCH)
 
 
 def test_a_run_with_a_driver_is_left_alone(home: Home, sink: Sink) -> None:

@@ -15,7 +15,7 @@ from db.engine import Fence
 from db.holder import Holder
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
-from flows.outbox import deliver_pending
+from flows.outbox import creation_id, deliver_pending
 from flows.protocols import OutboxItem
 from ops.tracking.mlflow_tracker import OUTBOX_TAG, MlflowTracker
 from tests.db.tools import commit_through
@@ -42,7 +42,7 @@ def row(kind: str, body: Mapping[str, Any], tracking_run: str | None = None, key
 
 
 def created(tracker: MlflowTracker, experiment: str) -> str:
-    item = row("run", {"experiment": experiment, "name": "toy-1"})
+    item = row("run", {"experiment": experiment, "name": "toy-1", "owner": "a ledger"})
     return tracker.deliver([item])[item.key]
 
 
@@ -66,8 +66,21 @@ def test_points_delivered_three_times_stand_once(store: Path) -> None:
 def test_a_run_whose_creation_was_not_answered_is_found_again(store: Path) -> None:
     first = created(tracker_of(store), "ambiguous")
     assert created(tracker_of(store), "ambiguous") == first
-    other = row("run", {"experiment": "ambiguous", "name": "toy-2"}, key="toy-2/run")
+    other = row("run", {"experiment": "ambiguous", "name": "toy-2", "owner": "a ledger"}, key="toy-2/run")
     assert tracker_of(store).deliver([other])["toy-2/run"] != first
+
+
+def test_runs_of_one_name_in_two_homes_have_runs_of_their_own(tmp_path: Path, store: Path) -> None:
+    mlflow_runs = []
+    for spec_digest in ("one", "another"):
+        with Ledger.open(tmp_path / f"{spec_digest}.db") as ledger:
+            run = ledger.runs.create("toy", {}, spec_digest, target_iterations=3).id
+            body, fence = {"experiment": "homes", "name": run}, take_over(ledger, run, 1)
+            entries = [OutboxEntry(creation_id(run, branch), "run", body, 5) for branch in (0, 1)]
+            ledger.outbox.enqueue(fence, entries)
+            deliver_pending(ledger, fence, tracker_of(store))
+            mlflow_runs += [ledger.outbox.external_id(entry.id) for entry in entries]
+    assert None not in mlflow_runs and len(set(mlflow_runs)) == 4
 
 
 def test_a_killed_deliverer_leaves_each_row_standing_once(tmp_path: Path, store: Path) -> None:

@@ -12,17 +12,21 @@ import pytest
 from db.engine import Fence
 from db.holder import this_process
 from db.ledger import Ledger
-from db.outbox import NOTIFICATION, ClaimedRow, OutboxEntry
+from db.outbox import NOTIFICATION, OutboxEntry
 from flows import outbox
 from flows.notifications import LONGEST_LIST, NotificationDeliverer, message_of
 from flows.outbox import OutboxPump
-from flows.protocols import Notification
+from flows.protocols import Notice, Told
 from ops.notifier import AppriseNotifier, _without
 from tests.http_sink import Sink, http_sink
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.guards import NotifySpec
 
-MESSAGE = Notification("toy-1/a..toy-1/b", "YATT: toy-1", "- entropy fell [toy-1/a]")
+NOTICE = Notice("toy-1/a", "entropy fell")
+
+
+def notify(notifier: AppriseNotifier, *notices: Notice) -> Told:
+    return notifier.notify("toy-1", notices or (NOTICE,))
 
 
 @pytest.fixture
@@ -36,9 +40,9 @@ def address(sink: Sink, options: str = "") -> str:
 
 
 def test_a_message_arrives_with_its_title(sink: Sink) -> None:
-    AppriseNotifier([address(sink)], "YATT_NOTIFY").notify(MESSAGE)
+    assert notify(AppriseNotifier([address(sink)], "YATT_NOTIFY")) == Told(frozenset({"toy-1/a"}), ())
     (post,) = sink.posts
-    assert (post["title"], post["message"], post["type"]) == (MESSAGE.title, MESSAGE.body, "warning")
+    assert (post["title"], post["message"], post["type"]) == ("YATT: toy-1", "- entropy fell [toy-1/a]", "warning")
 
 
 @pytest.mark.parametrize("status", [500, 429])
@@ -49,25 +53,22 @@ def test_a_server_that_refuses_is_an_error_that_tells_no_address(
     written = logging.FileHandler(tmp_path / "log.txt")
     logging.getLogger().addHandler(written)  # as a driver's log is
     try:
-        with pytest.raises(InfrastructureError) as raised:
-            AppriseNotifier([address(sink)], "YATT_NOTIFY").notify(MESSAGE)
+        told = notify(AppriseNotifier([address(sink)], "YATT_NOTIFY"))
     finally:
         logging.getLogger().removeHandler(written)
         written.close()
-    said = str(raised.value)
-    assert "address 1 of 1 in $YATT_NOTIFY" in said and str(status) in said
+    (said,) = told.failures
+    assert not told.taken and "address 1 of 1 in $YATT_NOTIFY" in said and str(status) in said
     heard = said + (tmp_path / "log.txt").read_text() + "".join(capfd.readouterr())
     assert not [secret for secret in ("person", "hunter22", "hook-7f3a", str(sink.port)) if secret in heard]
 
 
 def test_a_server_that_is_slow_or_down_is_an_error(sink: Sink) -> None:
     sink.stalled.set()
-    with pytest.raises(InfrastructureError, match=r"address 1 of 1"):
-        AppriseNotifier([address(sink, "?rto=0.3")], "YATT_NOTIFY").notify(MESSAGE)
-    down = address(sink)
+    (slow,) = notify(AppriseNotifier([address(sink, "?rto=0.3")], "YATT_NOTIFY")).failures
     sink.close()
-    with pytest.raises(InfrastructureError, match=r"address 1 of 1"):
-        AppriseNotifier([down], "YATT_NOTIFY").notify(MESSAGE)
+    (down,) = notify(AppriseNotifier([address(sink)], "YATT_NOTIFY")).failures
+    assert "address 1 of 1" in slow and "address 1 of 1" in down
 
 
 def test_what_a_service_says_is_stripped_of_the_address() -> None:
@@ -76,17 +77,20 @@ def test_what_a_service_says_is_stripped_of_the_address() -> None:
     assert stripped == "Connection to *** for *** at *** (***) failed: error=500"
 
 
-def test_only_those_who_have_not_taken_a_message_get_it_again(sink: Sink) -> None:
+def test_each_gets_what_they_have_not_taken_and_nothing_twice(sink: Sink) -> None:
+    later = Notice("toy-1/b", "kl rose")
     with http_sink() as other:
         notifier = AppriseNotifier([address(sink), address(other)], "YATT_NOTIFY")
         other.status = 500
-        with pytest.raises(InfrastructureError, match="address 2 of 2"):
-            notifier.notify(MESSAGE)
+        told = notify(notifier)
+        assert told.taken == frozenset() and "address 2 of 2" in told.failures[0]
+        notify(notifier, NOTICE, later)
+        assert [post["message"] for post in sink.posts] == ["- entropy fell [toy-1/a]", "- kl rose [toy-1/b]"]
         other.status = 200
-        notifier.notify(MESSAGE)
-        assert (len(sink.posts), len(other.posts)) == (1, 2)
-        notifier.notify(Notification("toy-1/c..toy-1/c", "YATT: toy-1", "another one"))
-        assert (len(sink.posts), len(other.posts)) == (2, 3)
+        assert notify(notifier, NOTICE, later) == Told(frozenset({"toy-1/a", "toy-1/b"}), ())
+        assert len(sink.posts) == 2 and other.posts[-1]["message"].splitlines() == [
+            "- entropy fell [toy-1/a]", "- kl rose [toy-1/b]",
+        ]  # fmt: skip
 
 
 def test_addresses_come_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
@@ -124,8 +128,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def deliverer(sink: Sink, interval: float) -> NotificationDeliverer:
-    return NotificationDeliverer(AppriseNotifier([address(sink)], "YATT_NOTIFY"), NotifySpec(interval_seconds=interval))
+def deliverer(*sinks: Sink, interval: float) -> NotificationDeliverer:
+    addresses = [address(sink) for sink in sinks]
+    return NotificationDeliverer(AppriseNotifier(addresses, "YATT_NOTIFY"), NotifySpec(interval_seconds=interval))
 
 
 def test_what_comes_up_within_the_interval_goes_into_one_message(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
@@ -161,6 +166,39 @@ def test_a_message_that_was_not_taken_is_sent_again_by_the_pump(
     assert "[toy-1/a]" in sink.taken and "[toy-1/b]" in sink.taken
 
 
+def test_an_address_that_is_down_keeps_nothing_from_the_others(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+    _, ledger, fence = place
+    with http_sink() as down:
+        down.status = 500
+        people = deliverer(down, sink, interval=0.0)
+        for name in ("first", "second"):
+            tell(ledger, fence, name)
+            with pytest.raises(InfrastructureError, match="address 1 of 2"):
+                people.deliver(ledger, fence, last=False)
+        tell(ledger, fence, "paused")
+        with pytest.raises(InfrastructureError, match="address 1 of 2"):
+            people.deliver(ledger, fence, last=True)
+        assert [post["message"] for post in sink.posts] == [
+            f"- text of {name} [toy-1/{name}]" for name in ("first", "second", "paused")
+        ]
+        assert people.waiting(ledger, fence.run) == 3
+        down.status = 200
+        assert people.deliver(ledger, fence, last=True) == 3
+        assert len(down.posts[-1]["message"].splitlines()) == 3 and len(sink.posts) == 3
+
+
+def test_messages_stay_seldom_while_an_address_is_down(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+    _, ledger, fence = place
+    with http_sink() as down:
+        down.status = 500
+        people = deliverer(down, sink, interval=3600.0)
+        for name in ("first", "second"):
+            tell(ledger, fence, name)
+            with pytest.raises(InfrastructureError):
+                people.deliver(ledger, fence, last=False)
+        assert (len(down.posts), len(sink.posts)) == (2, 1), "tried again, without what came up within the interval"
+
+
 def test_what_nobody_took_waits_for_the_next_segment(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
     at, ledger, fence = place
     sink.status = 429
@@ -178,9 +216,7 @@ def test_what_nobody_took_waits_for_the_next_segment(place: tuple[str, Ledger, F
 
 
 def test_a_message_of_very_many_tells_the_newest_and_no_secrets() -> None:
-    rows = [ClaimedRow(n, f"toy-1/{n}", NOTIFICATION, {"text": f"password=hunter{n}"}, 0, 0) for n in range(25)]
-    message = message_of("toy-1", rows)
+    message = message_of("toy-1", [Notice(f"toy-1/{n}", f"password=hunter{n}") for n in range(25)])
     lines = message.body.splitlines()
     assert lines[0] == "5 earlier ones are not listed; see `yatt alarms toy-1`"
     assert len(lines) == LONGEST_LIST + 1 and lines[-1] == "- password=*** [toy-1/24]"
-    assert message.key == "toy-1/0..toy-1/24"

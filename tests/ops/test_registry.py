@@ -352,3 +352,15 @@ def test_a_move_that_was_overtaken_is_not_made_again(registered: Home) -> None:
     champion = client.get_model_version_by_alias("toy-1", "champion")
     assert (champion.tags["yatt.iteration"], champion.tags["yatt.manifest_sha256"]) == ("0", "another-home")
     assert len(client.search_model_versions("name = 'toy-1'")) == 4, "another home's snapshots are others"
+
+
+@pytest.mark.parametrize("text", ["by hand", "[1]", '{"by": "ann"}', '{"number": null}'])
+def test_a_tag_that_a_person_wrote_over_holds_no_move_up(registered: Home, text: str) -> None:
+    with Ledger.open(registered.ledger) as ledger:
+        mlflow_run = ledger.runs.find(RUN).mlflow_run_id
+    client, tag = client_of(registered), alias_tag("champion")
+    client.set_registered_model_tag("toy-1", tag, text)
+    said = {"alias": "champion", "by": "ann", "why": "why", "at": 1, "number": 3}
+    move = row("alias", {**body_of("another-home", 0, "kept"), **said}, mlflow_run, "move")
+    MlflowTracker(registered.tracking_uri, registered.artifacts).deliver([move])
+    assert json.loads(client.get_registered_model("toy-1").tags[tag])["number"] == 3

@@ -17,13 +17,13 @@ from yatt_core.keys import snapshot_folder
 _HIDDEN = re.compile(r"\.(b\d+-i\d+\.e\d+)\..+")
 
 
-def snapshots_to_keep(iterations: Iterable[int], keep: int, pinned: Collection[int] = ()) -> frozenset[int]:
-    """Iterations whose snapshots stay: the newest `keep`, iteration 0, and those pinned.
+def snapshots_to_keep(iterations: Iterable[int], keep: int) -> frozenset[int]:
+    """Iterations whose snapshots stay: the newest `keep`, and iteration 0.
 
     iterations: of the snapshots of the current branch and, up to where it left them, of its ancestors.
     """
     newest = sorted(set(iterations), reverse=True)
-    return frozenset(i for place, i in enumerate(newest) if place < keep or i == 0 or i in pinned)
+    return frozenset(i for place, i in enumerate(newest) if place < keep or i == 0)
 
 
 def delete_snapshot(run_folder: Path, folder: str) -> None:

@@ -13,9 +13,9 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -71,7 +71,7 @@ def is_ready(probe: str, log_file: Path, log_start: int) -> bool:
         try:
             with _direct.open(probe, timeout=PROBE_SECONDS) as reply:
                 return bool(reply.status == 200)
-        except (urllib.error.URLError, OSError):
+        except (HTTPException, OSError):  # also where something listens that does not speak HTTP
             return False
     place = urlsplit(probe)
     try:

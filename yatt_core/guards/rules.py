@@ -69,7 +69,7 @@ class MetricRule:
         if len(window) < self.guard.window or window[0].iteration <= since:
             return None
         observed = mean(window)
-        usual = median(point.value for point in before) if len(before) == self.guard.baseline else None
+        usual = median(point.value for point in before) if len(before) >= self.guard.least_baseline else None
         for bound, threshold, broken in self._bounds(observed, usual):
             if broken:
                 text = (

@@ -17,6 +17,8 @@ Action = Literal["alert", "pause", "rollback", "stop"]
 TimedAction = Literal["alert", "pause", "stop"]
 """What follows the clock leads to no rollback: another run of the same spec would not make it."""
 LONGEST_WINDOW = 1000
+EARLIEST_FALL = 50
+"""Values before its window that the guard of the entropy waits for."""
 
 
 class MetricGuard(SpecModel):
@@ -40,6 +42,11 @@ class MetricGuard(SpecModel):
     """Least share of the median of the values before the window that the mean may be."""
     baseline: PositiveInt = Field(default=20, le=LONGEST_WINDOW)
     """How many values before the window `rise` and `fall` compare with; they judge once there are so many."""
+
+    @property
+    def least_baseline(self) -> int:
+        """How many values before the window have to be there for `rise` and `fall` to judge."""
+        return self.baseline
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> Self:
@@ -69,8 +76,14 @@ class EntropyGuard(MetricGuard):
     """Newest values whose mean is judged, once there are so many."""
     fall: float | None = Field(default=0.2, gt=0.0, lt=1.0)
     """Least share of the median of the values before the window that the mean may be."""
-    baseline: PositiveInt = Field(default=50, le=LONGEST_WINDOW)
-    """How many values before the window `fall` compares with."""
+    baseline: PositiveInt = Field(default=500, le=LONGEST_WINDOW)
+    """How many values before the window `fall` compares with at most. It judges once there are 50: a slow collapse takes longer
+    than that, a fast one does not wait."""
+
+    @property
+    def least_baseline(self) -> int:
+        """Fewer than are compared with: what collapses fast is not to wait for them."""
+        return min(self.baseline, EARLIEST_FALL)
 
 
 class LogProbGapGuard(MetricGuard):
