@@ -13,6 +13,7 @@ from tests.planning.examples import QWEN_14B, SHORT, cluster, judged, on, spec_7
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
 from yatt_core.planning.activations import MicroBatchShape, torch_training
+from yatt_core.planning.cluster import local_cluster, read_cards
 from yatt_core.planning.demand import Demand, demand_of
 from yatt_core.planning.roles import check_sizes, roles_of
 from yatt_core.planning.rollout_memory import vllm_on_cores
@@ -152,6 +153,17 @@ def test_the_torch_engines_stay_on_a_gpu_that_has_room_for_all():
     assert found.resident
     assert held(found, "trainer", COLLECT) == replace(held(found, "trainer", LEARN), activations=0)
     assert held(found, "rollout", LEARN).weights == held(found, "rollout", COLLECT).weights > 0
+
+
+@pytest.mark.parametrize(("dtype", "copied"), [("bfloat16", 1), ("float32", 0)])
+def test_cores_keep_the_matrices_packed_in_bfloat16(dtype, copied):
+    small = "model={kind: sizes, hidden_size: 512, layers: 4, heads: 8, key_value_heads: 8, intermediate_size: 1024}"
+    engines = (f"rollout.engine={{kind: torch, dtype: {dtype}}}", "trainer.engine={kind: torch, ranks: 1}")
+    roles = roles_of(spec_7b(*engines, small), SHORT)
+    found = demand_of(roles, local_cluster(read_cards()), SHORT)
+    matrices = 4 * (4 * 512 * 512 + 3 * 512 * 1024) + roles.policy.embedding_parameters
+    rollout = held(found, "rollout", COLLECT)
+    assert rollout.copies * roles.policy.parameters == copied * rollout.weights * matrices
 
 
 def test_the_torch_trainer_keeps_more_where_the_entropy_is_learnt():

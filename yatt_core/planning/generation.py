@@ -13,7 +13,13 @@ from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.judges import GenerationEngine, JudgeRole
 from yatt_core.planning.roles import Roles
-from yatt_core.planning.rollout_memory import EngineMemory, torch_rollout, vllm_on_cores, vllm_rollout
+from yatt_core.planning.rollout_memory import (
+    EngineMemory,
+    torch_rollout,
+    vllm_on_cores,
+    vllm_rollout,
+    with_packed_weights,
+)
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.rollout import TorchRollout, VirtualRollout
@@ -51,7 +57,9 @@ def engine_memory(
                 return vllm_on_cores(engine, shape, longest)
             return vllm_rollout(engine, shape, cluster.card.memory, runtime, others, longest, asked.mean)
         case TorchRollout():
-            return torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.top_p)
+            memory = torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.top_p)
+            packs = cluster.card_name == CORE and engine.dtype == "bfloat16"
+            return with_packed_weights(memory, shape) if packs else memory
         case VirtualRollout():
             sequences = engine.max_concurrent or asked.batch
             return EngineMemory(1, NOTHING, NOTHING, NOTHING, 0, sequences, False, 0.0)

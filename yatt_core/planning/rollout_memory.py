@@ -64,6 +64,13 @@ def torch_rollout(
     )
 
 
+def with_packed_weights(memory: EngineMemory, shape: ModelShape) -> EngineMemory:
+    """The torch engine on cores in bfloat16: copies of the matrices in the processor's layout, until it sleeps."""
+    matrices = shape.layers * shape.layer_matrices + shape.embedding_parameters
+    copies = Bytes(copies=matrices * element_bytes("bfloat16"))
+    return replace(memory, awake=memory.awake + copies, resident=memory.resident + copies)
+
+
 def reward_model(role: RewardModelRole) -> EngineMemory:
     """Weights, which stay, and a forward pass over as many tokens as its part allows."""
     size, tokens = element_bytes(role.part.dtype), max(role.part.batch_tokens, role.part.max_tokens)
