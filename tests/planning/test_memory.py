@@ -163,7 +163,8 @@ def test_cores_keep_the_matrices_packed_in_bfloat16(dtype, copied):
     found = demand_of(roles, local_cluster(read_cards()), SHORT)
     matrices = 4 * (4 * 512 * 512 + 3 * 512 * 1024) + roles.policy.embedding_parameters
     rollout = held(found, "rollout", COLLECT)
-    assert rollout.copies * roles.policy.parameters == copied * rollout.weights * matrices
+    expected = copied * rollout.weights * matrices / roles.policy.parameters
+    assert rollout.copies == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_torch_trainer_keeps_more_where_the_entropy_is_learnt():
