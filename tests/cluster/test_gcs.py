@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,10 @@ def test_a_head_that_was_restarted_ends_no_process(run_folder: Path) -> None:
 class Nobody:
     def answer(self) -> int:
         return 1
+
+
+def test_no_record_of_calls_fills_the_heads_memory(connected: Head) -> None:
+    actor = ray.remote(num_cpus=0)(type("Nobody", (), {"call": lambda self: None})).remote()
+    ray.get([actor.call.remote() for _ in range(50)])
+    time.sleep(3)  # Ray would report once a second
+    assert ray.timeline() == []
