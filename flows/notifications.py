@@ -74,9 +74,8 @@ class NotificationDeliverer:
         Raises `InfrastructureError` while somebody has not taken some, and what the ledger raises.
         """
         if last or self._is_due(ledger, fence.run):
-            new = ledger.outbox.claim(fence, notifications=True)
-            self._undelivered += new
-            if new:
+            while new := ledger.outbox.claim(fence, notifications=True):
+                self._undelivered += new
                 self._newest_sent_at = time.monotonic()
         if not self._undelivered:
             return 0

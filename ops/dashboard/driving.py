@@ -14,11 +14,14 @@ from pathlib import Path
 
 from db.ledger import Ledger
 from flows.home import Home
+from flows.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE
 from yatt_core.cluster.state import MARK_VARIABLE
 from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
 
 RESUME_LOG = "resume.log"
+OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE)
+"""Not for a driver: marked as the service's offspring it would end with it, and its own Prefect server asks for nothing."""
 REQUESTED, FAILED = "resume_requested", "resume_failed"
 LAST_WORDS_BYTES = 2_000
 ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
@@ -35,8 +38,7 @@ def start_driver(ledger: Ledger, home: Home, run: str, by: str, reason: str, acc
         ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
         process = subprocess.Popen(
             command,
-            # Marked as the service's offspring it would end with it.
-            env={name: value for name, value in os.environ.items() if name != MARK_VARIABLE},
+            env={name: value for name, value in os.environ.items() if name not in OF_THE_GROUP},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

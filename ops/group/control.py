@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flows.home import Home
 from ops.group.members import Ports, members, secrets
-from ops.group.password import drop_unused
+from ops.group.password import settle_password
 from ops.group.ports import settled
 from ops.group.preflight import check_before_start, check_folder
 from ops.group.record import GroupRecord, read_record, write_record
@@ -61,11 +61,19 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
         stop_supervisor(home.group)  # what a killed one left, which would hold the ports
         ports = settled(asked, None if record is None else record.ports)
         check_before_start(home, ports)
+        settle_password(home)
         record = GroupRecord(None if detach else ProcessIdentity.current(), ports, time.time())
         write_record(home.group, record)
-        drop_unused(home)
         ensure_supervisor(home.group, members(home, ports, surroundings), None, secrets(home))
         return Group(home, record, adopted=False)
+
+
+def _revived(home: Home) -> bool:
+    """Whether the supervisor was killed and is started again, with its members."""
+    if current_state(home.group) is not None:
+        return False
+    settle_password(home)
+    return ensure_alive(home.group, secrets(home))
 
 
 def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: bool) -> Group:
@@ -117,7 +125,7 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
             return state.ended
         if record.ending and current_state(folder) is None:
             return "killed, since it took too long to end"
-        if not record.ending and ensure_alive(folder, secrets(group.home)):
+        if not record.ending and _revived(group.home):
             say("the supervisor was killed; a new one starts the members again")
             continue
         heard = _tell(heard, state.services, say)

@@ -44,7 +44,7 @@ class Keeper:
     def __init__(self, home: Home, tracker: Tracker, reachable: Callable[[], None], ended: threading.Event) -> None:
         self._home, self._tracker, self._reachable, self._ended = home, tracker, reachable, ended
         self._troubles: dict[str, Trouble] = {}
-        # Kept for as long as a run has rows: each knows who has taken the message at hand.
+        # Kept for as long as a run has rows: each knows who has taken what.
         self._notifiers: dict[str, AppriseNotifier] = {}
         self._unheard: dict[str, Trouble] = {}
         self._told: list[Undelivered] | None = None

@@ -1,8 +1,7 @@
 """The members of the service group, as services of a supervisor: Prefect, its worker, MLflow, the dashboard, the keeper.
 
-Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read, and the password that
-is made where there is none. Addresses of databases may hold passwords, so they travel in the environment of the supervisor alone
-and never stand in a request, which lies in a file.
+Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read. Addresses of databases
+may hold passwords, so they travel in the environment of the supervisor alone and never stand in a request, which lies in a file.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ def databases(home: Home) -> dict[str, str]:
 
 def secrets(home: Home) -> dict[str, str]:
     """What all members have in their environment and no request holds: the databases, and the password of Prefect."""
-    password = password_of(home)
-    return databases(home) | {SERVER_PASSWORD_VARIABLE: password, PASSWORD_VARIABLE: password}
+    return databases(home) | dict.fromkeys((SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE), password_of(home))
 
 
 def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[ServiceSpec]:

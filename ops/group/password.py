@@ -25,14 +25,16 @@ def password_file(home: Home) -> Path:
 
 
 def password_of(home: Home) -> str:
-    """What the group's members ask for and bring: the environment's, else the group's own, which is made once."""
-    return os.environ.get(SERVER_PASSWORD_VARIABLE) or own_password(home) or _make(password_file(home))
+    """What the group's members ask for and bring: the environment's, else the group's own; empty where there is neither."""
+    return os.environ.get(SERVER_PASSWORD_VARIABLE) or own_password(home)
 
 
-def drop_unused(home: Home) -> None:
-    """Removes the group's own password where the group is about to ask for the environment's: it would only mislead."""
+def settle_password(home: Home) -> None:
+    """For a group that is about to start: makes its own password once, or removes it where the environment names another."""
     if os.environ.get(SERVER_PASSWORD_VARIABLE):
         password_file(home).unlink(missing_ok=True)
+    elif not own_password(home):
+        _make(password_file(home))
 
 
 def own_password(home: Home) -> str:
@@ -42,14 +44,12 @@ def own_password(home: Home) -> str:
         return file.read_text().strip() if file.exists() else ""
 
 
-def _make(file: Path) -> str:
-    password = f"{USER}:{secrets.token_hex(32)}"
+def _make(file: Path) -> None:
     make_folder(file.parent)
     with refusals(f"{file}: cannot be written"):
         descriptor, fresh = tempfile.mkstemp(prefix=f".{FILE}.", dir=file.parent)  # of mode 0600
         with os.fdopen(descriptor, "w") as stream:
-            stream.write(f"{password}\n")
+            stream.write(f"{USER}:{secrets.token_hex(32)}\n")
             stream.flush()
             os.fsync(descriptor)
         Path(fresh).replace(file)
-    return password

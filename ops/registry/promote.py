@@ -19,6 +19,7 @@ from db.records import SnapshotRow
 from flows.home import Home
 from flows.registry import moved_entries, registered_model
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.logs import redact
 
 LONGEST_NAME, LONGEST_REASON = 200, 2000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -103,6 +104,9 @@ def deliver(home: Home, run: str) -> str | None:
             return f"{error.holder} holds the run and delivers it"
         except (InfrastructureError, LedgerUnavailable, Fenced) as error:
             return str(error)
+        # Any error: the promotion is booked, and what MLflow answers can break its client in ways that nobody foresaw.
+        except Exception as error:  # noqa: BLE001
+            return redact(f"{type(error).__name__}: {error}")
     return None
 
 

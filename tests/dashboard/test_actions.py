@@ -19,10 +19,9 @@ from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
-from ops.dashboard.driving import RESUME_LOG, last_words
+from ops.dashboard.driving import OF_THE_GROUP, RESUME_LOG, last_words
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.ops.test_branches import seed_snapshot
-from yatt_core.cluster.state import MARK_VARIABLE
 from yatt_core.data.inputs import INPUTS
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +124,6 @@ def _wait(client: TestClient, run: str, wanted: Callable[[dict[str, Any]], bool]
 def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`yatt train` in a process of its own; the resumed driver is no offspring of the service that the dashboard is."""
     home = Home(tmp_path / "runs")
-    monkeypatch.setenv(MARK_VARIABLE, "a group:dashboard:")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "YATT_HOME": str(home.folder)}
     with TestClient(create_app(home), base_url=ORIGIN) as client:
         headers = {"Authorization": f"Bearer {client.app.state.context.tokens.create('alice')}"}  # type: ignore[attr-defined]
@@ -144,10 +142,13 @@ def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path, monkeypatch
             finally:
                 driver.wait(60)
         assert stopped["state"] == "stopped"
+        for name in OF_THE_GROUP:
+            monkeypatch.setenv(name, "a group:dashboard:")
         answer = client.post(f"/api/v1/runs/{run}/resume", json={"reason": "go on"}, headers=headers)
         assert answer.status_code == 202
         (pid,) = re.findall(r"pid (\d+)", answer.json()["detail"])
-        assert MARK_VARIABLE.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+        given = Path(f"/proc/{pid}/environ").read_bytes()
+        assert not any(name.encode() in given for name in OF_THE_GROUP)
         further = _wait(
             client, run, lambda line: line["driver"] == "driven" and line["iteration"] > stopped["iteration"]
         )

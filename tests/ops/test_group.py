@@ -27,7 +27,7 @@ from ops.group.control import changes, start
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import Undelivered, read_undelivered
 from ops.group.members import KEEPER, MLFLOW, ORDER, PREFECT, WORKER, Ports, databases, members, secrets
-from ops.group.password import drop_unused, password_file
+from ops.group.password import password_file, settle_password
 from ops.group.ports import settled
 from ops.group.preflight import check_ports, check_surroundings, listener
 from ops.group.record import GroupRecord, read_record, write_record
@@ -129,24 +129,30 @@ def test_databases_are_files_of_the_home_unless_named(home: Home) -> None:
 
 
 def test_prefect_always_asks_for_a_password_that_its_owner_alone_can_read(home: Home) -> None:
-    made = secrets(home)
-    file = password_file(home)
+    settle_password(home)
+    made, file = secrets(home), password_file(home)
     assert made[SERVER_PASSWORD_VARIABLE] == made[PASSWORD_VARIABLE] == file.read_text().strip()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and len(made[SERVER_PASSWORD_VARIABLE]) > 64
+    settle_password(home)
     assert secrets(home) == made, "the same for every start"
     assert made[SERVER_PASSWORD_VARIABLE] not in repr(members(home, PORTS, os.environ))
     assert [path.name for path in home.group.iterdir()] == [file.name]
 
 
 def test_a_password_of_ones_own_takes_its_place(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets(home)
+    settle_password(home)
     monkeypatch.setenv(SERVER_PASSWORD_VARIABLE, f"yatt:{PASSWORD}")
-    drop_unused(home)
+    settle_password(home)
     assert secrets(home)[SERVER_PASSWORD_VARIABLE] == secrets(home)[PASSWORD_VARIABLE] == f"yatt:{PASSWORD}"
     assert PASSWORD not in repr(members(home, PORTS, os.environ)) and not password_file(home).exists()
+    monkeypatch.delenv(SERVER_PASSWORD_VARIABLE)
+    assert not secrets(home)[PASSWORD_VARIABLE] and not password_file(home).exists(), (
+        "looking makes none that nobody asks for"
+    )
 
 
 def test_commands_bring_the_groups_password_to_its_server_alone(home: Home) -> None:
+    settle_password(home)
     made, own = secrets(home)[PASSWORD_VARIABLE], PORTS.address(PREFECT)
     assert prefect_password(home, own) is None, "there is no group yet"
     write_record(home.group, GroupRecord(None, PORTS, 0.0))

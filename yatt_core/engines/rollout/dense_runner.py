@@ -27,7 +27,7 @@ from yatt_core.engines.rollout.joint_attention import Groups, attend_jointly
 from yatt_core.engines.rollout.module_runner import check_positions, keeps_bits, padded_prompts, text_config
 from yatt_core.engines.rollout.packed_weights import packable, packed, packed_linear
 from yatt_core.engines.rollout.runner import Indices, Room, Rows
-from yatt_core.engines.rollout.sizes import MINIMUM_ROWS, padded_length, rounded_slots
+from yatt_core.engines.rollout.sizes import MINIMUM_ROWS, padded_length, rounded_slots, rows_for
 from yatt_core.engines.rollout.split_attention import attend_by_pieces, join
 
 
@@ -113,6 +113,7 @@ class DenseRunner:
         """Lays out the prompts' slots and the rows'; packs the weights as they are now, where that pays."""
         shape = self._shape
         if self._packs:
+            self._multiplied = self._weights  # the last batch's copies go first
             self._multiplied = packed(self._weights, room.rows)
         # Attention takes its queries in blocks of a multiple of four; what is left must have four rows, too.
         self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
@@ -150,8 +151,8 @@ class DenseRunner:
         # Padding may reach beyond the positions that the model knows.
         positions = np.tile(np.minimum(np.arange(padded), lengths.max()), count)
         hidden = self._run(padded_prompts(request, members, padded).reshape(-1), positions, attend)
-        # The head, too, must have its four rows, and a filler at the end.
-        ends = np.resize(np.arange(count) * padded + lengths - 1, max(count + 1, MINIMUM_ROWS))
+        # The head, too, gets its fillers.
+        ends = np.resize(np.arange(count) * padded + lengths - 1, rows_for(count, self.batch_invariant))
         return self._logits(hidden[self._tensor(ends)])[:count]
 
     def step(self, rows: Rows) -> torch.Tensor:

@@ -69,6 +69,11 @@ for (const kind of ["htmx:beforeSwap", "htmx:oobBeforeSwap"]) {
   });
 }
 
+// Nobody sees what a hidden tab would ask for.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (document.hidden && event.detail.elt.hasAttribute("data-calm")) event.preventDefault();
+});
+
 // -- live ----------------------------------------------------------------------------------------------------------------
 
 // A page listens while it is seen: a browser has six connections for all tabs of a dashboard, and a stream takes one.
