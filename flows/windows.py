@@ -83,7 +83,7 @@ def _meant(text: str) -> str:
     found = re.findall(r"(\d+)\s*([a-z])[a-z]*", text.strip().lower())
     meant = "".join(number + unit for number, unit in found)
     match = DURATION.fullmatch(meant)
-    return f"did you mean {meant}? " if meant and match and any(match.groups()) else ""
+    return f"did you mean {meant}? " if match and any(int(part or 0) for part in match.groups()) else ""
 
 
 @cache

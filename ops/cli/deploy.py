@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 SHOWN_WINDOWS = 3
+SHORTEST_INTERVAL = timedelta(seconds=10)
 
 
 def register(app: typer.Typer) -> None:
@@ -176,9 +177,13 @@ def _schedule(when: When) -> Schedule | None:
     timezone = when.timezone or "UTC"
     if when.cron is not None:
         return cron_schedule(when.cron, timezone, "--cron", "--timezone")
-    return interval_schedule(
-        parse_duration(when.interval or "", "--interval"), datetime.now(UTC), timezone, "--timezone"
-    )
+    interval = parse_duration(when.interval or "", "--interval")
+    if interval < SHORTEST_INTERVAL:
+        raise ConfigurationError(
+            f"--interval: {when.interval} is shorter than a driver takes to start; right would be at least "
+            f"{SHORTEST_INTERVAL.seconds}s"
+        )
+    return interval_schedule(interval, datetime.now(UTC), timezone, "--timezone")
 
 
 def _found(home: Home, run: str) -> str:

@@ -53,6 +53,16 @@ def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
     return run
 
 
+def advance(home: Home, ledger: Ledger, run: str, iteration: int) -> None:
+    """One more iteration with a snapshot, all told to MLflow."""
+    fence = ledger.leases.acquire(run, this_process("test"), 600)
+    seal_iteration(home, ledger, fence, iteration)
+    ledger.commits.commit(fence, _commit(ledger, run, iteration))
+    record_snapshot(home.run_folder(run), ledger, fence, iteration, toy_spec())
+    deliver(home, ledger, fence)
+    ledger.leases.release(fence)
+
+
 def deliver(home: Home, ledger: Ledger, fence: Fence) -> None:
     """All that waits in the outbox."""
     while deliver_pending(ledger, fence, MlflowTracker(home.tracking_uri, home.artifacts)):

@@ -12,9 +12,11 @@ import pytest
 
 from db.aliases import CHAMPION, SnapshotKey
 from db.ledger import Ledger
+from flows.audit import verify_run
 from flows.home import Home
+from ops.tracking.mlflow_reader import MlflowReader
 from tests.data.example_specs import write_image_source
-from tests.ops.audited import make_sound_run
+from tests.ops.audited import COMMITTED, advance, make_sound_run
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import toy_spec
 from yatt_core.digests import file_sha256
@@ -86,6 +88,24 @@ def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
     text = yatt("audit", "verify", "latest").out
     assert "toy-1 is sound" in text
     assert "not told yet of 1 iterations, the first is iteration 3 of branch 0" in text
+
+
+@pytest.mark.parametrize("before", ["spec", "commits", "snapshots", "metrics"])
+def test_a_run_that_is_driven_meanwhile_is_sound(sound: Home, before: str) -> None:
+    """An iteration, a snapshot and a promotion come between two checks, and their points after the tracker's were noted down."""
+    reader = MlflowReader(sound.tracking_uri, sound.artifacts)
+    with Ledger.open(sound.ledger) as ledger:
+        driven: list[str] = []
+
+        def drive(name: str, *_: int) -> None:
+            if name == before and not driven:
+                driven.append(name)
+                advance(sound, ledger, RUN, COMMITTED + 1)
+                ledger.aliases.promote(RUN, CHAMPION, SnapshotKey(0, 0, 1), "ann", "0 is good")
+
+        report = verify_run(ledger, RUN, sound.run_folder(RUN), reader, drive)
+        assert driven and report.disagreement is None
+        assert verify_run(ledger, RUN, sound.run_folder(RUN), reader).disagreement is None
 
 
 SHARD = "experience/b000/i000002/w00-s0001.e0001"

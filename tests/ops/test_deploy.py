@@ -51,6 +51,8 @@ def refused(answer: Answer, says: str) -> None:
         ),
         ([*NIGHTLY, "--for", "8 hours"], "--for: '8 hours' is no duration; did you mean 8h?"),
         (["--interval", "often"], "--interval: 'often' is no duration"),
+        (["--interval", "0h"], "--interval: '0h' is no duration; write whole numbers"),
+        (["--interval", "9s"], "--interval: 9s is shorter than a driver takes to start; right would be at least 10s"),
         (["--interval", "1h", "--timezone", "Berlin"], "did you mean 'Europe/Berlin'?"),
         ([], "--cron, --interval or --manual: just one of them says when windows begin"),
         ([*NIGHTLY, "--manual"], "--cron, --interval or --manual: just one of them"),
