@@ -163,7 +163,9 @@ def gradient_gap(fast: Stepper, general: Stepper) -> float:
 
 
 def measure() -> Report:
-    """Takes all steps, those of both dtypes and the matrix products in turn."""
+    """Takes all steps, those of one kind after those of another, as an engine's process knows one dtype; its matrix products
+    between them.
+    """
     load = [load_average()]
     torch.set_num_threads(1)
     rates = {"fp32": MatrixRate(torch.float32), "bf16": MatrixRate(torch.bfloat16)}
@@ -171,20 +173,20 @@ def measure() -> Report:
         steppers = {
             key: Stepper(Path(name) / key, spec_of(dtype, path))
             for key, dtype, path in (
-                ("fp32", "float32", "auto"), ("bf16", "bfloat16", "auto"), ("general", "float32", "general"),
+                ("bf16", "bfloat16", "auto"), ("fp32", "float32", "auto"), ("general", "float32", "general"),
             )
         }  # fmt: skip
         progress("gradients against transformers' autograd")
         gap = gradient_gap(
             *(Stepper(Path(name) / f"gap-{path}", spec_of("float32", path)) for path in ("auto", "general"))
         )
-        for number in range(ROUNDS):
-            progress(f"round {number + 1} of {ROUNDS}")
-            for key, rate in rates.items():
-                rate.measure()
-                steppers[key].take()
-            if number < GENERAL_ROUNDS:
-                steppers["general"].take()
+        for key, stepper in steppers.items():
+            rounds = GENERAL_ROUNDS if key == "general" else ROUNDS
+            for number in range(rounds):
+                progress(f"{key}: step {number + 1} of {rounds}")
+                if key in rates:
+                    rates[key].measure()
+                stepper.take()
     least = {key: stepper.least for key, stepper in steppers.items()}
     totals = {key: sum(parts.values()) for key, parts in least.items()}
     figures: dict[str, float | None] = {
