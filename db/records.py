@@ -94,6 +94,11 @@ class SnapshotRow:
     state: str = "kept"
     recorded_at: int = field(default=0, compare=False)
 
+    def is_meant(self, iteration: int | None, branch: int | None, epoch: int | None) -> bool:
+        """Whether somebody who gives these numbers, or leaves some out, may mean it."""
+        given = ((iteration, self.iteration), (branch, self.branch), (epoch, self.epoch))
+        return all(asked in (None, own) for asked, own in given)
+
 
 class Records:
     """Books shards, waves, choices, decisions and snapshots."""

@@ -28,6 +28,11 @@ KEEPER = "yatt keeper"
 PATIENCE_SECONDS, ASK_SECONDS = 30.0, 0.2
 
 
+def is_keeper(holder: str) -> bool:
+    """Whether who holds a lease only delivers."""
+    return holder.startswith(KEEPER)
+
+
 def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patience: float = PATIENCE_SECONDS) -> Fence:
     """Takes the lease for this process; waits for a keeper that has it, so many seconds at most. work: what it is for.
 
@@ -38,7 +43,7 @@ def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patienc
         try:
             return ledger.leases.acquire(run, this_process(work), life_seconds)
         except LeaseHeld as error:
-            if not error.holder.startswith(KEEPER) or time.monotonic() > give_up:
+            if not is_keeper(error.holder) or time.monotonic() > give_up:
                 raise
         time.sleep(ASK_SECONDS)
 

@@ -197,6 +197,14 @@ class OutboxPump:
             ledger.close()
 
     def _say(self, error: Exception) -> None:
-        foreseen = isinstance(error, YattError | LedgerError)
-        said = f"{error}" if foreseen else f"{type(error).__name__}: {error}"
-        log.warning("the outbox waits (%s): %s", self._deliverer.name, redact(said), exc_info=not foreseen)
+        log.warning("the outbox waits (%s): %s", self._deliverer.name, in_words(error), exc_info=not is_foreseen(error))
+
+
+def is_foreseen(error: Exception) -> bool:
+    """Whether it is an error of ours; what a service answers can break its client in ways that nobody foresaw."""
+    return isinstance(error, YattError | LedgerError)
+
+
+def in_words(error: Exception) -> str:
+    """Why something was not delivered, without credentials."""
+    return redact(f"{error}" if is_foreseen(error) else f"{type(error).__name__}: {error}")

@@ -31,7 +31,7 @@ from flows.artifacts import AWAY
 from flows.clock import Clock, SystemClock
 from flows.home import Home
 from flows.launch import run_segment
-from flows.lease import KEEPER
+from flows.lease import is_keeper
 from flows.protocols import Notifier, Observer, Tracker
 from flows.reaper import FLOW, reap
 from flows.segment import Outcome
@@ -160,7 +160,7 @@ def _drive(
             return run_segment(home, run, observer, tracker, notifier=notifier, window=own)
         except LeaseHeld as held:
             now = _now(clock)
-            if held.holder.startswith(KEEPER):  # it is about to give the lease back
+            if is_keeper(held.holder):  # it is about to give the lease back
                 stays = not own.is_over(now)
             else:
                 patient_until = patient_until or now + timedelta(seconds=held.expires_in)

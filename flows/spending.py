@@ -9,7 +9,7 @@ from __future__ import annotations
 from db.engine import Fence
 from db.ledger import Ledger
 from flows.clock import Clock
-from flows.lease import KEEPER
+from flows.lease import is_keeper
 from yatt_core.guards.budget import Spent
 from yatt_core.spec import parse_spec
 
@@ -21,7 +21,7 @@ def spent_by(ledger: Ledger, run: str, before_epoch: int | None = None) -> Spent
     revisions = [ledger.runs.revision(run, n) for n in range(1, ledger.runs.revision(run).revision + 1)]
     spent = Spent(0.0, 0.0)
     for lease in ledger.overview.leases(run):
-        if lease.holder.startswith(KEEPER) or (before_epoch is not None and lease.epoch >= before_epoch):
+        if is_keeper(lease.holder) or (before_epoch is not None and lease.epoch >= before_epoch):
             continue
         hours = max(0, (lease.released_at or lease.renewed_at or lease.taken_at) - lease.taken_at) / MS_PER_HOUR
         in_force = [revision for revision in revisions if revision.created_at <= lease.taken_at] or revisions[:1]

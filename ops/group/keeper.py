@@ -22,14 +22,14 @@ from flows.dead_letters import BATCH, Trouble, deliver_dead, is_dead
 from flows.home import Home
 from flows.launch import current_spec
 from flows.notifications import NotificationDeliverer
-from flows.outbox import TrackerDeliverer
+from flows.outbox import TrackerDeliverer, in_words, is_foreseen
 from flows.protocols import Tracker
 from ops.group.keeper_state import Undelivered, write_undelivered
 from ops.group.members import KEEPER_READY
 from ops.group.reaping import start_reaping
 from ops.notifier import AppriseNotifier
 from ops.tracking.mlflow_tracker import MlflowTracker
-from yatt_core.errors import FencedError, InfrastructureError, YattError
+from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
@@ -84,12 +84,11 @@ class Keeper:
                 return
             except LedgerUnavailable:
                 raise
-            except (YattError, LedgerError) as error:
-                reasons.append(redact(str(error)))
             # Any error: what nobody foresaw is this run's trouble, and must not keep the others' rows.
             except Exception as error:
-                log.exception("%s: unexpected", run)
-                reasons.append(redact(f"{type(error).__name__}: {error}"))
+                if not is_foreseen(error):
+                    log.exception("%s: unexpected", run)
+                reasons.append(in_words(error))
         if sent:
             log.info("%s: delivered %d rows that its driver left", run, sent)
         if reasons or not sent:

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from db.aliases import AliasMove, SnapshotKey
-from db.errors import AliasRefused, Fenced, LeaseHeld, LedgerUnavailable
+from db.errors import AliasRefused, LeaseHeld
 from db.ledger import Ledger
 from db.outbox import OutboxEntry
 from db.records import SnapshotRow
 from flows.home import Home
 from flows.registry import moved_entries, registered_model
-from yatt_core.errors import ConfigurationError, InfrastructureError
-from yatt_core.logs import redact
+from yatt_core.errors import ConfigurationError
 
 LONGEST_NAME, LONGEST_REASON = 200, 2000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -89,7 +88,7 @@ def deliver(home: Home, run: str) -> str | None:
     What waits is sent by the run's driver, by its next resume, or by the service group.
     """
     from flows.branches import operator_lease
-    from flows.outbox import deliver_pending
+    from flows.outbox import deliver_pending, in_words
     from ops.tracking.mlflow_tracker import MlflowTracker
 
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
@@ -102,11 +101,8 @@ def deliver(home: Home, run: str) -> str | None:
                         pass
         except LeaseHeld as error:
             return f"{error.holder} holds the run and delivers it"
-        except (InfrastructureError, LedgerUnavailable, Fenced) as error:
-            return str(error)
-        # Any error: the promotion is booked, and what MLflow answers can break its client in ways that nobody foresaw.
-        except Exception as error:  # noqa: BLE001
-            return redact(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  # any: the promotion is booked, and others deliver it
+            return in_words(error)
     return None
 
 
@@ -119,24 +115,22 @@ def _said(name: str, text: str, longest: int) -> str:
     return stripped
 
 
-def _choose(
-    ledger: Ledger, run: str, iteration: int | None, branch: int | None = None, epoch: int | None = None
-) -> SnapshotRow:
+def _choose(ledger: Ledger, run: str, iteration: int | None, branch: int | None, epoch: int | None) -> SnapshotRow:
     """The kept snapshot that a person means. Raises `ConfigurationError`, naming what there is."""
-    asked = {"iteration": iteration, "branch": branch, "epoch": epoch}
-    asked = {name: number for name, number in asked.items() if number is not None}
 
     def is_meant(row: SnapshotRow) -> bool:
-        return all(getattr(row, name) == number for name, number in asked.items())
+        return row.is_meant(iteration, branch, epoch)
 
     rows = ledger.records.snapshots(run)
     usable = [row for row in rows if _obstacle(ledger, run, row) is None]
     for row in filter(is_meant, usable):
         return row
+    numbers = (("iteration", iteration), ("branch", branch), ("epoch", epoch))
+    asked = [f"{name} {number}" for name, number in numbers if number is not None]
     if not asked:
         raise ConfigurationError(f"run {run}: it has no snapshot of a committed iteration yet")
     there = ", ".join(str(number) for number in sorted({row.iteration for row in usable})) or "none"
-    meant = "the snapshot of " + ", ".join(f"{name} {number}" for name, number in asked.items())
+    meant = "the snapshot of " + ", ".join(asked)
     named = next(filter(is_meant, rows), None)
     if named is not None:
         raise ConfigurationError(

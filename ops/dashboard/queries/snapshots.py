@@ -129,7 +129,7 @@ def verify(
 def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, epoch: int | None = None) -> SnapshotRow:
     """The newest kept snapshot of an iteration, of a branch and an epoch where they are given. Raises `ConfigurationError`."""
     for row in ledger.records.own_snapshots(run, "kept"):
-        if row.iteration == iteration and branch in (None, row.branch) and epoch in (None, row.epoch):
+        if row.is_meant(iteration, branch, epoch):
             return row
     place = "".join(f", {name} {at}" for name, at in (("branch", branch), ("epoch", epoch)) if at is not None)
     raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration}{place} is kept")
