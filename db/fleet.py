@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, select
+from sqlalchemy import ColumnElement, Connection, Select, case, func, select
 
 from db.alarms import ALARM
 from db.engine import Database
@@ -16,8 +16,9 @@ from db.models import Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Ru
 from db.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 
 REWARD, ITERATION_SECONDS = "reward/mean", "seconds/iteration"
-RECENT = 16
-"""Iterations that a run's pace is taken from."""
+NEWEST = MetricPoint.step == Run.iteration
+RECENT = MetricPoint.step.between(Run.iteration - 15, Run.iteration)
+"""Points of the newest commit, and of those that a run's pace is taken from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class FleetReader:
     def newest(self, runs: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, ...], float]:
         """Values of some metrics at each run's newest commit, by run and key; what is not there is left out."""
         with self._database.read() as connection:
-            return {(run, key): value for key in keys for run, value in _newest_mean(connection, runs, key, 1).items()}
+            return _means(connection, runs, keys, NEWEST)
 
     def outbox_pending(self, runs: Sequence[str]) -> dict[str, int]:
         """Rows that the tracker was not told of yet, by run; runs without any are left out."""
@@ -124,26 +125,26 @@ def _lines(
     ).all()
     names = [row.id for row in rows]
     rewards, paces = (
-        _newest_mean(connection, names, REWARD, 1),
-        _newest_mean(connection, names, ITERATION_SECONDS, RECENT),
+        _means(connection, names, [REWARD], NEWEST),
+        _means(connection, names, [ITERATION_SECONDS], RECENT),
     )
-    return tuple(FleetLine(line_of(row), row.event_seq, rewards.get(row.id), paces.get(row.id)) for row in rows)
+    return tuple(
+        FleetLine(line_of(row), row.event_seq, rewards.get((row.id, REWARD)), paces.get((row.id, ITERATION_SECONDS)))
+        for row in rows
+    )
 
 
-def _newest_mean(connection: Connection, runs: Sequence[str], key: str, steps: int) -> dict[str, float]:
-    """Mean of a metric over the newest steps of each run's current branch; runs without points are left out."""
-    query = (
-        select(Run.id, func.avg(MetricPoint.value))
-        .join(MetricSeries, and_(MetricSeries.run == Run.id, MetricSeries.key == key))
-        .join(
-            MetricPoint,
-            and_(
-                MetricPoint.series == MetricSeries.id,
-                MetricPoint.branch == Run.current_branch,
-                MetricPoint.step.between(Run.iteration - steps + 1, Run.iteration),
-            ),
-        )
-        .where(Run.id.in_(runs))
-        .group_by(Run.id)
+def _means(
+    connection: Connection, runs: Sequence[str], keys: Sequence[str], points: ColumnElement[bool]
+) -> dict[tuple[str, ...], float]:
+    """Means of metrics over some points of each run's current branch, by run and key; what has no points is left out."""
+    # A subquery for each series: joined, PostgreSQL would guess badly how many points there are, and read the whole table.
+    mean = (
+        select(func.avg(MetricPoint.value))
+        .where(MetricPoint.series == MetricSeries.id, MetricPoint.branch == Run.current_branch, points)
+        .correlate(Run, MetricSeries)
+        .scalar_subquery()
     )
-    return {run: float(value) for run, value in connection.execute(query)}
+    query = select(Run.id, MetricSeries.key, mean).join(MetricSeries, MetricSeries.run == Run.id)
+    query = query.where(Run.id.in_(runs), MetricSeries.key.in_(keys))
+    return {(run, key): float(value) for run, key, value in connection.execute(query) if value is not None}

@@ -170,13 +170,13 @@ class Phases:
 
     def attempts(self, run: str, branch: int, iteration: int) -> list[AttemptRow]:
         """All attempts at an iteration's phases, in the order in which they were planned."""
-        query = (
-            select(*PhaseAttempt.__table__.columns)
-            .where(PhaseAttempt.run == run, PhaseAttempt.branch == branch, PhaseAttempt.iteration == iteration)
-            .order_by(PhaseAttempt.planned_at, PhaseAttempt.phase, PhaseAttempt.wave, PhaseAttempt.number)
+        query = select(*PhaseAttempt.__table__.columns).where(
+            PhaseAttempt.run == run, PhaseAttempt.branch == branch, PhaseAttempt.iteration == iteration
         )
         with self._database.read() as connection:
-            return [AttemptRow(**row._mapping) for row in connection.execute(query)]
+            rows = [AttemptRow(**row._mapping) for row in connection.execute(query)]
+        # Sorted here: for the sake of the order SQLite would go through all attempts of the run by its index of times.
+        return sorted(rows, key=lambda row: (row.planned_at, row.phase, row.wave, row.number))
 
 
 def _phase(run: str, branch: int, iteration: int, phase: str, wave: int) -> tuple[Any, ...]:

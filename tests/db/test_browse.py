@@ -207,6 +207,11 @@ def test_long_runs_are_read_by_their_indexes(ledger: Ledger, run: str, fence: Fe
     reads: dict[str, tuple[Callable[[], object], set[str]]] = {
         "links of a kind": (lambda: ledger.browse.events(run, 5, kinds=("commit",)), {"event_run_kind_seq_index"}),
         "failed attempts": (lambda: ledger.browse.faults(run, 5), {"phase_attempt_failed_index"}),
+        "attempts at an iteration": (lambda: ledger.phases.attempts(run, 0, 5), {"sqlite_autoindex_phase_attempt_1"}),
+        "newest metrics": (
+            lambda: ledger.fleet.newest([run], ["reward/mean"]),
+            {"metric_point USING PRIMARY KEY (series=? AND branch=? AND step=?)"},
+        ),
         "newest attempts": (lambda: ledger.overview.history(run, 5), {"phase_attempt_run_planned_at_index"}),
         "struck": (
             lambda: ledger.overview.struck(run, 5, 5),

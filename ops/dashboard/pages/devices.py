@@ -48,6 +48,6 @@ def show_devices(visit: Visited, run_id: RunId, iteration: SomeNumber = None, be
 
 
 def attempts_of(ledger: Ledger, run: str, iteration: int) -> list[AttemptRow]:
-    """The attempts at an iteration's phases, in order of time, by whichever run and branch of the line made it."""
+    """The attempts at an iteration's phases, as planned, by whichever run and branch of the line made it."""
     owner, branch, _ = ledger.commits.maker(run, iteration)
-    return sorted(ledger.phases.attempts(owner, branch, iteration), key=lambda attempt: attempt.planned_at)
+    return ledger.phases.attempts(owner, branch, iteration)
