@@ -78,7 +78,7 @@ def server_service(run_folder: Path) -> ServiceSpec:
 
 
 def _server(folder: Path, port: str, environment: Mapping[str, str]) -> ServiceSpec:
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]
+    command = [sys.executable, "-m", "flows.prefect_serving", "server", "start", "--host", "127.0.0.1", "--port", port]
     return ServiceSpec(
         name=NAME,
         argv=tuple(command),

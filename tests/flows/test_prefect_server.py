@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE, server_service, use_server
+from flows.prefect_server import (
+    PASSWORD_VARIABLE,
+    SERVER_PASSWORD_VARIABLE,
+    server_service,
+    sqlite_address,
+    use_server,
+)
 
 PRINTED = (
     "from prefect.settings import get_current_settings as get; s = get(); "
@@ -53,3 +59,30 @@ def test_the_client_brings_what_the_server_asks_for(
     monkeypatch.setattr(os, "environ", dict(given))
     use_server(tmp_path, "http://127.0.0.1:1", password)
     assert os.environ.get(PASSWORD_VARIABLE) == brought
+
+
+CACHES = """
+import asyncio, sys
+from flows.prefect_serving import CACHE_KIB, keep_caches_small
+from prefect.server.database.configurations import AioSqliteConfiguration
+
+async def sizes(address):
+    engine = await AioSqliteConfiguration(connection_url=address).engine()
+    for _ in range(2):
+        async with engine.connect() as connection:
+            yield (await connection.exec_driver_sql("PRAGMA cache_size")).scalar()
+
+async def show():
+    print([size == -CACHE_KIB async for size in sizes(sys.argv[1])])
+
+keep_caches_small()
+asyncio.run(show())
+"""
+
+
+def test_the_server_keeps_few_pages_in_memory(tmp_path: Path) -> None:
+    assert "flows.prefect_serving" in server_service(tmp_path).argv
+    environment = os.environ | dict(server_service(tmp_path).environment)
+    command = [sys.executable, "-c", CACHES, sqlite_address(tmp_path)]
+    shown = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "[True, True]"

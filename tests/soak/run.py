@@ -114,7 +114,7 @@ class Soak:
 
 
 MODULES = (
-    "prefect server",
+    "flows.prefect_serving",
     "prefect worker",
     "mlflow",
     "dashboard",
