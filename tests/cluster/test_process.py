@@ -66,6 +66,26 @@ def test_zombie_is_dead(sleeper):
     assert not is_alive(found)
 
 
+OUTLIVED = """
+import ctypes, threading
+threading.Thread(target=threading.Event().wait).start()
+print("up", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_ended_lives_until_the_others_did():
+    """It looks like a zombie, and holds its ports and files; a killed one is in that state for a moment."""
+    with subprocess.Popen([sys.executable, "-c", OUTLIVED], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        found = identity(process)
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+        assert is_alive(found)
+        assert send_signal(found, signal.SIGKILL)
+        wait_until(lambda: not is_alive(found))
+        assert process.wait() == -signal.SIGKILL
+
+
 def test_a_reused_pid_is_never_hit(sleeper):
     earlier = replace(identity(sleeper), start_time=1.0)
     assert not terminate(earlier, grace=0.0)

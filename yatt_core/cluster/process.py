@@ -23,7 +23,7 @@ URGENT = 0.75
 """The share of the time to end in order, behind which processes are asked again."""
 NOBODY = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
 """What `pidfd_open` says of a number that no process has; the last two where it is now a thread's."""
-STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_START_TIME = 0, 1, 3, 19
+STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_THREADS, STAT_START_TIME = 0, 1, 3, 17, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,16 @@ class ProcessIdentity:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on (man 5 proc_pid_stat); none when the process is gone or a zombie."""
+    """Fields of /proc/PID/stat from the state on (man 5 proc_pid_stat); none when the process is gone or a zombie.
+
+    Where other threads outlive the first one, as for a moment behind a kill, the process still holds its ports and files.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(")")[2].split()
-    return None if fields[STAT_STATE] in "ZX" else fields
+    return None if fields[STAT_STATE] in "ZX" and int(fields[STAT_THREADS]) <= 1 else fields
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
