@@ -12,6 +12,7 @@ import pytest
 
 from db.ledger import Ledger
 from flows.home import Home
+from flows.owner import owner_of
 from flows.window_record import recorded_windows
 from tests.flows.group import SPEC, Group, group_environment
 from tests.flows.tools import Driver, same_result
@@ -178,7 +179,9 @@ def test_a_prefect_yaml_makes_the_deployment_that_is_made_directly(group: Group,
     group.prefect("--no-prompt", "deploy", "--all", cwd=tmp_path)
     direct, from_file = (group.ask(f"/deployments/name/yatt/{name}") for name in ("direct", "from-file"))
     assert plain(direct) == plain(from_file)
-    assert direct["parameters"] == {"run": run, "home": str(group.home), "for_seconds": 28800.0}
+    with ledger_of(group) as ledger:
+        owner = owner_of(ledger, run)
+    assert direct["parameters"] == {"run": run, "home": str(group.home), "owner": owner, "for_seconds": 28800.0}
     (schedule,) = direct["schedules"]
     assert schedule["active"] and schedule["schedule"] == {
         "cron": "0 22 * * *", "timezone": "Europe/Berlin", "day_or": True,
