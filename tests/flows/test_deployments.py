@@ -13,6 +13,7 @@ import pytest
 from db.ledger import Ledger
 from flows.home import Home
 from flows.owner import owner_of
+from flows.prefect_server import worker_name
 from flows.window_record import recorded_windows
 from tests.flows.group import SPEC, Group, group_environment
 from tests.flows.tools import Driver, same_result
@@ -169,6 +170,17 @@ def test_a_window_that_died_with_its_worker_is_closed(group: Group) -> None:
     assert (
         name == "Crashed" and message == f"its process is gone: window of {run} (pid {driver} on {os.uname().nodename})"
     )
+
+
+def test_a_window_that_died_with_its_worker_before_it_began_is_closed(group: Group) -> None:
+    group.yatt("deploy", str(SPEC), "--manual", "--name", "stillborn", *overrides(*SLOW))
+    flow_run = group.start_by_hand("stillborn")
+    asked = f"/flow_runs/{flow_run}"
+    process = int(group.await_true("its process", lambda: group.ask(asked)["infrastructure_pid"]))
+    os.kill(group.member_pid("worker"), signal.SIGKILL)
+    os.kill(process, signal.SIGKILL)
+    name, message = group.ending(flow_run)
+    assert name == "Crashed" and message == f"its process is gone: pid {process} of worker {worker_name()}"
 
 
 def test_a_prefect_yaml_makes_the_deployment_that_is_made_directly(group: Group, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from flows.home import Home
 from flows.lease import KEEPER, take_lease
 from flows.owner import owner_of
 from flows.protocols import OutboxItem, SilentObserver
-from flows.reaper import SILENT_SECONDS, Signs, cause_of_death
 from flows.scheduled import Ending, drive_window
 from flows.window_record import record_window, recorded_windows
 from flows.windows import Window
@@ -257,22 +256,3 @@ def test_a_deployment_of_another_ledgers_run_of_the_same_name_is_refused(
     assert f"`yatt deploy --run {run} --name NAME`" in ending.message
     with Ledger.open(home.ledger) as ledger:
         assert not recorded_windows(ledger, run) and ledger.overview.line(run).epoch == 1, "it is left as it is"
-
-
-SIGNS = Signs(process="window of toy-1", here=True, gone=False, replaced=False, silent_seconds=1e6)
-
-
-@pytest.mark.parametrize(
-    ("signs", "cause"),
-    [
-        (SIGNS, None),
-        (replace(SIGNS, gone=True), "its process is gone: window of toy-1"),
-        (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS - 1), None),
-        (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS), "no sign of life for 1800 s: window of toy-1"),
-        (replace(SIGNS, replaced=True), "another driver has taken its run over: window of toy-1"),
-        (Signs("", False, False, False, 1e4), "no sign of life for 10000 s: no process was ever seen"),
-        (Signs("", False, False, False, 10.0), None),
-    ],
-)
-def test_what_counts_as_dead(signs: Signs, cause: str | None) -> None:
-    assert cause_of_death(signs) == cause
