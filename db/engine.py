@@ -37,6 +37,7 @@ NETWORK = {
 FULL = ("SQLITE_FULL", "53100")
 """What SQLite and PostgreSQL (SQLSTATE disk_full) call a full disk."""
 READ_ONLY = "ledger_read_only"
+RIGHT = "right would be postgresql://user@host/database or sqlite:////folder/ledger.db"
 
 Clock = Callable[[], "ColumnElement[int] | int"]
 """Gives the time in milliseconds since 1970: a value, or SQL that the database evaluates."""
@@ -162,17 +163,22 @@ def database_url(address: str | Path) -> URL:
     """The address of a database from a DSN, or from the path of an SQLite file. Raises `LedgerAddressError` for other kinds."""
     if isinstance(address, Path) or "://" not in address:
         return URL.create("sqlite", database=str(address))
+    return dsn_url(address)
+
+
+def dsn_url(dsn: str) -> URL:
+    """The address of a database from a DSN. Raises `LedgerAddressError`, quoting nothing that may be a password."""
     try:
-        url = make_url(address)
+        url = make_url(dsn)
     except (ArgumentError, ValueError) as error:
-        raise LedgerAddressError(
-            "the ledger's DSN cannot be read; right would be postgresql://user@host/database"
-        ) from error
+        raise LedgerAddressError(f"the ledger's DSN cannot be read; {RIGHT}") from error
     if url.get_backend_name() == "postgresql":
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
-        raise LedgerAddressError(f"the ledger runs on sqlite and postgresql, not on {url.get_backend_name()}")
-    return url
+        raise LedgerAddressError(f"the ledger runs on sqlite and postgresql, not on {url.get_backend_name()}; {RIGHT}")
+    if url.host is not None or not url.database:
+        raise LedgerAddressError(f"the ledger's DSN names no SQLite file; {RIGHT}")
+    return url.set(drivername="sqlite")
 
 
 def open_engine(url: URL) -> Engine:

@@ -124,17 +124,8 @@ class Deliveries:
             claimed = [ClaimedRow(row.seq, row.id, row.kind, row.payload, row.logged_at, row.claims) for row in rows]
             return [_with_points(connection, fence.run, row) for row in claimed]
 
-    def give_back(self, fence: Fence, ids: Sequence[str]) -> None:
-        """Claimed rows that could not be delivered now may be claimed again. Raises `Fenced`."""
-        with self._database.fenced(fence) as (connection, _):
-            connection.execute(
-                update(Outbox)
-                .where(Outbox.id.in_(ids), Outbox.run == fence.run, Outbox.delivered_at.is_(None))
-                .values(claimed_epoch=None)
-            )
-
-    def give_back_all(self, fence: Fence, notifications: bool = False) -> None:
-        """As `give_back`, for all rows that this epoch has claimed: for one that cannot know which. Raises `Fenced`."""
+    def give_back(self, fence: Fence, notifications: bool = False) -> None:
+        """Rows that this epoch has claimed and that are not booked as delivered may be claimed again. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
             connection.execute(
                 update(Outbox)

@@ -2,7 +2,8 @@
 
 Consumes a run's name and a schedule; produces the deployment on the server that Prefect's client is set to, or its entry in a
 prefect.yaml, which `prefect deploy` makes the same deployment of. Its entrypoint is a module's path, so the code is what the
-worker has installed, and its parameters hold no secret: addresses of databases come from the worker's environment.
+worker has installed, and its parameters hold no secret: addresses of databases come from the worker's environment. A digest says
+whose ledger is meant, so a window refuses that of a worker with another one.
 """
 
 from __future__ import annotations
@@ -42,10 +43,14 @@ JOB = {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The windows of `run`. schedule: None where only people start them. longest: None up to the start that follows."""
+    """The windows of `run`. owner: which run of that name is meant (`flows.owner`). schedule: None where only people start them.
+
+    longest: None up to the start that follows.
+    """
 
     name: str
     run: str
+    owner: str
     home: Path
     schedule: Schedule | None
     longest: timedelta | None
@@ -54,7 +59,7 @@ class Deployment:
     def parameters(self) -> Mapping[str, Any]:
         """Those of the flow `ops.scheduled.window`."""
         seconds = None if self.longest is None else self.longest.total_seconds()
-        return {"run": self.run, "home": str(self.home), "for_seconds": seconds}
+        return {"run": self.run, "home": str(self.home), "owner": self.owner, "for_seconds": seconds}
 
     @property
     def pull_steps(self) -> list[dict[str, Any]]:

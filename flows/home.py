@@ -14,6 +14,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from db.engine import dsn_url
+from db.errors import LedgerAddressError
+
+LEDGER_VARIABLE = "YATT_LEDGER"
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+\w+)?://")
 
 
@@ -35,8 +39,15 @@ class Home:
 
     @property
     def ledger(self) -> str:
-        """Database address of the ledger."""
-        return os.environ.get("YATT_LEDGER") or f"sqlite:///{self.folder / 'ledger.db'}"
+        """Database address of the ledger. Raises `LedgerAddressError` where the environment names what is none."""
+        given = os.environ.get(LEDGER_VARIABLE)
+        if not given:
+            return f"sqlite:///{self.folder / 'ledger.db'}"
+        try:
+            dsn_url(given)
+        except LedgerAddressError as error:
+            raise LedgerAddressError(f"{LEDGER_VARIABLE}: {error}") from None
+        return given
 
     @property
     def mlflow_store(self) -> str:

@@ -91,7 +91,7 @@ class NotificationDeliverer:
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
         """Claims anew what is not booked; the notifier knows who has taken it."""
         self._undelivered = []
-        ledger.outbox.give_back_all(fence, notifications=True)
+        ledger.outbox.give_back(fence, notifications=True)
 
     def waiting(self, ledger: Ledger, run: str) -> int:
         """Rows that not everybody was told of yet."""

@@ -67,13 +67,11 @@ def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int =
     them.
     """
     rows = ledger.outbox.claim(fence, batch)
-    waiting = [row.id for row in rows]
     try:
         for _, group in groupby(rows, key=lambda row: _destination(fence.run, row)):
-            sent = _deliver(ledger, fence, tracker, list(group))
-            waiting = waiting[len(sent) :]
+            _deliver(ledger, fence, tracker, list(group))
     except (InfrastructureError, LedgerUnavailable):
-        ledger.outbox.give_back(fence, waiting)
+        ledger.outbox.give_back(fence)
         raise
     return len(rows)
 
@@ -83,7 +81,7 @@ def _destination(run: str, row: ClaimedRow) -> tuple[int, str]:
     return branch_of(run, row.id), row.id if row.kind == CREATION else ""
 
 
-def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow]) -> list[str]:
+def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow]) -> None:
     """Sends rows of one destination and books them."""
     branch, creates = branch_of(fence.run, rows[0].id), rows[0].kind == CREATION
     # A branch's tracking run is nested in the run's own, which is nested in none.
@@ -96,7 +94,6 @@ def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedR
     if creates and branch == 0:
         ledger.runs.set_mlflow_run(fence, made[ids[0]])
     ledger.outbox.delivered(fence, ids, made.get(ids[0]))
-    return ids
 
 
 class Deliverer(Protocol):
@@ -137,7 +134,7 @@ class TrackerDeliverer:
 
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
         """Claims anew what is not booked."""
-        ledger.outbox.give_back_all(fence)
+        ledger.outbox.give_back(fence)
 
     def waiting(self, ledger: Ledger, run: str) -> int:
         """Rows that the tracker has not got."""

@@ -1,4 +1,4 @@
-"""What tells a run from one of the same name in another ledger, where both write to one place: a store, an MLflow server.
+"""What tells a run from one of the same name in another ledger, where both use one thing: a store, an MLflow or Prefect server.
 
 Consumes the run's first revision, which nobody changes; produces a digest.
 """

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from db.holder import this_process
 from yatt_core.cluster.services import ServiceSpec
+from yatt_core.digests import json_digest
 
 NAME = "prefect"
 WORKER = "worker"
@@ -115,12 +117,27 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
     return replace(_server(folder, str(port), environment), start_seconds=START_SECONDS)
 
 
+def worker_name() -> str:
+    """That of the group's worker on this host, and on no other: Prefect keeps it with each flow run that the worker starts."""
+    return f"{WORK_POOL}-{json_digest(this_process().host)[:12]}"
+
+
 def worker_service(folder: Path, prefect_port: int, health_port: int, environment: Mapping[str, str]) -> ServiceSpec:
     """A process worker of the pool `WORK_POOL`, which it makes if need be. environment: for it and the drivers it starts.
 
     Drivers survive its death. When the group ends they are asked to stop, and have `DRIVER_SECONDS` to reach a safe point.
     """
-    command = ["worker", "start", "--pool", WORK_POOL, "--type", "process", "--name", WORK_POOL, "--with-healthcheck"]
+    command = [
+        "worker",
+        "start",
+        "--pool",
+        WORK_POOL,
+        "--type",
+        "process",
+        "--name",
+        worker_name(),
+        "--with-healthcheck",
+    ]
     settings = _common(folder / "prefect") | {
         "PREFECT_API_URL": f"http://127.0.0.1:{prefect_port}/api",
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",

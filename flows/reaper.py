@@ -1,6 +1,7 @@
 """Closes the flow runs of windows whose process is dead, which Prefect would show as running for ever.
 
-Consumes the flow runs that Prefect takes for alive and what the ledger knows of each: its process, its segment, the lease.
+Consumes the flow runs that Prefect takes for alive and what is known of each: to the ledger its process, its segment, the lease;
+to Prefect, where the window has not begun yet, what its worker started (`flows.infrastructure`).
 Produces the state `Crashed` with the reason in words. `cause_of_death` is pure. The lease, not Prefect, keeps a run from two
 drivers, so a flow run that is closed by mistake (its host does not answer for a long time, and it still works) loses its place
 in Prefect's lists and nothing else.
@@ -27,6 +28,7 @@ from db.holder import is_gone, this_process
 from db.lease import LOST
 from db.ledger import Ledger
 from flows.home import Home
+from flows.infrastructure import infrastructure_of
 from flows.window_record import recorded_windows
 from yatt_core.logs import redact
 
@@ -35,6 +37,8 @@ FLOW = "yatt"
 ALIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 SILENT_SECONDS = 1800.0
 """Without a sign of life for so long, a process that nobody here can look for counts as dead."""
+START_SECONDS = 60.0
+"""So long after its last state a flow run without a window may be one that is started again, and Prefect name its old process."""
 PAGE = 200
 
 
@@ -80,7 +84,7 @@ def reap(ledger: Ledger, home: Home) -> list[Closed]:
         closed = []
         for flow_run in _taken_for_alive(client, home):
             run = str(flow_run.parameters["run"])
-            why = cause_of_death(_signs(ledger, run, flow_run))
+            why = cause_of_death(signs_of(ledger, run, flow_run))
             if why is None:
                 continue
             # It may have ended in order since it was listed; from a process that is gone nothing follows any more.
@@ -101,7 +105,7 @@ def _taken_for_alive(client: SyncPrefectClient, home: Home) -> list[FlowRun]:
     return [flow_run for flow_run in found if flow_run.parameters.get("home") == str(home.folder)]
 
 
-def _signs(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
+def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
     """What ledger and this host know of it; a run that the ledger does not have has left no sign but its flow run's state."""
     key, now = str(flow_run.id), time.time()
     seen = [] if flow_run.state is None else [flow_run.state.timestamp.timestamp()]
@@ -114,7 +118,7 @@ def _signs(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
     if own and own[0].epoch == line.epoch and line.holder is not None:
         seen.append(now + min(0.0, line.lease_expires_in))
     if record is None:
-        return Signs("", False, False, False, now - max(seen, default=now))
+        return _unrecorded(flow_run, now - max(seen, default=now))
     process = record.process
     return Signs(
         process=process.text,
@@ -122,4 +126,16 @@ def _signs(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
         gone=is_gone(process),
         replaced=bool(own) and own[0].outcome == LOST,
         silent_seconds=now - max(*seen, record.recorded_at / 1000),
+    )
+
+
+def _unrecorded(flow_run: FlowRun, silent_seconds: float) -> Signs:
+    """Of one whose window has not begun, or is another ledger's."""
+    process = infrastructure_of(flow_run)
+    return Signs(
+        process=process.text,
+        here=process.runs is not None,
+        gone=process.runs is False and silent_seconds >= START_SECONDS,
+        replaced=False,
+        silent_seconds=silent_seconds,
     )

@@ -32,13 +32,14 @@ from flows.clock import Clock, SystemClock
 from flows.home import Home
 from flows.launch import run_segment
 from flows.lease import is_keeper
+from flows.owner import owner_of
 from flows.protocols import Notifier, Observer, Tracker
 from flows.reaper import FLOW, reap
 from flows.segment import Outcome
 from flows.timetable import following
 from flows.window_record import record_left, record_window, window_of_holder
 from flows.windows import Window, moment_text, waits
-from yatt_core.errors import ExitCode, InfrastructureError, YattError
+from yatt_core.errors import ConfigurationError, ExitCode, InfrastructureError, YattError
 from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.flow")
@@ -59,6 +60,7 @@ def window_flow(function: Callable[..., Ending]) -> WindowFlow:
 def drive_window(
     home: Home,
     run: str,
+    owner: str | None,
     longest: timedelta | None,
     observer: Observer,
     tracker: Tracker,
@@ -67,13 +69,15 @@ def drive_window(
 ) -> Ending:
     """Drives the run until the end of the window that this flow run is.
 
-    longest: how long a window may last. notifier: makes what tells people; what it raises ends the window like any error.
+    owner: which run of that name its deployment was made for. longest: how long a window may last. notifier: makes what tells
+    people; what it raises ends the window like any error.
     """
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None, "a window is a flow run"
     flow_run, clock = context.flow_run, clock or SystemClock()
     try:
         with Ledger.open(home.ledger, migrate=False) as ledger:
+            _check_owner(ledger, home, run, owner)
             own = window_of(flow_run, longest, _now(clock))
             record_window(ledger, run, str(flow_run.id), own, this_process(f"window of {run}"))
             _close_dead(ledger, home)
@@ -85,6 +89,17 @@ def drive_window(
             return outcome
     except (YattError, LedgerError) as error:
         return Failed(message=redact(str(error)))
+
+
+def _check_owner(ledger: Ledger, home: Home, run: str, owner: str | None) -> None:
+    """Raises `ConfigurationError` where the deployment was made for another ledger's run of this name, `RunNotFound`."""
+    here = owner_of(ledger, ledger.runs.find(run).id)
+    if owner != here:
+        raise ConfigurationError(
+            f"the deployment was made for another run {run} than the one in this worker's ledger {home.ledger}: it names owner "
+            f"{owner}, this one's is {here}; nothing was done. Right would be a worker with the YATT_LEDGER that `yatt deploy` "
+            f"had, or to deploy again under this one: `yatt deploy --run {run} --name NAME` with its schedule"
+        )
 
 
 def window_of(flow_run: FlowRun, longest: timedelta | None, now: datetime) -> Window:

@@ -18,17 +18,18 @@ from ops.tracking.mlflow_tracker import MlflowTracker
 
 
 @window_flow
-def window(run: str, home: str, for_seconds: float | None = None) -> Ending:
+def window(run: str, home: str, owner: str | None = None, for_seconds: float | None = None) -> Ending:
     """Drive a run from where it is, until this window's end.
 
-    run: its id. home: the folder of runs. for_seconds: how long a window may last; it never reaches into the next one.
+    run: its id. home: the folder of runs. owner: a digest that tells the run from one of its name in another ledger, as
+    `yatt deploy` writes it. for_seconds: how long a window may last; it never reaches into the next one.
     """
     place = Home(Path(home))
     keep_caches_inside(place)
     longest = None if for_seconds is None else timedelta(seconds=for_seconds)
     with watching(run) as observer:
         tracker = MlflowTracker(place.tracking_uri, place.artifacts)
-        return drive_window(place, run, longest, observer, tracker, lambda: _notifier(place, run))
+        return drive_window(place, run, owner, longest, observer, tracker, lambda: _notifier(place, run))
 
 
 def _notifier(home: Home, run: str) -> AppriseNotifier | None:

@@ -97,7 +97,7 @@ def deploy(
     )
     project = None if file is None else deployments.read_project(file)
     deployed = given or _run(place, draft.name, checked, _parameters_before(draft.name, window, project))
-    deployment = replace(draft, run=deployed)
+    deployment = replace(draft, run=deployed, owner=_owner(place, deployed))
     try:
         if file is None or project is None:
             deployments.apply(deployment, window)
@@ -158,7 +158,7 @@ def _draft(home: Home, name: str, when: When) -> Deployment:
             f"--name: {name!r} is no name for a deployment (letters, digits, '.', '_', '-'); right would be {fitting!r}"
         )
     longest = None if when.longest is None else parse_duration(when.longest, "--for")
-    return Deployment(name, "", home.folder, _schedule(when), longest)
+    return Deployment(name, "", "", home.folder, _schedule(when), longest)
 
 
 def _schedule(when: When) -> Schedule | None:
@@ -192,6 +192,14 @@ def _found(home: Home, run: str) -> str:
         return find_run(ledger, run)
 
 
+def _owner(home: Home, run: str) -> str:
+    """Tells the run from one of the same name in another ledger."""
+    from flows.owner import owner_of
+
+    with opened_ledger(home) as ledger:
+        return owner_of(ledger, run)
+
+
 def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] | None) -> str:
     """The run of a spec's deployment: that which the deployment of this name has, or a new one.
 
@@ -199,6 +207,7 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
     a run of another spec, since which of the two is meant cannot be known.
     """
     from flows.launch import create_run, current_spec
+    from flows.owner import owner_of
     from flows.reach import changed_keys
     from yatt_core.errors import ConfigurationError
 
@@ -211,6 +220,11 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
         )
     with opened_ledger(home) as ledger:
         known = find_run(ledger, str(before["run"]))
+        if before.get("owner") != owner_of(ledger, known):
+            raise ConfigurationError(
+                f"--name: deployment {name} was made for run {known} of another ledger; choose another name, the YATT_LEDGER "
+                f"that it was made with, or --run {known} in place of the spec to have it drive the run of this one"
+            )
         keys = changed_keys(current_spec(ledger, known), spec)
     if keys:
         raise ConfigurationError(

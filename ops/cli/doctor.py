@@ -171,11 +171,11 @@ def look_at_ledger(home: Home) -> Iterator[Check]:
     from db.ledger import Ledger
     from yatt_core.logs import redact
 
-    address = redact(home.ledger)
-    if home.ledger.startswith(SQLITE) and not Path(home.ledger.removeprefix(SQLITE)).exists():
-        yield Check("ledger", Verdict.OK, f"{address} (made by the first run)")
-        return
     try:
+        address = redact(home.ledger)
+        if home.ledger.startswith(SQLITE) and not Path(home.ledger.removeprefix(SQLITE)).exists():
+            yield Check("ledger", Verdict.OK, f"{address} (made by the first run)")
+            return
         with Ledger.open(home.ledger, migrate=False) as ledger:
             runs = len(ledger.runs.list())
     except LedgerVersionError as error:

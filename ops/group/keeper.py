@@ -2,7 +2,8 @@
 
 `python -m ops.group.keeper` consumes the ledger of the home, looks every few seconds for runs with undelivered rows and no
 driver, and delivers them with the tracker that a resume would use. A run with a driver is left alone: its lease says so. A run
-that fails is tried again after a delay that doubles; `keeper.json` says which and why. SIGTERM ends it behind the batch at hand.
+that fails is tried again after a delay that doubles, so many times as it costs a lease; `keeper.json` says which and why. SIGTERM
+ends it behind the batch at hand.
 Beside it, flow runs of dead windows are closed (`ops.group.reaping`).
 """
 
@@ -22,7 +23,7 @@ from flows.dead_letters import BATCH, Trouble, deliver_dead, is_dead
 from flows.home import Home
 from flows.launch import current_spec
 from flows.notifications import NotificationDeliverer
-from flows.outbox import TrackerDeliverer, in_words, is_foreseen
+from flows.outbox import Deliverer, TrackerDeliverer, in_words, is_foreseen
 from flows.protocols import Tracker
 from ops.group.keeper_state import Undelivered, write_undelivered
 from ops.group.members import KEEPER_READY
@@ -33,8 +34,8 @@ from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
-PEOPLE_TRIES = 20
-"""At telling people of one run, hours in all: each takes the lease, which the run's audit chain keeps."""
+LEASED_TRIES = 20
+"""In vain, at rows of one run for MLflow or for people, hours in all: each takes the lease, which the run's audit chain keeps."""
 log = logging.getLogger("yatt.keeper")
 
 
@@ -46,7 +47,7 @@ class Keeper:
         self._troubles: dict[str, Trouble] = {}
         # Kept for as long as a run has rows: each knows who has taken what.
         self._notifiers: dict[str, AppriseNotifier] = {}
-        self._unheard: dict[str, Trouble] = {}
+        self._refused: dict[str, dict[str, Trouble]] = {}
         self._told: list[Undelivered] | None = None
 
     def run(self) -> None:
@@ -66,7 +67,7 @@ class Keeper:
         due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
         self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}
         self._notifiers = {run: notifier for run, notifier in self._notifiers.items() if run in self._troubles}
-        self._unheard = {run: trouble for run, trouble in self._unheard.items() if run in self._troubles}
+        self._refused = {run: refused for run, refused in self._refused.items() if run in self._troubles}
         for run in due:
             if not self._ended.is_set():
                 self._try(ledger, run)
@@ -98,7 +99,7 @@ class Keeper:
 
     def _send_to_tracker(self, ledger: Ledger, run: str) -> int:
         self._reachable()  # before the lease is taken: a tracker that is away is no reason to write to the ledger
-        return deliver_dead(self._home.ledger, ledger, run, TrackerDeliverer(self._tracker, BATCH))
+        return self._deliver(ledger, run, TrackerDeliverer(self._tracker, BATCH))
 
     def _send_to_people(self, ledger: Ledger, run: str) -> int:
         notify = current_spec(ledger, run).guards.notify
@@ -106,15 +107,24 @@ class Keeper:
         if notify is None or notifier is None:
             return 0
         self._notifiers[run] = notifier
-        before = self._unheard.get(run, Trouble())
-        if before.failures >= PEOPLE_TRIES:
-            tries = f"given up after {before.failures} tries, the run's next driver tells them"
+        return self._deliver(ledger, run, NotificationDeliverer(notifier, notify))
+
+    def _deliver(self, ledger: Ledger, run: str, deliverer: Deliverer) -> int:
+        """Under the lease, unless that was in vain too often."""
+        refused = self._refused.setdefault(run, {})
+        before = refused.get(deliverer.name, Trouble())
+        if before.failures >= LEASED_TRIES:
+            tries = f"given up after {before.failures} tries, the run's next driver delivers them ({deliverer.name})"
             raise InfrastructureError(f"{tries}: {before.reason}")
         try:
-            return deliver_dead(self._home.ledger, ledger, run, NotificationDeliverer(notifier, notify))
-        except InfrastructureError as error:
-            self._unheard[run] = before.failed(time.monotonic(), str(error))
+            sent = deliver_dead(self._home.ledger, ledger, run, deliverer)
+        except (LeaseHeld, Fenced, FencedError, LedgerUnavailable):
             raise
+        except Exception as error:
+            refused[deliverer.name] = before.failed(time.monotonic(), in_words(error))
+            raise
+        refused.pop(deliverer.name, None)
+        return sent
 
     def _failed(self, run: str, reason: str) -> None:
         self._troubles[run] = self._trouble(run).failed(time.monotonic(), reason)

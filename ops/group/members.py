@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flows import prefect_server
-from flows.home import Home, with_driver
+from flows.home import LEDGER_VARIABLE, Home, with_driver
 from flows.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE
 from ops.group.password import password_of
 from yatt_core.cluster.services import ServiceSpec
@@ -30,7 +30,6 @@ TELEMETRY_OFF = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
-LEDGER_VARIABLE = "YATT_LEDGER"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 
-from flows.home import Home
+from flows.home import LEDGER_VARIABLE, Home
 from flows.prefect_server import DATABASE_VARIABLE
 from ops.cli.preflight import existing_parent
-from ops.group.members import DASHBOARD, LEDGER_VARIABLE, MLFLOW, PREFECT, Ports, databases
+from ops.group.members import DASHBOARD, MLFLOW, PREFECT, Ports, databases
 from yatt_core.cluster.runner import is_free
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.logs import redact

@@ -57,8 +57,7 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "commits.commit": lambda ledger, fence: ledger.commits.commit(fence, commit_of(1)),
     "outbox.enqueue": lambda ledger, fence: ledger.outbox.enqueue(fence, [OutboxEntry("id", "run", {}, 1)]),
     "outbox.claim": lambda ledger, fence: ledger.outbox.claim(fence),
-    "outbox.give_back": lambda ledger, fence: ledger.outbox.give_back(fence, ["toy-1/params"]),
-    "outbox.give_back_all": lambda ledger, fence: ledger.outbox.give_back_all(fence),
+    "outbox.give_back": lambda ledger, fence: ledger.outbox.give_back(fence),
     "outbox.delivered": lambda ledger, fence: ledger.outbox.delivered(fence, ["toy-1/params"]),
     "events.checkpoint": lambda ledger, fence: ledger.events.checkpoint(fence, 2, {}),
     "events.append": lambda ledger, fence: ledger.events.append(fence.run, "note", {"a": 1}, fence),
@@ -105,7 +104,7 @@ def test_a_holder_that_gave_back_writes_nothing(ledger: Ledger, prepared: Fence,
 
 @pytest.mark.parametrize("write", WRITES)
 def test_the_holder_writes(ledger: Ledger, prepared: Fence, clock: SimulatedClock, write: str) -> None:
-    if write in ("outbox.give_back", "outbox.give_back_all", "outbox.delivered"):
+    if write in ("outbox.give_back", "outbox.delivered"):
         ledger.outbox.claim(prepared)
     if write == "leases.end_segment":
         ledger.leases.start_segment(prepared, "id", "name")

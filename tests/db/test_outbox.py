@@ -7,7 +7,7 @@ import pytest
 from db.engine import Fence
 from db.errors import Conflict, OutOfOrder
 from db.ledger import Ledger
-from db.outbox import OutboxEntry, Undelivered
+from db.outbox import NOTIFICATION, OutboxEntry, Undelivered
 from tests.db.tools import SimulatedClock, commit_of, commit_through, holder
 
 
@@ -78,8 +78,19 @@ def test_a_row_given_back_comes_first_again(ledger: Ledger, fence: Fence) -> Non
     ledger.outbox.enqueue(fence, [entry("a"), entry("b"), entry("c")])
     claimed = ledger.outbox.claim(fence, limit=2)
     ledger.outbox.delivered(fence, [claimed[0].id])
-    ledger.outbox.give_back(fence, [row.id for row in claimed])
+    ledger.outbox.give_back(fence)
     assert [(row.id, row.claims) for row in ledger.outbox.claim(fence)] == [("toy-1/b", 1), ("toy-1/c", 0)]
+
+
+def test_what_is_given_back_is_of_one_kind(ledger: Ledger, fence: Fence) -> None:
+    told = OutboxEntry("toy-1/alarm", NOTIFICATION, {"text": "entropy fell"}, 7)
+    ledger.outbox.enqueue(fence, [entry("a"), told])
+    for notifications in (False, True):
+        ledger.outbox.claim(fence, notifications=notifications)
+    ledger.outbox.give_back(fence, notifications=True)
+    assert ledger.outbox.claim(fence) == [] and len(ledger.outbox.claim(fence, notifications=True)) == 1
+    ledger.outbox.give_back(fence)
+    assert [row.id for row in ledger.outbox.claim(fence)] == ["toy-1/a"]
 
 
 def test_who_may_be_about_to_deliver_is_told(ledger: Ledger, clock: SimulatedClock, run: str, fence: Fence) -> None:

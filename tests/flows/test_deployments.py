@@ -12,6 +12,8 @@ import pytest
 
 from db.ledger import Ledger
 from flows.home import Home
+from flows.owner import owner_of
+from flows.prefect_server import worker_name
 from flows.window_record import recorded_windows
 from tests.flows.group import SPEC, Group, group_environment
 from tests.flows.tools import Driver, same_result
@@ -170,6 +172,17 @@ def test_a_window_that_died_with_its_worker_is_closed(group: Group) -> None:
     )
 
 
+def test_a_window_that_died_with_its_worker_before_it_began_is_closed(group: Group) -> None:
+    group.yatt("deploy", str(SPEC), "--manual", "--name", "stillborn", *overrides(*SLOW))
+    flow_run = group.start_by_hand("stillborn")
+    asked = f"/flow_runs/{flow_run}"
+    process = int(group.await_true("its process", lambda: group.ask(asked)["infrastructure_pid"]))
+    os.kill(group.member_pid("worker"), signal.SIGKILL)
+    os.kill(process, signal.SIGKILL)
+    name, message = group.ending(flow_run)
+    assert name == "Crashed" and message == f"its process is gone: pid {process} of worker {worker_name()}"
+
+
 def test_a_prefect_yaml_makes_the_deployment_that_is_made_directly(group: Group, tmp_path: Path) -> None:
     words = ("--cron", "0 22 * * *", "--for", "8h", "--timezone", "Europe/Berlin")
     run = group.yatt("deploy", str(SPEC), *words, "--name", "direct")["run"]
@@ -178,7 +191,9 @@ def test_a_prefect_yaml_makes_the_deployment_that_is_made_directly(group: Group,
     group.prefect("--no-prompt", "deploy", "--all", cwd=tmp_path)
     direct, from_file = (group.ask(f"/deployments/name/yatt/{name}") for name in ("direct", "from-file"))
     assert plain(direct) == plain(from_file)
-    assert direct["parameters"] == {"run": run, "home": str(group.home), "for_seconds": 28800.0}
+    with ledger_of(group) as ledger:
+        owner = owner_of(ledger, run)
+    assert direct["parameters"] == {"run": run, "home": str(group.home), "owner": owner, "for_seconds": 28800.0}
     (schedule,) = direct["schedules"]
     assert schedule["active"] and schedule["schedule"] == {
         "cron": "0 22 * * *", "timezone": "Europe/Berlin", "day_or": True,

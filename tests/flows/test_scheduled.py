@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,13 +15,14 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
 from db.engine import Fence
+from db.errors import RunNotFound
 from db.holder import Holder, this_process
 from db.ledger import Ledger
 from flows import launch, scheduled
 from flows.home import Home
 from flows.lease import KEEPER, take_lease
+from flows.owner import owner_of
 from flows.protocols import OutboxItem, SilentObserver
-from flows.reaper import SILENT_SECONDS, Signs, cause_of_death
 from flows.scheduled import Ending, drive_window
 from flows.window_record import record_window, recorded_windows
 from flows.windows import Window
@@ -64,11 +66,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path / "runs")
 
 
-def come_up(home: Home, run: str, clock: FakeClock, begins: datetime | None = NOON, hours: float = 8) -> Ending:
-    """What a flow run comes to that was scheduled for `begins`, or was asked for by a person where that is None."""
+def own(home: Home, run: str) -> str | None:
+    """The owner that a deployment made for this home names."""
+    with Ledger.open(home.ledger) as ledger, suppress(RunNotFound):
+        return owner_of(ledger, run)
+    return None
+
+
+def come_up(
+    home: Home, run: str, clock: FakeClock, begins: datetime | None = NOON, hours: float = 8, owner: str | None = ""
+) -> Ending:
+    """What a flow run comes to that was scheduled for `begins`, or was asked for by a person where that is None.
+
+    owner: whom its deployment names; by default that of this home's run.
+    """
+    owner = own(home, run) if owner == "" else owner
     flow_run = FlowRun(flow_id=uuid4(), auto_scheduled=begins is not None, expected_start_time=begins or NOON)
     with FlowRunContext.model_construct(flow_run=flow_run):
-        return drive_window(home, run, hours * HOUR, SilentObserver(), NoTracker(), clock=clock)
+        return drive_window(home, run, owner, hours * HOUR, SilentObserver(), NoTracker(), clock=clock)
 
 
 def said(home: Home, run: str) -> list[str]:
@@ -226,20 +241,18 @@ def test_a_run_that_is_not_there_is_a_failure_with_a_message(home: Home) -> None
     assert (ending.type.value, ending.message) == ("FAILED", "there is no run 'toy-7' in this ledger")
 
 
-SIGNS = Signs(process="window of toy-1", here=True, gone=False, replaced=False, silent_seconds=1e6)
-
-
-@pytest.mark.parametrize(
-    ("signs", "cause"),
-    [
-        (SIGNS, None),
-        (replace(SIGNS, gone=True), "its process is gone: window of toy-1"),
-        (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS - 1), None),
-        (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS), "no sign of life for 1800 s: window of toy-1"),
-        (replace(SIGNS, replaced=True), "another driver has taken its run over: window of toy-1"),
-        (Signs("", False, False, False, 1e4), "no sign of life for 10000 s: no process was ever seen"),
-        (Signs("", False, False, False, 10.0), None),
-    ],
-)
-def test_what_counts_as_dead(signs: Signs, cause: str | None) -> None:
-    assert cause_of_death(signs) == cause
+@pytest.mark.parametrize("named", ["another ledger's", "none"])
+def test_a_deployment_of_another_ledgers_run_of_the_same_name_is_refused(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    other = Home(tmp_path / "other")
+    run = seed_run(home)
+    assert seed_run(other) == run
+    owner = own(other, run) if named != "none" else None
+    monkeypatch.setenv("YATT_LEDGER", home.ledger)
+    ending = come_up(home, run, FakeClock(), owner=owner)
+    assert (ending.type.value, ending.name) == ("FAILED", "Failed")
+    assert f"this worker's ledger {home.ledger}" in ending.message and str(owner) in ending.message
+    assert f"`yatt deploy --run {run} --name NAME`" in ending.message
+    with Ledger.open(home.ledger) as ledger:
+        assert not recorded_windows(ledger, run) and ledger.overview.line(run).epoch == 1, "it is left as it is"

@@ -234,6 +234,21 @@ def test_an_address_that_cannot_be_read(yatt: Yatt, home: Home, monkeypatch: pyt
     assert "hunter2" not in answer.err
 
 
+@pytest.mark.parametrize(
+    "given", ["nonsense", "user:hunter2@host/db", "/data/ledger.db", "sqlite://", "sqlite://data/l.db"]
+)
+def test_an_address_that_is_none(
+    yatt: Yatt, home: Home, spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("YATT_LEDGER", given)
+    monkeypatch.chdir(tmp_path)
+    for words in (["runs"], ["show", "latest"], ["train", str(spec_file)], ["up", "--detach"]):
+        answer = yatt(*words)
+        refused(answer, 2, "error: YATT_LEDGER: ")
+        assert "sqlite:////folder/ledger.db" in answer.err and "hunter2" not in answer.err
+    assert not list(tmp_path.rglob("*.db")) and not (tmp_path / given).is_file()
+
+
 def test_postgresql_without_its_driver(yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YATT_LEDGER", "postgresql://user:hunter2@host/db")
     monkeypatch.setitem(sys.modules, "psycopg", None)

@@ -11,6 +11,7 @@ import yaml
 
 from db.ledger import Ledger
 from flows.home import Home
+from flows.owner import owner_of
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
 
@@ -120,18 +121,19 @@ def test_the_entry_in_a_prefect_yaml_beside_those_of_others(
     for window in answer.document["windows"]:
         begins, ends = (int(window[key][11:13]) for key in ("begins", "ends"))
         assert begins in (20, 21) and ends == (begins + 8) % 24, "22:00 in Berlin, for eight hours"
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.runs.find("toy-1").state == "created"
+        owner = owner_of(ledger, "toy-1")
     assert entry(project, "toy") == {
         "name": "toy",
         "entrypoint": "ops.scheduled.window",
         "tags": ["yatt"],
-        "parameters": {"run": "toy-1", "home": str(home.folder), "for_seconds": 28800.0},
+        "parameters": {"run": "toy-1", "home": str(home.folder), "owner": owner, "for_seconds": 28800.0},
         "schedules": [{"cron": "0 22 * * *", "timezone": "Europe/Berlin"}],
         "work_pool": {"name": "yatt", "job_variables": {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}},
         "pull": [{"prefect.deployments.steps.set_working_directory": {"directory": str(home.folder)}}],
     }
     assert project.read_text().startswith("# ours\nprefect-version: 3.7.7\n") and "# theirs" in project.read_text()
-    with Ledger.open(home.ledger) as ledger:
-        assert ledger.runs.find("toy-1").state == "created"
 
 
 def test_deployed_again_a_name_keeps_its_run_and_place(yatt: Yatt, home: Home, spec_file: Path, project: Path) -> None:
@@ -163,6 +165,21 @@ def test_a_deployment_of_another_home_is_not_taken_over(
     words = ("deploy", str(spec_file), "--manual", "--file", str(project))
     assert yatt(*words).code == 0
     refused(yatt(*words, "--home", str(tmp_path / "elsewhere")), f"deployment toy is one of the home {home.folder}")
+
+
+def test_a_deployment_of_another_ledger_is_taken_over_by_name_alone(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--manual", "--name", "toy", "--file", str(project))
+    assert yatt("deploy", str(spec_file), *words).code == 0
+    owner = entry(project, "toy")["parameters"]["owner"]
+    home.run_folder("toy-1").rename(tmp_path / "toy-1")
+    monkeypatch.setenv("YATT_LEDGER", f"sqlite:///{tmp_path}/other.db")
+    assert seed_run(home) == "toy-1"
+    refused(yatt("deploy", str(spec_file), *words), "deployment toy was made for run toy-1 of another ledger")
+    assert entry(project, "toy")["parameters"]["owner"] == owner
+    assert yatt("deploy", "--run", "toy-1", *words).code == 0
+    assert entry(project, "toy")["parameters"]["owner"] != owner
 
 
 def test_a_run_that_is_there_is_deployed_by_name(yatt: Yatt, home: Home, project: Path) -> None:

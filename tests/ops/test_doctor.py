@@ -54,6 +54,13 @@ def test_a_newer_ledger_is_a_failure_with_a_remedy(yatt: Yatt, home: Home) -> No
     assert "-> use the version of YATT that wrote it" in text
 
 
+def test_an_address_that_is_none_is_a_failure_among_the_others(yatt: Yatt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("YATT_LEDGER", "user:hunter2@host/db")
+    answer = yatt("doctor", "-o", "json")
+    assert (answer.code, verdicts(answer)["ledger"]) == (1, "fail")
+    assert "YATT_LEDGER: the ledger's DSN cannot be read" in answer.out and "hunter2" not in answer.out + answer.err
+
+
 def test_a_home_with_a_long_path_needs_proc(yatt: Yatt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = str(tmp_path / ("long" * 20))
     assert "it is reached through /proc" in yatt("doctor", "--home", long).out

@@ -106,7 +106,7 @@ def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
     home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "FIRST_DELAY", 0.0)
-    monkeypatch.setattr(keeper, "PEOPLE_TRIES", 3)
+    monkeypatch.setattr(keeper, "LEASED_TRIES", 3)
     run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
     sink.status = 500
     with Ledger.open(home.ledger) as ledger:
@@ -116,6 +116,41 @@ def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
         assert ledger.overview.line(run).epoch == before + 3
     (left,) = read_undelivered(home.group)
     assert left.rows == 1 and "given up after 3 tries" in left.reason and "address 1 of 1" in left.reason
+
+
+class Refusing:
+    """Answers, and takes no row until it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.takes = 0, False
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        self.asked += 1
+        if not self.takes:
+            raise InfrastructureError("the experiment is deleted")
+        return {items[0].key: "a run"}
+
+
+def test_rows_that_mlflow_refuses_cost_so_many_leases_and_wait_for_a_driver_or_another_keeper(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "LEASED_TRIES", 3)
+    run, tracker = dead_run(home, "guards.notify.environment=OUR_ADDRESSES"), Refusing()
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 0)])
+        ledger.leases.release(fence)
+        before, patient = ledger.overview.line(run).epoch, Keeper(home, tracker, lambda: None, threading.Event())
+        for _ in range(6):
+            patient.round(ledger)
+        assert len(sink.posts) == 1, "people are told all the same"
+        assert (tracker.asked, ledger.overview.line(run).epoch) == (3, before + 3 + 1)
+        (left,) = read_undelivered(home.group)
+        assert left.rows == 1 and "given up after 3 tries" in left.reason and "experiment is deleted" in left.reason
+        tracker.takes = True
+        Keeper(home, tracker, lambda: None, threading.Event()).round(ledger)
+        assert ledger.outbox.counts(run) == (0, 1)
 
 
 class Broken:

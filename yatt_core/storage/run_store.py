@@ -16,6 +16,7 @@ import json
 import logging
 import re
 import shutil
+import uuid
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -29,6 +30,8 @@ from yatt_core.storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 OWNER = "owner.json"
+FETCHED = ".fetched"
+"""Ends the names of folders that are being fetched."""
 _EPOCH = re.compile(r"\.e(\d+)(\.\d+)?$")
 
 
@@ -134,7 +137,10 @@ class ObjectRunStore:
         self._objects.write(marker, manifest)
 
     def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
-        """Downloads beside the place, syncs, and renames; a local folder of that name goes first."""
+        """Downloads beside the place, syncs, and renames; a local folder of that name goes first.
+
+        Whoever fetches the same at the same time downloads it, too, and the first to be done puts it in place.
+        """
         manifest = self._objects.read(self._name(folder, MANIFEST))
         if manifest is None:
             return False
@@ -142,9 +148,9 @@ class ObjectRunStore:
             log.error("%s on the object store is not the one that the ledger names", folder)
             return False
         target = self._run_folder / folder
-        partial = target.with_name(f".{target.name}.fetched")
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}{FETCHED}")
+        before = _inode(target)
         durable.make_folder(target.parent)
-        shutil.rmtree(partial, ignore_errors=True)
         prefix = self._name(folder) + "/"
         names = [name.removeprefix(prefix) for name in self._objects.sizes(prefix)]
         if outside := [name for name in names if ".." in PurePosixPath(name).parts or name.startswith("/")]:
@@ -157,9 +163,7 @@ class ObjectRunStore:
                 for path in sorted(partial.rglob("*"), reverse=True):
                     durable.sync_folder(path) if path.is_dir() else durable.sync_file(path)
                 durable.sync_folder(partial)
-            if target.exists():
-                durable.remove_folder(target)
-            durable.move_folder(partial, target)
+            _put_in_place(partial, target, before)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         log.info("%s was fetched from the object store", folder)
@@ -241,6 +245,38 @@ def open_store(spec: RunSpec, run_folder: Path) -> RunStore:
     if spec.storage.url is None:
         return NoStore()
     return ObjectRunStore(ObjectStore(spec.storage.url), run_folder)
+
+
+def remove_leftovers(run_folder: Path, folder: str) -> None:
+    """Deletes what fetches of a folder that were killed left beside it. For a driver that holds the lease."""
+    target = run_folder / folder
+    for path in target.parent.glob(f".{target.name}.*{FETCHED}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _put_in_place(partial: Path, target: Path, before: int | None) -> None:
+    """Renames what was fetched; what another fetch has put there since this one began stays.
+
+    before: the inode of the folder that stood there then, which is replaced.
+    """
+    if before is not None and _inode(target) == before:
+        try:
+            durable.remove_folder(target)
+        except InfrastructureError:
+            if _inode(target) == before:
+                raise
+    try:
+        durable.move_folder(partial, target)
+    except InfrastructureError:
+        if _inode(target) is None or not partial.exists():
+            raise
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _entries(manifest: bytes, place: str) -> dict[str, Any]:

@@ -97,10 +97,9 @@ class Deliveries(World):
 
     @rule(driver=DRIVERS)
     def give_back(self, driver: int) -> None:
-        names = [row.id for row in self.in_hand.get(driver, [])]
-        self.write(driver, lambda fence: self.ledger.outbox.give_back(fence, names))
+        self.write(driver, lambda fence: self.ledger.outbox.give_back(fence))
         if self.owns(driver):
-            self.claimed -= set(names) - set(self.delivered)
+            self.claimed &= set(self.delivered)
             self.in_hand[driver] = []
 
     @rule(driver=DRIVERS)

@@ -1,0 +1,109 @@
+"""Which flow runs of windows the reaper takes for dead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Running
+
+from db.ledger import Ledger
+from flows.home import Home
+from flows.infrastructure import FLOW_RUN_VARIABLE, WORKER_LABEL
+from flows.prefect_server import worker_name
+from flows.reaper import SILENT_SECONDS, START_SECONDS, Signs, cause_of_death, signs_of
+from tests.ops.seeding import seed_run
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "runs")
+
+
+SIGNS = Signs(process="window of toy-1", here=True, gone=False, replaced=False, silent_seconds=1e6)
+
+
+@pytest.mark.parametrize(
+    ("signs", "cause"),
+    [
+        (SIGNS, None),
+        (replace(SIGNS, gone=True), "its process is gone: window of toy-1"),
+        (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS - 1), None),
+        (replace(SIGNS, here=False, silent_seconds=SILENT_SECONDS), "no sign of life for 1800 s: window of toy-1"),
+        (replace(SIGNS, replaced=True), "another driver has taken its run over: window of toy-1"),
+        (Signs("", False, False, False, 1e4), "no sign of life for 10000 s: no process was ever seen"),
+        (Signs("", False, False, False, 10.0), None),
+    ],
+)
+def test_what_counts_as_dead(signs: Signs, cause: str | None) -> None:
+    assert cause_of_death(signs) == cause
+
+
+@pytest.fixture
+def bystander() -> Iterator[Callable[[str], int]]:
+    """Starts processes that have a flow run in their environment, and gives their ids."""
+    processes = list[subprocess.Popen[bytes]]()
+
+    def start(flow_run: str) -> int:
+        environment = {**os.environ, FLOW_RUN_VARIABLE: flow_run}
+        processes.append(subprocess.Popen(["sleep", "300"], env=environment))
+        return processes[-1].pid
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def cause_before_the_window(home: Home, flow_run: UUID, pid: int, worker: str, silent_seconds: float) -> str | None:
+    """Why a flow run counts as dead whose window has not begun."""
+    run = seed_run(home)
+    since = datetime.now(UTC) - timedelta(seconds=silent_seconds)
+    row = FlowRun(
+        id=flow_run,
+        flow_id=uuid4(),
+        state=Running(timestamp=since),
+        infrastructure_pid=str(pid),
+        labels={WORKER_LABEL: worker},
+    )
+    with Ledger.open(home.ledger) as ledger:
+        return cause_of_death(signs_of(ledger, run, row))
+
+
+GONE = 2**22 + 1
+"""No process has an id as high."""
+
+
+def test_a_window_that_died_before_it_began_is_known_by_its_process_on_this_host(home: Home) -> None:
+    cause = cause_before_the_window(home, uuid4(), GONE, worker_name(), START_SECONDS + 1)
+    assert cause == f"its process is gone: pid {GONE} of worker {worker_name()}"
+
+
+def test_a_process_id_that_another_process_has_now_is_gone(home: Home, bystander: Callable[[str], int]) -> None:
+    pid = bystander(str(uuid4()))
+    cause = cause_before_the_window(home, uuid4(), pid, worker_name(), START_SECONDS + 1)
+    assert cause is not None and cause.startswith(f"its process is gone: pid {pid}")
+
+
+def test_a_window_whose_process_lives_is_left_alone_before_it_begins(
+    home: Home, bystander: Callable[[str], int]
+) -> None:
+    flow_run = uuid4()
+    pid = bystander(str(flow_run))
+    assert cause_before_the_window(home, flow_run, pid, worker_name(), 10 * SILENT_SECONDS) is None
+
+
+def test_a_process_that_prefect_has_just_named_may_be_that_of_an_earlier_start(home: Home) -> None:
+    assert cause_before_the_window(home, uuid4(), GONE, worker_name(), START_SECONDS - 10) is None
+
+
+def test_nobody_here_can_tell_of_another_hosts_worker(home: Home) -> None:
+    assert cause_before_the_window(home, uuid4(), GONE, "far", SILENT_SECONDS - 10) is None
+    assert "no sign of life" in str(cause_before_the_window(home, uuid4(), GONE, "far", SILENT_SECONDS + 1))
