@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.home import Home
+from ops.cli.preflight import check_folder
 from ops.group.members import Ports, members, secrets
 from ops.group.password import settle_password
 from ops.group.ports import settled
-from ops.group.preflight import check_before_start, check_folder
+from ops.group.preflight import check_before_start
 from ops.group.record import GroupRecord, read_record, write_record
 from yatt_core.cluster.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor
 from yatt_core.cluster.process import ProcessIdentity
@@ -51,7 +52,7 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
     asked: 0 stands for any free port. A group whose terminal went away is taken over as it is. Raises `ConfigurationError`
     where one is up already, where its ports are taken, and whatever else `check_before_start` finds.
     """
-    check_folder(home)
+    check_folder(home.folder)
     make_folder(home.group)
     with _alone(home.group):
         record = read_record(home.group)
