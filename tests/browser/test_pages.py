@@ -153,7 +153,7 @@ def test_nothing_is_done_without_a_token_and_a_wrong_one_is_refused(page: Page, 
     page.get_by_role("link", name="Sign in to act").click()
     page.get_by_label("Token").fill("yatt_wrong")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("No such token")
+    expect(page.get_by_role("alert")).to_contain_text("this token is not known")
 
 
 def test_a_snapshot_is_verified_under_ones_name(page: Page, address: str, token: str) -> None:

@@ -15,7 +15,7 @@ from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard import actions
-from ops.dashboard.access import Acting, cookie_name, set_cookie
+from ops.dashboard.access import UNKNOWN_TOKEN, Acting, cookie_name, set_cookie
 from ops.dashboard.context import LARGEST, RunId, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.templating import run_url
@@ -23,7 +23,6 @@ from ops.dashboard.pages.templating import run_url
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
 SomeField = Annotated[int | None, Form(ge=0, le=LARGEST)]
-UNKNOWN = "No such token; it may have been revoked."
 
 
 @router.get("/sign-in")
@@ -41,7 +40,7 @@ def sign_in(
     """Opens a session, and goes back to where one came from."""
     opened = visit.served.sessions.begin(token.strip())
     if opened is None:
-        return visit.render("sign_in.html", HTTPStatus.UNAUTHORIZED, next=own_path(next), problem=UNKNOWN)
+        return visit.render("sign_in.html", HTTPStatus.UNAUTHORIZED, next=own_path(next), problem=UNKNOWN_TOKEN)
     answer = RedirectResponse(own_path(next), HTTPStatus.SEE_OTHER)
     set_cookie(answer, visit.request, opened[0])
     return answer
