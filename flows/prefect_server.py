@@ -7,16 +7,20 @@ Settings must be in the environment before prefect is first imported, so this mo
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from yatt_core.cluster.services import ServiceSpec
+from yatt_core.errors import ConfigurationError
 
 NAME = "prefect"
 WORKER = "worker"
 WORK_POOL = "yatt"
+PREFECT_VARIABLE = "PREFECT_API_URL"
 DATABASE_VARIABLE = "PREFECT_API_DATABASE_CONNECTION_URL"
 SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """What a server asks for, and what its clients bring, as `user:password`."""
@@ -103,7 +107,7 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
     environment = _common(folder / "prefect") | {
         **BULK_RECORDING,
         **{name: surroundings.get(name, default) for name, default in RETENTION.items()},
-        "PREFECT_API_URL": f"{address}/api",
+        PREFECT_VARIABLE: f"{address}/api",
         "PREFECT_SERVER_UI_API_URL": f"{address}/api",
         # Pages of other origins may ask a loopback server too; without these they would be answered.
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{address},http://localhost:{port}",
@@ -122,7 +126,7 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
     """
     command = ["worker", "start", "--pool", WORK_POOL, "--type", "process", "--name", WORK_POOL, "--with-healthcheck"]
     settings = _common(folder / "prefect") | {
-        "PREFECT_API_URL": f"http://127.0.0.1:{prefect_port}/api",
+        PREFECT_VARIABLE: f"http://127.0.0.1:{prefect_port}/api",
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
         "PREFECT_WORKER_WEBSERVER_PORT": str(health_port),
         "PREFECT_CLIENT_METRICS_ENABLED": "false",
@@ -141,6 +145,32 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
     )
 
 
+def named_server() -> str | None:
+    """The server that the environment names, without `/api`; None where it names none.
+
+    Raises `ConfigurationError` for what cannot be an address.
+    """
+    given = os.environ.get(PREFECT_VARIABLE)
+    if not given:
+        return None
+    try:
+        parts = urlsplit(given)
+        fitting = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fitting = False
+    if not fitting:
+        raise ConfigurationError(
+            f"{PREFECT_VARIABLE}: {shown(given)!r} is no address of a Prefect server; right would be such as "
+            "http://127.0.0.1:4200/api, or unset for the one of `yatt up`"
+        )
+    return given.rstrip("/").removesuffix("/api")
+
+
+def shown(address: str) -> str:
+    """An address without the user and password that it may hold."""
+    return re.sub(r"^(\w+://)?.*@", lambda match: match[1] or "", address)
+
+
 def use_server(run_folder: Path, address: str, password: str | None = None) -> None:
     """Points this process's Prefect client at a server; call it before prefect is imported.
 
@@ -152,7 +182,7 @@ def use_server(run_folder: Path, address: str, password: str | None = None) -> N
     elif SERVER_PASSWORD_VARIABLE in os.environ:
         os.environ.setdefault(PASSWORD_VARIABLE, os.environ[SERVER_PASSWORD_VARIABLE])
     os.environ |= _common(run_folder / "prefect") | {
-        "PREFECT_API_URL": f"{address.rstrip('/')}/api",
+        PREFECT_VARIABLE: f"{address.rstrip('/')}/api",
         "PREFECT_LOGGING_LEVEL": "WARNING",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "PREFECT_CLIENT_METRICS_ENABLED": "false",
