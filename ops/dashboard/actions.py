@@ -20,12 +20,12 @@ from ops.dashboard.context import LARGEST, Context, Iteration, RunId, Served, So
 from ops.dashboard.driving import start_driver
 from ops.dashboard.queries import snapshots
 from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
+from ops.dashboard.texts import GivenReason, PhaseName, Reason
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.dashboard")
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
-Reason = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 SomeIteration = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
@@ -53,7 +53,7 @@ class Retry(Asked):
     """The iteration that is to be committed next, and the phase that is to have its budget again."""
 
     iteration: SomeIteration
-    phase: Annotated[str, Field(pattern="^[a-z_]{1,40}$")]
+    phase: PhaseName
 
 
 class Rollback(Asked):
@@ -74,9 +74,7 @@ class Promote(BaseModel):
     iteration: SomeIteration | None = None
     branch: SomeIteration | None = None
     epoch: SomeIteration | None = None
-    why: Annotated[
-        str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
-    ]
+    why: GivenReason
 
 
 class Done(BaseModel):

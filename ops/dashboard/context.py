@@ -13,11 +13,11 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Query, Request
-from pydantic import Field
 
 from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard.sessions import Sessions
+from ops.dashboard.texts import Text
 from ops.dashboard.tokens import TokenStore
 
 READS = 2
@@ -67,8 +67,6 @@ def context_of(request: Request) -> Context:
 
 
 Served = Annotated[Context, Depends(context_of)]
-Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
-"""What any text of a request is: no database takes a NUL."""
 RunId = Annotated[Text, Path(min_length=1, description="The whole id of a run.")]
 Iteration = Annotated[int, Path(ge=0, le=LARGEST, description="An iteration.")]
 SomeNumber = Annotated[int | None, Query(ge=0, le=LARGEST)]
