@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flows.home import Home
 from ops.cli.preflight import check_folder
+from ops.group.drivers import going_on
 from ops.group.members import Ports, members, secrets
 from ops.group.password import settle_password
 from ops.group.ports import settled
@@ -136,7 +137,8 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
 def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
     """Ends the group, users before what they use, and what a killed one left behind; False where there was nothing to end.
 
-    Behind `timeout` seconds, or a `KeyboardInterrupt`, everything that is left is killed.
+    Behind `timeout` seconds, or a `KeyboardInterrupt`, everything that is left is killed. Drivers that are none of the group's
+    are left alone, and said.
     """
     folder, files = home.group, SupervisorFiles.of(home.group)
     state = read_state(files)
@@ -156,6 +158,8 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
         last = read_state(files)
         if last is not None and not last.ended:
             write_state(files, replace(last, ended="killed"))
+    for line in going_on(home):
+        say(line)
     return True
 
 
