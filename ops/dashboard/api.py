@@ -13,7 +13,7 @@ from db.events import EventRow
 from db.runs import STATES
 from db.series import SeriesKey
 from ops.cli.logs import LEVELS, Filter
-from ops.dashboard.context import Before, Iteration, Limit, Offset, RunId, SearchText, Served, SomeNumber
+from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
 from ops.dashboard.queries import compare, faults, fleet, lineage, logs, placement, rollouts, run, series, snapshots
 from ops.dashboard.texts import Like, Text, one_of
 
@@ -54,8 +54,8 @@ def read_series(
     run_id: RunId,
     key: Keys,
     buckets: Buckets = 300,
-    first: SomeNumber = 0,
-    last: SomeNumber = None,
+    first: Number | None = 0,
+    last: Number | None = None,
 ) -> series.RunSeries:
     """Series of metrics, reduced to lowest, highest and mean value of each bucket."""
     return series.series(served.ledger, run_id, key, buckets, first or 0, last)
@@ -121,7 +121,7 @@ def list_faults(served: Served, run_id: RunId, limit: Limit = 100, before: Befor
 def list_logs(
     served: Served,
     run_id: RunId,
-    iteration: SomeNumber = None,
+    iteration: Number | None = None,
     phase: Text | None = None,
     actor: Text | None = None,
     level: Level = "info",
@@ -133,7 +133,11 @@ def list_logs(
 
 @router.get("/runs/{run_id}/lineage", tags=["lineage"])
 def show_lineage(
-    served: Served, run_id: RunId, iteration: SomeNumber = None, branch: SomeNumber = None, epoch: SomeNumber = None
+    served: Served,
+    run_id: RunId,
+    iteration: Number | None = None,
+    branch: Number | None = None,
+    epoch: Number | None = None,
 ) -> lineage.LineageView:
     """What made a snapshot, by default the newest of the current branch; and the run's branches and forks."""
     return lineage.lineage(served.ledger, served.home, run_id, iteration, branch, epoch)

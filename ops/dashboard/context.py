@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Query, Request
+from pydantic import Field
 
 from db.ledger import Ledger
 from flows.home import Home
@@ -68,8 +69,9 @@ def context_of(request: Request) -> Context:
 
 Served = Annotated[Context, Depends(context_of)]
 RunId = Annotated[Text, Path(min_length=1, description="The whole id of a run.")]
-Iteration = Annotated[int, Path(ge=0, le=LARGEST, description="An iteration.")]
-SomeNumber = Annotated[int | None, Query(ge=0, le=LARGEST)]
+Number = Annotated[int, Field(ge=0, le=LARGEST)]
+"""Of an iteration, a branch or an epoch, wherever it stands in a request."""
+Iteration = Annotated[Number, Path(description="An iteration.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Offset = Annotated[int, Query(ge=0, le=100_000, description="How many to leave out.")]
 Before = Annotated[int | None, Query(ge=0, le=2**53, description="What `next` of the page before said.")]

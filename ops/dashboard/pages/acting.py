@@ -16,13 +16,12 @@ from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard import actions
 from ops.dashboard.access import UNKNOWN_TOKEN, Acting, cookie_name, set_cookie
-from ops.dashboard.context import LARGEST, RunId, Served
+from ops.dashboard.context import Number, RunId, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.templating import run_url
 
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
-SomeField = Annotated[int | None, Form(ge=0, le=LARGEST)]
 
 
 @router.get("/sign-in")
@@ -108,9 +107,9 @@ def verify(
     served: Served,
     by: Acting,
     run_id: RunId,
-    iteration: Annotated[int, Form(ge=0, le=LARGEST)],
-    branch: SomeField = None,
-    epoch: SomeField = None,
+    iteration: Annotated[Number, Form()],
+    branch: Annotated[Number | None, Form()] = None,
+    epoch: Annotated[Number | None, Form()] = None,
 ) -> Response:
     """Reads every byte of a snapshot."""
     actions.verify(served, by, run_id, iteration, branch, epoch)

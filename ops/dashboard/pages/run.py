@@ -14,7 +14,7 @@ from flows.lineage import BranchNode
 from ops.cli.accounts import advice_line
 from ops.cli.logs import LEVELS, Filter
 from ops.dashboard.api import Level, Place
-from ops.dashboard.context import LARGEST, Before, RunId, SomeNumber
+from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
@@ -33,7 +33,7 @@ OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digit
 
 def number_of(value: str) -> int | None:
     """What a field of a form says; none for an empty one."""
-    return min(int(value), LARGEST) if value else None
+    return int(value) if value else None
 
 
 @router.get("")
@@ -124,7 +124,11 @@ class TreeNode:
 
 @router.get("/lineage")
 def show_lineage(
-    visit: Visited, run_id: RunId, snapshot: SomeNumber = None, branch: SomeNumber = None, epoch: SomeNumber = None
+    visit: Visited,
+    run_id: RunId,
+    snapshot: Number | None = None,
+    branch: Number | None = None,
+    epoch: Number | None = None,
 ) -> Response:
     """Branches and forks, and what made a snapshot."""
     found = lineage(visit.served.ledger, visit.served.home, run_id, snapshot, branch, epoch)
