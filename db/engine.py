@@ -7,6 +7,7 @@ they decide on. Readers see one consistent state.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.functions import FunctionElement
 
-from db.errors import Fenced, LedgerAddressError, LedgerError, LedgerFull, LedgerUnavailable
+from db.errors import Fenced, LedgerAddressError, LedgerError, LedgerFull, LedgerReadOnly, LedgerUnavailable
 from db.models import Lease
 
 BUSY_TIMEOUT_MS = 30_000
@@ -36,6 +37,8 @@ NETWORK = {
 """A server whose host went away without a word is noticed within seconds (tcp_user_timeout: milliseconds)."""
 FULL = ("SQLITE_FULL", "53100")
 """What SQLite and PostgreSQL (SQLSTATE disk_full) call a full disk."""
+UNWRITABLE = ("SQLITE_READONLY", "SQLITE_CANTOPEN")
+"""How the names begin of what SQLite says where it may not write; of other reasons too, such as a file that is gone."""
 READ_ONLY = "ledger_read_only"
 RIGHT = "right would be postgresql://user@host/database or sqlite:////folder/ledger.db"
 
@@ -146,13 +149,31 @@ def _translated(engine: Engine) -> Iterator[None]:
     except DataError as error:
         raise LedgerError(f"cannot be written to {_name(engine)}: {error.orig}") from error
     except DBAPIError as error:
-        text = f"{_name(engine)}: {error.orig}"
-        codes = (getattr(error.orig, "sqlite_errorname", None), getattr(error.orig, "sqlstate", None))
-        raise (LedgerFull if set(codes) & set(FULL) else LedgerUnavailable)(text) from error
+        raise _failure(engine, error) from error
     except StatementError as error:
         if isinstance(error.orig, LedgerError):
             raise error.orig from None
         raise
+
+
+def _failure(engine: Engine, error: DBAPIError) -> LedgerUnavailable:
+    """The database's failure as one of our errors."""
+    text = f"{_name(engine)}: {error.orig}"
+    said = getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None) or ""
+    if said in FULL:
+        return LedgerFull(text)
+    if said.startswith(UNWRITABLE) and (place := _unwritable(Path(engine.url.database or ""))):
+        return LedgerReadOnly(
+            f"{_name(engine)}: {place} is not writable; right would be a file, in a folder, that this user may write"
+        )
+    return LedgerUnavailable(text)
+
+
+def _unwritable(file: Path) -> Path | None:
+    """What this user may not write: the folder, where SQLite makes files of its own, or the file; None for neither."""
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        return file.parent
+    return file if file.exists() and not os.access(file, os.R_OK | os.W_OK) else None
 
 
 def _name(engine: Engine) -> str:

@@ -20,6 +20,10 @@ class LedgerFull(LedgerUnavailable):
     """The disk under the database is full: nothing was written, and trying again helps once there is room."""
 
 
+class LedgerReadOnly(LedgerUnavailable):
+    """This user may not write the ledger's file or its folder; nothing was written."""
+
+
 class LedgerAddressError(LedgerError):
     """The address cannot be one of a ledger: unreadable, of another kind of database, or without its driver."""
 

@@ -37,10 +37,8 @@ class Leases:
         """
         with self._database.write() as connection:
             lease = self._lock(connection, run)
-            if lease.holder is not None and lease.expires_at > lease.now:
-                current = Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
-                if not holder_is_gone(current):
-                    raise LeaseHeld(run, lease.holder, (lease.expires_at - lease.now) / 1000)
+            if lease.holder is not None and lease.expires_at > lease.now and not holder_is_gone(_holder(lease)):
+                raise LeaseHeld(run, lease.holder, (lease.expires_at - lease.now) / 1000)
             fence = Fence(run, lease.epoch + 1)
             ttl = round(ttl_seconds * 1000)
             connection.execute(
@@ -63,6 +61,12 @@ class Leases:
             taken = {"epoch": fence.epoch, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
             self._record(connection, run, "lease_taken", taken)
         return fence
+
+    def holders(self) -> dict[str, Holder]:
+        """Who holds the leases that are not free, by run; a holder may have died, or its lease have run out."""
+        query = select(Lease).where(Lease.holder.is_not(None)).order_by(Lease.run)
+        with self._database.read() as connection:
+            return {row.run: _holder(row) for row in connection.execute(query)}
 
     def renew(self, fence: Fence, ttl_seconds: float) -> None:
         """Gives the lease its full life again. Raises `Fenced`."""
@@ -116,6 +120,10 @@ class Leases:
 
     def _record(self, connection: Connection, run: str, kind: str, body: Mapping[str, Any]) -> None:
         append(connection, lock_run(connection, self._database, run), kind, body)
+
+
+def _holder(lease: Any) -> Holder:
+    return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
 
 
 def _close_leftovers(connection: Connection, run: str, now: int) -> None:

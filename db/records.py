@@ -269,6 +269,10 @@ class Records:
             rows = connection.execute(query.order_by(Snapshot.iteration.desc(), Snapshot.epoch.desc()))
             return [SnapshotRow(**row._mapping) for row in rows]
 
+    def is_kept(self, row: SnapshotRow) -> bool:
+        """Whether a snapshot is kept now; it may have been pruned since its row was read."""
+        return row in self.own_snapshots(row.run, "kept")
+
     def snapshots(self, run: str, state: str | None = "kept", branch: int | None = None) -> list[SnapshotRow]:
         """The run's snapshots along a branch's line (the current one's by default), newest first; `state=None`: of every state.
 

@@ -241,7 +241,7 @@ def _snapshots(audit: _Audit) -> Iterator[int]:
             audit.store.verify(row.folder, row.manifest_sha256)
             fields = verify_snapshot(audit.folder, row.folder, row.manifest_sha256).fields
         except DataError:
-            if row in audit.ledger.records.own_snapshots(audit.run, "kept"):
+            if audit.ledger.records.is_kept(row):
                 raise
             continue  # it was pruned meanwhile
         place = f"row (run {audit.run}, branch {row.branch}, iteration {row.iteration}, epoch {row.epoch}) of table snapshot"

@@ -26,13 +26,12 @@ from prefect.utilities.callables import parameter_schema
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from flows.artifacts import AWAY
+from flows.artifacts import AWAY, told_by_server
 from flows.prefect_server import WORK_POOL
 from flows.scheduled import WindowFlow
 from flows.timetable import Schedule
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError, InfrastructureError
-from yatt_core.logs import redact
 
 DEPLOYMENTS = "deployments"
 STEP = "prefect.deployments.steps.set_working_directory"
@@ -79,7 +78,7 @@ def _answering(doing: str) -> Iterator[SyncPrefectClient]:
         with get_client(sync_client=True) as client:
             yield client
     except AWAY as error:
-        raise InfrastructureError(redact(f"{doing}: Prefect's server: {type(error).__name__}: {error}")) from error
+        raise InfrastructureError(f"{doing}: {told_by_server(error)}") from error
 
 
 def deployed(name: str, flow: WindowFlow) -> DeploymentResponse | None:

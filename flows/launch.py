@@ -29,12 +29,12 @@ from yatt_core.cluster.client import ensure_alive, ensure_supervisor, stop_super
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.environment import code_revision
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.logs import actor_logs
 from yatt_core.spec import RunSpec, parse_spec
 
 log = logging.getLogger("yatt_core.flow")
-RAY_VARIABLE, PREFECT_VARIABLE = "YATT_RAY_ADDRESS", "PREFECT_API_URL"
+RAY_VARIABLE = "YATT_RAY_ADDRESS"
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 
@@ -104,10 +104,24 @@ def _drive(home: Home, run: str, spec: RunSpec, segment: Segment) -> Outcome:
             if own_prefect:
                 segment.observer.stage("starting the Prefect server")
                 prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
+                _require_prefect()
         with offered(segment):
             return _run_flow(segment)
     finally:
         disconnect_ray()
+
+
+def _require_prefect() -> None:
+    """Raises `InfrastructureError` where Prefect's server does not answer: without it no flow begins."""
+    # Only now: prefect reads its settings when it is first imported.
+    from prefect.client.orchestration import get_client
+
+    from flows.artifacts import told_by_server
+
+    with get_client(sync_client=True) as client:
+        error = client.api_healthcheck()
+    if error is not None:
+        raise InfrastructureError(told_by_server(error)) from error
 
 
 def _run_flow(segment: Segment) -> Outcome:
@@ -188,8 +202,10 @@ def start_services(home: Home, run: str, spec: RunSpec, own_prefect: bool = True
     own_prefect: False where this process is a flow run of another server already.
     """
     if attached():
-        if not os.environ.get(PREFECT_VARIABLE):
-            raise ConfigurationError(f"{RAY_VARIABLE} is set, so {PREFECT_VARIABLE} has to name a Prefect server too")
+        if not os.environ.get(prefect_server.PREFECT_VARIABLE):
+            raise ConfigurationError(
+                f"{RAY_VARIABLE} is set, so {prefect_server.PREFECT_VARIABLE} has to name a Prefect server too"
+            )
         return
     folder = home.run_folder(run)
     services = [ray_head_service(folder), *([prefect_server.server_service(folder)] if own_prefect else [])]
@@ -209,9 +225,8 @@ def connect(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> No
 
 def prefect_address(home: Home, run: str) -> str:
     """Address of the Prefect server, once it is up."""
-    if attached():
-        return os.environ[PREFECT_VARIABLE].removesuffix("/api")
-    return (
-        "http://"
-        + wait_ready(home.run_folder(run), [prefect_server.NAME], START_SECONDS).service(prefect_server.NAME).address
-    )
+    named = prefect_server.named_server() if attached() else None
+    if named is not None:
+        return named
+    service = wait_ready(home.run_folder(run), [prefect_server.NAME], START_SECONDS).service(prefect_server.NAME)
+    return f"http://{service.address}"

@@ -7,18 +7,22 @@ Settings must be in the environment before prefect is first imported, so this mo
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from db.holder import this_process
 from yatt_core.cluster.services import ServiceSpec
 from yatt_core.digests import json_digest
+from yatt_core.errors import ConfigurationError
 
 NAME = "prefect"
 WORKER = "worker"
 WORK_POOL = "yatt"
+PREFECT_VARIABLE = "PREFECT_API_URL"
 DATABASE_VARIABLE = "PREFECT_API_DATABASE_CONNECTION_URL"
 SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """What a server asks for, and what its clients bring, as `user:password`."""
@@ -105,7 +109,7 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
     environment = _common(folder / "prefect") | {
         **BULK_RECORDING,
         **{name: surroundings.get(name, default) for name, default in RETENTION.items()},
-        "PREFECT_API_URL": f"{address}/api",
+        PREFECT_VARIABLE: f"{address}/api",
         "PREFECT_SERVER_UI_API_URL": f"{address}/api",
         # Pages of other origins may ask a loopback server too; without these they would be answered.
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{address},http://localhost:{port}",
@@ -139,7 +143,7 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
         "--with-healthcheck",
     ]
     settings = _common(folder / "prefect") | {
-        "PREFECT_API_URL": f"http://127.0.0.1:{prefect_port}/api",
+        PREFECT_VARIABLE: f"http://127.0.0.1:{prefect_port}/api",
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
         "PREFECT_WORKER_WEBSERVER_PORT": str(health_port),
         "PREFECT_CLIENT_METRICS_ENABLED": "false",
@@ -158,6 +162,32 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
     )
 
 
+def named_server() -> str | None:
+    """The server that the environment names, without `/api`; None where it names none.
+
+    Raises `ConfigurationError` for what cannot be an address.
+    """
+    given = os.environ.get(PREFECT_VARIABLE)
+    if not given:
+        return None
+    try:
+        parts = urlsplit(given)
+        fitting = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fitting = False
+    if not fitting:
+        raise ConfigurationError(
+            f"{PREFECT_VARIABLE}: {shown(given)!r} is no address of a Prefect server; right would be such as "
+            "http://127.0.0.1:4200/api, or unset for the one of `yatt up`"
+        )
+    return given.rstrip("/").removesuffix("/api")
+
+
+def shown(address: str) -> str:
+    """An address without the user and password that it may hold."""
+    return re.sub(r"^(\w+://)?.*@", lambda match: match[1] or "", address)
+
+
 def use_server(run_folder: Path, address: str, password: str | None = None) -> None:
     """Points this process's Prefect client at a server; call it before prefect is imported.
 
@@ -169,7 +199,7 @@ def use_server(run_folder: Path, address: str, password: str | None = None) -> N
     elif SERVER_PASSWORD_VARIABLE in os.environ:
         os.environ.setdefault(PASSWORD_VARIABLE, os.environ[SERVER_PASSWORD_VARIABLE])
     os.environ |= _common(run_folder / "prefect") | {
-        "PREFECT_API_URL": f"{address.rstrip('/')}/api",
+        PREFECT_VARIABLE: f"{address.rstrip('/')}/api",
         "PREFECT_LOGGING_LEVEL": "WARNING",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "PREFECT_CLIENT_METRICS_ENABLED": "false",

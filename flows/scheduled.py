@@ -27,7 +27,7 @@ from prefect.states import Completed, Failed
 from db.errors import LeaseHeld, LedgerError
 from db.holder import this_process
 from db.ledger import Ledger
-from flows.artifacts import AWAY
+from flows.artifacts import AWAY, told_by_server
 from flows.clock import Clock, SystemClock
 from flows.home import Home
 from flows.launch import run_segment
@@ -123,7 +123,7 @@ def _deployment(key: UUID) -> DeploymentResponse:
                 return client.read_deployment(key)
         except AWAY as error:
             if time.monotonic() > until:
-                raise InfrastructureError(f"Prefect's server: {type(error).__name__}: {error}") from error
+                raise InfrastructureError(told_by_server(error)) from error
             time.sleep(LOOK_SECONDS)
 
 

@@ -38,9 +38,12 @@ def dashboard(
     import uvicorn
 
     from flows.home import Home
+    from ops.cli.preflight import check_folder
     from ops.dashboard.app import create_app
 
     place = Home.locate(home)
+    if not place.folder.exists():
+        check_folder(place.folder)
     keep_caches_inside(place)
     with socket.socket() as listener:
         _bind(listener, port)

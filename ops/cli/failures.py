@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 import traceback
 
-from db.errors import Fenced, LeaseHeld, LedgerAddressError, LedgerError, LedgerVersionError, RunNotFound
+from db.errors import (
+    Fenced,
+    LeaseHeld,
+    LedgerAddressError,
+    LedgerError,
+    LedgerReadOnly,
+    LedgerVersionError,
+    RunNotFound,
+)
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
 
@@ -16,7 +24,7 @@ def exit_code(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, LeaseHeld | Fenced):
         return ExitCode.LEASE_HELD
-    if isinstance(error, RunNotFound | LedgerAddressError | LedgerVersionError):
+    if isinstance(error, RunNotFound | LedgerAddressError | LedgerReadOnly | LedgerVersionError):
         return ExitCode.CONFIGURATION
     return ExitCode.FAILURE
 

@@ -63,6 +63,15 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def cut(text: str, characters: int) -> str:
+    """A text on one line, cut behind a word where it is longer than that."""
+    line = " ".join(text.split())
+    if len(line) <= characters:
+        return line
+    kept = line[: characters - 1]
+    return (kept.rpartition(" ")[0] or kept) + "…"
+
+
 def place(iteration: int, target: int) -> str:
     """How far a run has come."""
     return (

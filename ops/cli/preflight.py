@@ -63,9 +63,7 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
         from yatt_core.planning.room import check_room
 
         check_room(spec, core_cluster(read_cards()))
-    folder = existing_parent(home)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"{home}: {folder} is not writable; choose another folder with --home or $YATT_HOME")
+    folder = check_folder(home)
     needed, free = snapshot_bytes(spec) + SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise InfrastructureError(
@@ -119,6 +117,16 @@ def check_targets(folder: Path, targets: Sequence[str]) -> None:
             raise ConfigurationError(
                 f"trainer.lora.targets: {folder} has no matrix {target!r}{meant}; it has {', '.join(sorted(names))}"
             )
+
+
+def check_folder(home: Path) -> Path:
+    """The home, or the nearest folder above it that exists. Raises `ConfigurationError` where it is none that can be written."""
+    folder = existing_parent(home)
+    if not folder.is_dir():
+        raise ConfigurationError(f"{home}: {folder} is no folder; choose another with --home or $YATT_HOME")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{home}: {folder} is not writable; choose another folder with --home or $YATT_HOME")
+    return folder
 
 
 def existing_parent(folder: Path) -> Path:

@@ -10,12 +10,14 @@ import typer
 from ops.cli.accounts import time_facts, write_time
 from ops.cli.alarms import alarm_facts, write_alarms
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples, find_run, opened_ledger
-from ops.cli.output import duration, place, size, write, write_json, write_table
+from ops.cli.output import cut, duration, place, size, write, write_json, write_table
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
     from db.overview import RunLine, RunOverview
     from flows.home import Home
+
+REASON_CHARACTERS = 120
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +46,7 @@ def runs(
             f"{max(0, line.run.iteration)}/{line.run.target_iterations}",
             "" if line.last_commit_age is None else f"{duration(line.last_commit_age)} ago",
             driver(line),
-            line.run.state_reason[:60],
+            cut(line.run.state_reason, REASON_CHARACTERS),
         )
         for line in lines
     ]

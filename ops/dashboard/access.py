@@ -20,6 +20,8 @@ from ops.dashboard.sessions import SECONDS
 router = APIRouter(prefix="/api/v1", tags=["access"])
 _bearer = HTTPBearer(auto_error=False, description="A token of `yatt token create NAME`.")
 NEEDS_TOKEN = "this needs a token: `yatt token create NAME` makes one, to be sent as `Authorization: Bearer TOKEN`"
+UNKNOWN_TOKEN = "this token is not known, or was revoked; `yatt token list` names those there are"
+SESSION_OVER = "this session is over; sign in again"
 
 
 def cookie_name(request: Request) -> str:
@@ -69,16 +71,20 @@ def acting(
 ) -> str:
     """The name of whoever may change something. Answers 401 to anybody else, 403 to a cookie that comes from elsewhere."""
     if bearer is not None:
-        name = served.tokens.name_of(bearer.credentials)
+        name, lacking = served.tokens.name_of(bearer.credentials), UNKNOWN_TOKEN
     elif cookie is None:
-        name = None
+        name, lacking = None, NEEDS_TOKEN
     elif is_proven_own(request.headers, request.url.scheme):
-        name = served.sessions.name_of(cookie)
+        name, lacking = served.sessions.name_of(cookie), SESSION_OVER
     else:
         raise HTTPException(HTTPStatus.FORBIDDEN, "a session counts only for requests from the dashboard's own pages")
     if name is None:
-        raise HTTPException(HTTPStatus.UNAUTHORIZED, NEEDS_TOKEN, {"WWW-Authenticate": "Bearer"})
+        raise _unauthorized(lacking)
     return name
+
+
+def _unauthorized(lacking: str) -> HTTPException:
+    return HTTPException(HTTPStatus.UNAUTHORIZED, lacking, {"WWW-Authenticate": "Bearer"})
 
 
 Acting = Annotated[str, Depends(acting)]
@@ -95,9 +101,7 @@ def sign_in(served: Served, request: Request, response: Response, given: SignIn)
     """Opens a session; its cookie is for the browser alone, out of reach of scripts and of other sites."""
     opened = served.sessions.begin(given.token.get_secret_value())
     if opened is None:
-        raise HTTPException(
-            HTTPStatus.UNAUTHORIZED, "no such token; it may have been revoked", {"WWW-Authenticate": "Bearer"}
-        )
+        raise _unauthorized(UNKNOWN_TOKEN)
     value, name = opened
     set_cookie(response, request, value)
     return Visitor(name=name)

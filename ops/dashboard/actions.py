@@ -16,17 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from db.errors import LeaseHeld
 from ops.dashboard.access import Acting
-from ops.dashboard.context import LARGEST, Context, Iteration, RunId, Served, SomeNumber
+from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.queries import snapshots
 from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
+from ops.dashboard.texts import GivenReason, PhaseName, Reason
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.dashboard")
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
-Reason = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
-SomeIteration = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
 class Asked(BaseModel):
@@ -52,14 +51,14 @@ class Resume(Asked):
 class Retry(Asked):
     """The iteration that is to be committed next, and the phase that is to have its budget again."""
 
-    iteration: SomeIteration
-    phase: Annotated[str, Field(pattern="^[a-z_]{1,40}$")]
+    iteration: Number
+    phase: PhaseName
 
 
 class Rollback(Asked):
     """to: the last iteration that stays in force."""
 
-    to: SomeIteration
+    to: Number
 
 
 class Promote(BaseModel):
@@ -71,12 +70,10 @@ class Promote(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     to: Literal["candidate", "champion", "rollback"]
-    iteration: SomeIteration | None = None
-    branch: SomeIteration | None = None
-    epoch: SomeIteration | None = None
-    why: Annotated[
-        str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
-    ]
+    iteration: Number | None = None
+    branch: Number | None = None
+    epoch: Number | None = None
+    why: GivenReason
 
 
 class Done(BaseModel):
@@ -169,8 +166,8 @@ def verify(
     by: Acting,
     run_id: RunId,
     iteration: Iteration,
-    branch: SomeNumber = None,
-    epoch: SomeNumber = None,
+    branch: Number | None = None,
+    epoch: Number | None = None,
 ) -> Verified:
     """Reads every byte of an iteration's kept snapshot, and compares it with the ledger; the newest of those not ruled out."""
     with served.reading():

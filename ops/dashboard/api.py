@@ -10,23 +10,27 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from db.events import EventRow
+from db.runs import STATES
 from db.series import SeriesKey
 from ops.cli.logs import LEVELS, Filter
-from ops.dashboard.context import Before, Iteration, Limit, Offset, RunId, SearchText, Served, SomeNumber, Text
+from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
 from ops.dashboard.queries import compare, faults, fleet, lineage, logs, placement, rollouts, run, series, snapshots
+from ops.dashboard.texts import Like, Text, one_of
 
 router = APIRouter(prefix="/api/v1")
 Keys = Annotated[list[Text], Query(max_length=series.KEYS, description="Metrics by their keys.")]
 Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="How many buckets at most.")]
-States = Annotated[str | None, Query(pattern="^(created|running|stopped|paused|failed|completed)$")]
+State = Annotated[str, one_of(STATES)]
+Level = Annotated[str, one_of(LEVELS)]
 Place = Annotated[
-    str | None, Query(pattern=r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", description="What `next` of the page before said.")
+    Annotated[str, Like(r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", "what `next` of the page before said, such as 2.0.1")] | None,
+    Query(description="What `next` of the page before said."),
 ]
 
 
 @router.get("/runs", tags=["fleet"])
 def list_runs(
-    served: Served, text: SearchText = "", state: States = None, limit: Limit = 50, offset: Offset = 0
+    served: Served, text: SearchText = "", state: State | None = None, limit: Limit = 50, offset: Offset = 0
 ) -> fleet.Fleet:
     """Runs whose id holds a text, in a state: running ones first, then the newest."""
     return fleet.fleet(served.ledger, text, state, limit, offset)
@@ -50,8 +54,8 @@ def read_series(
     run_id: RunId,
     key: Keys,
     buckets: Buckets = 300,
-    first: SomeNumber = 0,
-    last: SomeNumber = None,
+    first: Number | None = 0,
+    last: Number | None = None,
 ) -> series.RunSeries:
     """Series of metrics, reduced to lowest, highest and mean value of each bucket."""
     return series.series(served.ledger, run_id, key, buckets, first or 0, last)
@@ -117,10 +121,10 @@ def list_faults(served: Served, run_id: RunId, limit: Limit = 100, before: Befor
 def list_logs(
     served: Served,
     run_id: RunId,
-    iteration: SomeNumber = None,
+    iteration: Number | None = None,
     phase: Text | None = None,
     actor: Text | None = None,
-    level: Annotated[str, Query(pattern=f"^({'|'.join(LEVELS)})$")] = "info",
+    level: Level = "info",
     limit: Limit = 200,
 ) -> logs.Logs:
     """The newest log records, oldest first. actor: a name or its beginning. level: the lowest one."""
@@ -129,7 +133,11 @@ def list_logs(
 
 @router.get("/runs/{run_id}/lineage", tags=["lineage"])
 def show_lineage(
-    served: Served, run_id: RunId, iteration: SomeNumber = None, branch: SomeNumber = None, epoch: SomeNumber = None
+    served: Served,
+    run_id: RunId,
+    iteration: Number | None = None,
+    branch: Number | None = None,
+    epoch: Number | None = None,
 ) -> lineage.LineageView:
     """What made a snapshot, by default the newest of the current branch; and the run's branches and forks."""
     return lineage.lineage(served.ledger, served.home, run_id, iteration, branch, epoch)

@@ -18,6 +18,7 @@ from pydantic import Field
 from db.ledger import Ledger
 from flows.home import Home
 from ops.dashboard.sessions import Sessions
+from ops.dashboard.texts import Text
 from ops.dashboard.tokens import TokenStore
 
 READS = 2
@@ -67,11 +68,10 @@ def context_of(request: Request) -> Context:
 
 
 Served = Annotated[Context, Depends(context_of)]
-Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
-"""What any text of a request is: no database takes a NUL."""
 RunId = Annotated[Text, Path(min_length=1, description="The whole id of a run.")]
-Iteration = Annotated[int, Path(ge=0, le=LARGEST, description="An iteration.")]
-SomeNumber = Annotated[int | None, Query(ge=0, le=LARGEST)]
+Number = Annotated[int, Field(ge=0, le=LARGEST)]
+"""Of an iteration, a branch or an epoch, wherever it stands in a request."""
+Iteration = Annotated[Number, Path(description="An iteration.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Offset = Annotated[int, Query(ge=0, le=100_000, description="How many to leave out.")]
 Before = Annotated[int | None, Query(ge=0, le=2**53, description="What `next` of the page before said.")]

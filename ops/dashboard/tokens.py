@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from yatt_core.errors import ConfigurationError
+from yatt_core.durable import FULL
+from yatt_core.errors import ConfigurationError, InfrastructureError
 
 FILE, LOCK = "tokens.json", ".tokens.lock"
 PREFIX = "yatt_"
@@ -101,13 +102,21 @@ class TokenStore:
 
     @contextmanager
     def _changing(self) -> Iterator[list[NamedToken]]:
-        """The tokens, to be changed; written when the block ends well."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._lock, "w") as lock:  # noqa: PTH123 - a lock needs the open file
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            tokens = list(self.all())
-            yield tokens
-            self._write(tokens)
+        """The tokens, to be changed; written when the block ends well. Raises `ConfigurationError` where that may not be."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._lock, "w") as lock:  # noqa: PTH123 - a lock needs the open file
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                tokens = list(self.all())
+                yield tokens
+                self._write(tokens)
+        except OSError as error:
+            if error.errno in FULL:
+                raise InfrastructureError(f"{self._path}: cannot be written: {error.strerror}; make room") from None
+            raise ConfigurationError(
+                f"{self._path}: cannot be written: {error.strerror}: {error.filename}; "
+                "right would be a home folder that this user may write: choose another with --home or $YATT_HOME"
+            ) from None
 
     def _write(self, tokens: list[NamedToken]) -> None:
         text = json.dumps({"tokens": [asdict(token) for token in tokens]}, indent=1) + "\n"

@@ -4,10 +4,8 @@ service group.
 
 from __future__ import annotations
 
-import os
-
 from flows.home import Home
-from flows.launch import PREFECT_VARIABLE
+from flows.prefect_server import named_server
 from ops.group.members import PREFECT
 from ops.group.password import own_password
 from ops.group.record import read_record
@@ -18,10 +16,10 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 def prefect_address(home: Home) -> str | None:
-    """Without `/api`; None where none is named and no group is up."""
-    given = os.environ.get(PREFECT_VARIABLE)
-    if given:
-        return given.rstrip("/").removesuffix("/api")
+    """Without `/api`; None where none is named and no group is up. Raises `ConfigurationError` for what is no address."""
+    named = named_server()
+    if named is not None:
+        return named
     record = read_record(home.group)
     return None if record is None or current_state(home.group) is None else record.ports.address(PREFECT)
 

@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.home import Home
+from ops.cli.preflight import check_folder
+from ops.group.drivers import going_on
 from ops.group.members import Ports, members, secrets
 from ops.group.password import settle_password
 from ops.group.ports import settled
-from ops.group.preflight import check_before_start, check_folder
+from ops.group.preflight import check_before_start
 from ops.group.record import GroupRecord, read_record, write_record
 from yatt_core.cluster.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor
 from yatt_core.cluster.process import ProcessIdentity
@@ -51,7 +53,7 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
     asked: 0 stands for any free port. A group whose terminal went away is taken over as it is. Raises `ConfigurationError`
     where one is up already, where its ports are taken, and whatever else `check_before_start` finds.
     """
-    check_folder(home)
+    check_folder(home.folder)
     make_folder(home.group)
     with _alone(home.group):
         record = read_record(home.group)
@@ -135,7 +137,8 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
 def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
     """Ends the group, users before what they use, and what a killed one left behind; False where there was nothing to end.
 
-    Behind `timeout` seconds, or a `KeyboardInterrupt`, everything that is left is killed.
+    Behind `timeout` seconds, or a `KeyboardInterrupt`, everything that is left is killed. Drivers that are none of the group's
+    are left alone, and said.
     """
     folder, files = home.group, SupervisorFiles.of(home.group)
     state = read_state(files)
@@ -155,6 +158,8 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
         last = read_state(files)
         if last is not None and not last.ended:
             write_state(files, replace(last, ended="killed"))
+    for line in going_on(home):
+        say(line)
     return True
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flows import prefect_server
 from flows.home import LEDGER_VARIABLE, Home, with_driver
-from flows.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE
+from flows.prefect_server import PASSWORD_VARIABLE, PREFECT_VARIABLE, SERVER_PASSWORD_VARIABLE
 from ops.group.password import password_of
 from yatt_core.cluster.services import ServiceSpec
 
@@ -105,7 +105,7 @@ def _keeper(home: Home, ports: Ports, shared: Mapping[str, str]) -> ServiceSpec:
     return ServiceSpec(
         name=KEEPER,
         argv=(sys.executable, "-m", "ops.group.keeper"),
-        environment={**shared, "PREFECT_API_URL": f"{ports.address(PREFECT)}/api"},
+        environment={**shared, PREFECT_VARIABLE: f"{ports.address(PREFECT)}/api"},
         ready=f"log:{KEEPER_READY}",
         log_file=str(home.group / "logs" / "keeper.log"),
         stop_seconds=30.0,

@@ -14,7 +14,7 @@ import psutil
 
 from flows.home import LEDGER_VARIABLE, Home
 from flows.prefect_server import DATABASE_VARIABLE
-from ops.cli.preflight import existing_parent
+from ops.cli.preflight import check_folder
 from ops.group.members import DASHBOARD, MLFLOW, PREFECT, Ports, databases
 from yatt_core.cluster.runner import is_free
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -26,23 +26,12 @@ RIGHT = "\nright would be postgresql://user:password@host:5432/database of a ser
 
 def check_before_start(home: Home, ports: Ports) -> None:
     """Raises what would otherwise end a member seconds later."""
-    check_folder(home)
+    check_folder(home.folder)
     check_installed()
     check_surroundings(ports, os.environ)
     check_ports(ports)
     for variable, address in databases(home).items():
         check_database(variable, address)
-
-
-def check_folder(home: Home) -> None:
-    """The home has to be a folder that can be written, or one that can be made."""
-    folder = existing_parent(home.folder)
-    if not folder.is_dir():
-        raise ConfigurationError(f"{home.folder}: {folder} is no folder; choose another with --home or $YATT_HOME")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(
-            f"{home.folder}: {folder} is not writable; choose another folder with --home or $YATT_HOME"
-        )
 
 
 def check_installed() -> None:
@@ -97,7 +86,7 @@ def listener(port: int) -> str:
 def check_database(variable: str, address: str) -> None:
     """A PostgreSQL has to answer, and Prefect's to have the extension that its tables need. A ledger is made or migrated."""
     from db.engine import database_url
-    from db.errors import LedgerError, LedgerUnavailable
+    from db.errors import LedgerError, LedgerReadOnly, LedgerUnavailable
     from db.ledger import Ledger
 
     try:
@@ -105,6 +94,8 @@ def check_database(variable: str, address: str) -> None:
             Ledger.open(address).close()
         elif database_url(address).get_backend_name() == "postgresql":
             _check_postgresql(variable, address)
+    except LedgerReadOnly as error:
+        raise ConfigurationError(redact(f"{variable}: {error}")) from None
     except LedgerError as error:
         said = redact(f"{variable}: {error}".replace("the ledger", "the database")) + RIGHT
         away = isinstance(error, LedgerUnavailable)

@@ -13,8 +13,7 @@ import threading
 from db.errors import LedgerError
 from db.ledger import Ledger
 from flows.home import Home
-from flows.launch import PREFECT_VARIABLE
-from flows.prefect_server import use_server
+from flows.prefect_server import PREFECT_VARIABLE, use_server
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 30.0

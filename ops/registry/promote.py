@@ -57,15 +57,14 @@ def promote(
     snapshot that no tier has whole. Nothing is written then.
     """
     from flows.launch import current_spec, first_entries
-    from flows.storage import store_of, verify_kept
+    from flows.storage import verify_beside_driver
 
     by, why = _said("by", by, LONGEST_NAME), _said("why", why, LONGEST_REASON)
     with Ledger.open(home.ledger, migrate=False) as ledger:
         run = ledger.runs.find(run).id
         row = _choose(ledger, run, iteration, branch, epoch)
         # Its files first: this takes long, and the ledger is not to be locked for it.
-        folder = home.run_folder(run)
-        verify_kept(store_of(ledger, run, folder), folder, row)
+        verify_beside_driver(ledger, home.run_folder(run), row)
         spec = current_spec(ledger, run)
 
         def tell(moves: Sequence[AliasMove]) -> list[OutboxEntry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Route, expect
 
 from tests.browser.conftest import Errors
 from tests.browser.dashboard import NARROW, WIDE, Outside
@@ -88,6 +88,29 @@ def tab_to(page: Page, element: object) -> None:
     raise AssertionError("Tab does not reach it")
 
 
+def test_a_chart_says_that_it_loads_that_there_are_no_points_or_that_they_cannot_be_had(
+    page: Page, address: str, errors: Errors
+) -> None:
+    held: list[Route] = []
+    page.route("**/series?*", lambda route: held.append(route))
+    page.goto(address + PAGES["run"])
+    reward, loading = page.locator(".chart[data-title=Reward]"), page.locator(".chart .loading")
+    expect(reward).to_contain_text("loading…")
+    expect(page.locator(".charts .none").first).to_be_hidden()
+    page.route("**/series?*", lambda route: route.fulfill(json={"series": []}))
+    for each in held:
+        each.fulfill(json={"series": []})
+    expect(loading).to_have_count(0)
+    expect(reward).to_be_hidden()
+    expect(page.locator(".charts .none").first).to_have_text("No points yet.")
+    expect(page.locator(".charts .none").first).to_be_visible()
+    errors.expected.append("503")
+    page.route("**/series?*", lambda route: route.fulfill(status=503))
+    page.goto(address + PAGES["run"])
+    expect(reward).to_contain_text("no figures: the server answered 503")
+    expect(loading).to_have_count(0)
+
+
 def test_colours_follow_the_system_until_one_chooses(page: Page, address: str) -> None:
     def paper() -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
@@ -153,7 +176,7 @@ def test_nothing_is_done_without_a_token_and_a_wrong_one_is_refused(page: Page, 
     page.get_by_role("link", name="Sign in to act").click()
     page.get_by_label("Token").fill("yatt_wrong")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("No such token")
+    expect(page.get_by_role("alert")).to_contain_text("this token is not known")
 
 
 def test_a_snapshot_is_verified_under_ones_name(page: Page, address: str, token: str) -> None:

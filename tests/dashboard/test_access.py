@@ -65,17 +65,18 @@ def test_nothing_is_changed_without_a_token(client: TestClient, served: Context)
         "verify",
     }
     before = events(served)
-    for headers in (
-        {},
-        {"Authorization": "Bearer yatt_wrong"},
-        {"Authorization": "Basic abc"},
-        {"Cookie": "yatt_session_8686=wrong", "Origin": ORIGIN},
+    for headers, lacking in (
+        ({}, "this needs a token: `yatt token create NAME`"),
+        ({"Authorization": "Bearer yatt_wrong"}, "this token is not known, or was revoked; `yatt token list`"),
+        ({"Authorization": "Basic abc"}, "this needs a token: `yatt token create NAME`"),
+        ({"Cookie": "yatt_session_8686=wrong", "Origin": ORIGIN}, "this session is over; sign in again"),
     ):
         for method, path, body in routes:
             answer = client.request(method, path, json=body, headers=headers)
             assert answer.status_code == 401, (method, path, headers)
             assert answer.headers["content-type"] == "application/problem+json"
             assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["detail"].startswith(lacking) and "wrong" not in answer.text
     assert events(served) == before
     assert served.ledger.runs.desired_state("toy-2") == "run"
 

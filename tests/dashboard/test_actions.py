@@ -80,6 +80,12 @@ def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
         answer = ask(f"toy-2/{path}", **body)
         assert answer.status_code == 422, (path, body)
         assert answer.json()["errors"][0]["where"].startswith("body")
+        assert "pattern" not in answer.text, (path, body)
+    told = ask("toy-2/retry", iteration=1, phase="../collect", reason="two\nlines").json()["errors"]
+    assert told == [
+        {"where": "body.reason", "what": "right would be a line of text, without control characters"},
+        {"where": "body.phase", "what": "right would be the name of a phase, such as collect"},
+    ]
     assert served.ledger.runs.desired_state("toy-2") == "run"
 
 

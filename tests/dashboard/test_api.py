@@ -216,6 +216,27 @@ def test_no_text_of_a_request_holds_a_nul(reader: TestClient) -> None:
         assert reader.get(path, params={name: "\x00"}).status_code == 422, (path, name)
 
 
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (
+            "/api/v1/runs?state=gone",
+            "query.state: right would be one of created, running, stopped, paused, failed, comp",
+        ),
+        ("/api/v1/runs?text=%00", "query.text: right would be a text without NUL characters"),
+        ("/api/v1/runs/toy-1/logs?level=loud", "query.level: right would be one of debug, info, warning, error, crit"),
+        ("/api/v1/runs/toy-1/snapshots?before=1", "query.before: right would be what `next` of the page before said"),
+        ("/api/v1/runs/toy-1/snapshots?before=1.2.3%0A", "query.before: right would be what `next`"),
+        ("/?state=gone", "query.state: right would be one of created, running"),
+        ("/runs/toy-1/logs?iteration=x", "query.iteration: right would be a number of up to nine digits, or nothing"),
+    ],
+)
+def test_what_would_be_right_is_said_in_words(reader: TestClient, path: str, says: str) -> None:
+    answer = reader.get(path)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(says) and "pattern" not in answer.text
+
+
 def test_runs_with_hostile_names_are_shown_as_they_are(client: TestClient, served: Context) -> None:
     spec = toy_spec()
     document = spec.model_dump(mode="json")

@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_said_on_a_page(client: TestClient, token: str) -
 def test_a_wrong_token_is_refused_and_not_repeated(client: TestClient) -> None:
     answer = client.post("/sign-in", data={"token": "yatt_guess"}, headers=OURS)
     assert answer.status_code == 401
-    assert "No such token" in words(check_page(answer.text)) and "yatt_guess" not in answer.text
+    assert "this token is not known" in words(check_page(answer.text)) and "yatt_guess" not in answer.text
     assert not client.cookies
 
 

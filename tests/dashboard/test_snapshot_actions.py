@@ -169,7 +169,6 @@ def test_a_snapshot_that_the_object_store_has_whole_is_sound(
     monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: None)
     run_folder = home.run_folder("toy-1")
     store = SecondTier(run_folder, str(snapshot.relative_to(run_folder)))
-    monkeypatch.setattr("ops.dashboard.queries.snapshots.store_of", lambda *_: store)
     monkeypatch.setattr("flows.storage.store_of", lambda *_: store)
 
     def spoil() -> None:
@@ -189,7 +188,7 @@ def test_a_store_that_is_away_is_no_damage(
 ) -> None:
     run_folder = home.run_folder("toy-1")
     store = SecondTier(run_folder, str(snapshot.relative_to(run_folder)), away=True)
-    monkeypatch.setattr("ops.dashboard.queries.snapshots.store_of", lambda *_: store)
+    monkeypatch.setattr("flows.storage.store_of", lambda *_: store)
     shutil.rmtree(snapshot)
     before = served.ledger.events.head("toy-1")
     answer = ask("toy-1/snapshots/1/verify")
@@ -197,8 +196,11 @@ def test_a_store_that_is_away_is_no_damage(
     assert served.ledger.events.head("toy-1") == before
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("snapshots/1/verify", {}), ("promote", {"to": "candidate", "iteration": 1, "why": "wins"})]
+)
 def test_a_snapshot_that_is_pruned_while_it_is_read_is_no_damage(
-    ask: Ask, served: Context, snapshot: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, served: Context, snapshot: Path, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     def pruned_under_way(*_: Any) -> None:
         fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
@@ -206,7 +208,7 @@ def test_a_snapshot_that_is_pruned_while_it_is_read_is_no_damage(
         served.ledger.leases.release(fence)
         raise DataError("state: cannot be read: No such file or directory")
 
-    monkeypatch.setattr("ops.dashboard.queries.snapshots.verify_kept", pruned_under_way)
-    answer = ask("toy-1/snapshots/1/verify")
+    monkeypatch.setattr("flows.storage.verify_kept", pruned_under_way)
+    answer = ask(f"toy-1/{path}", **body)
     assert answer.status_code == 409 and "was pruned meanwhile" in answer.json()["detail"]
     assert served.ledger.events.of_kind("toy-1", "snapshot_verified") == []

@@ -13,6 +13,7 @@ from ops.dashboard.tokens import FILE, TokenStore, digest_of
 from tests.ops.conftest import Yatt
 from tests.ops.conftest import home as home
 from tests.ops.conftest import yatt as yatt
+from tests.read_only import read_only
 from yatt_core.errors import ConfigurationError
 
 
@@ -69,6 +70,18 @@ def test_a_name_is_given_once(store: TokenStore) -> None:
     store.create("alice")
     with pytest.raises(ConfigurationError, match="already"):
         store.create("alice")
+
+
+def test_a_folder_that_may_not_be_written_is_said(store: TokenStore, tmp_path: Path) -> None:
+    token = store.create("alice")
+    with read_only(tmp_path):
+        assert store.name_of(token) == "alice"
+        for change in (lambda: store.create("bob"), lambda: store.revoke("alice")):
+            with pytest.raises(ConfigurationError, match=r"tokens\.json: cannot be written: Permission denied.*--home"):
+                change()
+        with pytest.raises(ConfigurationError, match="cannot be written: Permission denied"):
+            TokenStore(tmp_path / "deeper").create("alice")
+    assert [row.name for row in store.all()] == ["alice"]
 
 
 def test_every_digest_is_compared_in_constant_time_whichever_it_is(

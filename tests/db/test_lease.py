@@ -30,6 +30,16 @@ def test_a_living_holder_keeps_the_lease(ledger: Ledger, run: str, fence: Fence,
 
 
 @pytest.mark.postgresql
+def test_the_holders_are_those_of_leases_that_were_not_given_back(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
+    clock.advance(60)
+    assert ledger.leases.holders() == {run: holder("first")}
+    ledger.leases.release(fence)
+    assert ledger.leases.holders() == {}
+
+
+@pytest.mark.postgresql
 def test_an_expired_lease_is_taken_and_the_epoch_goes_up(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:

@@ -18,13 +18,14 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from db.engine import DatabaseTime, database_url, open_engine
-from db.errors import LedgerError, LedgerFull, LedgerUnavailable, LedgerVersionError
+from db.errors import LedgerError, LedgerFull, LedgerReadOnly, LedgerUnavailable, LedgerVersionError
 from db.events import GENESIS
 from db.ledger import Ledger
 from db.migrate import HEAD, MIGRATIONS
 from db.models import Base
 from db.records import ChoiceRow
 from tests.db.tools import holder
+from tests.read_only import read_only
 
 
 @pytest.mark.postgresql
@@ -117,6 +118,22 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
         with pytest.raises(LedgerFull, match="full"):
             ledger.events.append("toy-1", "note", {"text": "x" * 100_000})
         assert ledger.events.verify("toy-1") is None
+        assert ledger.events.head("toy-1").seq == 1
+
+
+def test_what_may_not_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with read_only(tmp_path), pytest.raises(LedgerReadOnly, match=f"{tmp_path} is not writable; right would be"):
+        Ledger.open(path)
+    with Ledger.open(path) as ledger:
+        ledger.runs.create("toy", {}, "d", 1)
+    with read_only(tmp_path), pytest.raises(LedgerReadOnly, match=f"{tmp_path} is not writable"):
+        Ledger.open(path, migrate=False)
+    with read_only(path), Ledger.open(path, migrate=False) as ledger:
+        assert ledger.runs.find("toy-1").id == "toy-1"
+        with pytest.raises(LedgerReadOnly, match=f"{path} is not writable"):
+            ledger.events.append("toy-1", "note", {})
+    with Ledger.open(path) as ledger:
         assert ledger.events.head("toy-1").seq == 1
 
 

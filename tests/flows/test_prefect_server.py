@@ -8,14 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.launch import _require_prefect
 from flows.prefect_server import (
     PASSWORD_VARIABLE,
+    PREFECT_VARIABLE,
     SERVER_PASSWORD_VARIABLE,
+    named_server,
     server_service,
+    shown,
     sqlite_address,
     use_server,
 )
+from yatt_core.cluster.runner import free_port
+from yatt_core.errors import InfrastructureError
 
 PRINTED = (
     "from prefect.settings import get_current_settings as get; s = get(); "
@@ -86,3 +93,30 @@ def test_the_server_keeps_few_pages_in_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CACHES, sqlite_address(tmp_path)]
     shown = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     assert shown.strip() == "[True, True]"
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("", None),
+        ("http://127.0.0.1:4200/api", "http://127.0.0.1:4200"),
+        ("https://me:1@host/api/", "https://me:1@host"),
+        ("http://[::1]:4200", "http://[::1]:4200"),
+    ],
+)
+def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch, given: str, address: str | None) -> None:
+    monkeypatch.setenv(PREFECT_VARIABLE, given)
+    assert named_server() == address
+
+
+@pytest.mark.parametrize("address", ["http://me:1@host/api", "http://me:a@b/1@host/api", "http://host/api"])
+def test_an_address_is_shown_without_its_password(address: str) -> None:
+    assert shown(address) == "http://host/api"
+
+
+def test_a_driver_names_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"http://127.0.0.1:{free_port()}/api"
+    monkeypatch.setenv(PREFECT_VARIABLE, address)
+    with temporary_settings({PREFECT_API_URL: address}), pytest.raises(InfrastructureError, match=address) as told:
+        _require_prefect()
+    assert f"{PREFECT_VARIABLE} names another" in str(told.value)

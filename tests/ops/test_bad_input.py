@@ -16,8 +16,9 @@ from ops.cli.preflight import check_before_start, parameters, snapshot_bytes
 from tests.engines.train.support import make_model_folder
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
+from tests.read_only import read_only
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec import parse_spec
 from yatt_core.spec.model import TokenizerSpec
 
@@ -178,8 +179,21 @@ def test_the_estimate_of_a_snapshot_counts_weights_moments_and_reference(tmp_pat
 
 def test_a_home_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises((ConfigurationError, InfrastructureError), match="is not writable"):
+    with pytest.raises(ConfigurationError, match="is no folder"):
         check_before_start(tmp_path / "file", toy_spec())
+
+
+def test_a_home_that_may_not_be_written(yatt: Yatt, home: Home, spec_file: Path) -> None:
+    with read_only(home.folder.parent):
+        for words in (["train", str(spec_file)], ["dashboard", "--port", "0"]):
+            refused(yatt(*words), 2, f"{home.folder.parent} is not writable; choose another folder with --home")
+        refused(yatt("token", "create", "alice"), 2, "cannot be written: Permission denied")
+    run = seed_run(home)
+    with read_only(home.folder):
+        for words in (["resume", run], ["rollback", run, "--to", "1"], ["dashboard", "--port", "0"], ["runs"]):
+            refused(yatt(*words), 2, f"ledger.db: {home.folder} is not writable; right would be")
+    with read_only(home.folder / "ledger.db"):
+        refused(yatt("rollback", run, "--to", "1"), 2, f"{home.folder / 'ledger.db'} is not writable")
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from db.ledger import Ledger
 from flows.home import Home
 from flows.owner import owner_of
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.cluster.runner import free_port
 
 NIGHTLY = ("--cron", "0 22 * * *")
 
@@ -72,6 +74,31 @@ def test_what_is_wrong_is_said_before_anything_is_made(
 
 def test_without_a_server_it_says_how_to_get_one(yatt: Yatt, home: Home, spec_file: Path) -> None:
     refused(yatt("deploy", str(spec_file), *NIGHTLY), "no Prefect server is known: start one with `yatt up`")
+    assert not home.folder.exists()
+
+
+def test_a_server_that_does_not_answer_is_named(
+    yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"127.0.0.1:{free_port()}/api"
+    monkeypatch.setenv("PREFECT_API_URL", f"http://me:hunter2@{address}")
+    with temporary_settings({PREFECT_API_URL: f"http://me:hunter2@{address}"}):
+        answer = yatt("deploy", str(spec_file), *NIGHTLY)
+    assert (answer.code, answer.out) == (1, "")
+    assert f"error: looking for deployment toy: Prefect's server at http://{address}: ConnectError: " in answer.err
+    assert "right would be one that runs: `yatt up` starts it, PREFECT_API_URL names another" in answer.err
+    assert "hunter2" not in answer.err
+    assert not home.folder.exists()
+
+
+@pytest.mark.parametrize("address", ["me:hunter2@host", "http://me:hunter2@host:4x/api", "ftp://host/api", "http://"])
+def test_what_is_no_address_of_a_server_is_said(
+    yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    answer = yatt("deploy", str(spec_file), *NIGHTLY)
+    refused(answer, "is no address of a Prefect server; right would be such as http://127.0.0.1:4200/api")
+    assert answer.err.startswith("error: PREFECT_API_URL: ") and "hunter2" not in answer.err
     assert not home.folder.exists()
 
 

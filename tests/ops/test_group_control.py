@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from db.ledger import Ledger
 from flows.home import Home
 from ops.group import control
 from ops.group.control import Group, await_ready, hold, start, stop
@@ -20,6 +22,7 @@ from ops.group.record import read_record, write_record
 from ops.group.status import group_status
 from tests.cluster.conftest import script_service, supervised, wait_until
 from tests.ops.conftest import Yatt
+from tests.ops.seeding import seed_run
 from yatt_core.cluster.client import current_state, stop_supervisor
 from yatt_core.cluster.process import ProcessIdentity
 from yatt_core.cluster.services import ServiceSpec
@@ -92,6 +95,19 @@ def test_up_status_and_down(home: Home, small: Members, yatt: Yatt) -> None:
     assert down.err.splitlines() == ["keeper: ended", "mlflow: ended"]
     assert supervised(home.group) == []
     assert yatt("status").code == 1
+
+
+def test_down_names_the_drivers_that_go_on_without_the_group(home: Home, small: Members, yatt: Yatt) -> None:
+    running(home)
+    seed_run(home, ends=False)  # driven by this process
+    seed_run(home)
+    gone = seed_run(home, ends=False)
+    with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
+        connection.execute(text("UPDATE lease SET process_start = 1 WHERE run = :run"), {"run": gone})
+    down = yatt("down", "-o", "json")
+    assert down.document == {"home": str(home.folder), "ended": True}
+    line = f"run toy-1 goes on, driven by pid {os.getpid()}, which is none of the group's; stop it by `yatt stop toy-1`"
+    assert down.err.splitlines() == ["keeper: ended", "mlflow: ended", line]
 
 
 def test_one_signal_ends_a_group_in_a_terminal(

@@ -12,6 +12,7 @@ from db.engine import Fence
 from db.holder import this_process
 from db.ledger import Ledger
 from flows.home import Home
+from ops.cli import output
 from ops.cli.accounts import advice_line, bar
 from ops.cli.logs import LogTail
 from tests.ops.conftest import Yatt
@@ -50,6 +51,23 @@ def test_runs_lists_the_newest_first(yatt: Yatt, home: Home, run: str) -> None:
     assert "toy-1" in text
     assert "2/4" in text
     assert "driver of toy-2" in text
+
+
+def test_a_reason_is_cut_behind_a_word_and_folded_to_the_terminal(
+    yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "window until 2026-11-22 06:00:00 +01:00 is over\n" + "and nobody has looked since " * 9 + "then"
+    run = seed_run(home, ends=False)
+    with Ledger.open(home.ledger) as ledger:
+        ledger.runs.set_state(Fence(run, 1), "paused", reason)
+    assert yatt("runs", "-o", "json").document["runs"][0]["state_reason"] == reason
+    for width in (200, 100, 80):
+        monkeypatch.setattr(output, "WIDTH_OF_FILES", width)
+        _, head, _, *rows = yatt("runs").out.splitlines()
+        assert max(map(len, rows)) <= width
+        told = " ".join(row[head.index("reason") :].strip() for row in rows).strip()
+        assert told.endswith("…") and " ".join(reason.split()).startswith(told.removesuffix("…") + " ")
+        assert len(told) > 90
 
 
 def test_show_begins_with_the_results(yatt: Yatt, run: str) -> None:

@@ -15,15 +15,13 @@ from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard import actions
-from ops.dashboard.access import Acting, cookie_name, set_cookie
-from ops.dashboard.context import LARGEST, RunId, Served
+from ops.dashboard.access import UNKNOWN_TOKEN, Acting, cookie_name, set_cookie
+from ops.dashboard.context import Number, RunId, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.templating import run_url
 
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
-SomeField = Annotated[int | None, Form(ge=0, le=LARGEST)]
-UNKNOWN = "No such token; it may have been revoked."
 
 
 @router.get("/sign-in")
@@ -41,7 +39,7 @@ def sign_in(
     """Opens a session, and goes back to where one came from."""
     opened = visit.served.sessions.begin(token.strip())
     if opened is None:
-        return visit.render("sign_in.html", HTTPStatus.UNAUTHORIZED, next=own_path(next), problem=UNKNOWN)
+        return visit.render("sign_in.html", HTTPStatus.UNAUTHORIZED, next=own_path(next), problem=UNKNOWN_TOKEN)
     answer = RedirectResponse(own_path(next), HTTPStatus.SEE_OTHER)
     set_cookie(answer, visit.request, opened[0])
     return answer
@@ -109,9 +107,9 @@ def verify(
     served: Served,
     by: Acting,
     run_id: RunId,
-    iteration: Annotated[int, Form(ge=0, le=LARGEST)],
-    branch: SomeField = None,
-    epoch: SomeField = None,
+    iteration: Annotated[Number, Form()],
+    branch: Annotated[Number | None, Form()] = None,
+    epoch: Annotated[Number | None, Form()] = None,
 ) -> Response:
     """Reads every byte of a snapshot."""
     actions.verify(served, by, run_id, iteration, branch, epoch)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from db.ledger import Ledger
 from db.phases import AttemptRow
 from ops.cli.placement_gantt import KEYS
-from ops.dashboard.context import Before, RunId, SomeNumber
+from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import device_picture, phase_bars
 from ops.dashboard.queries.placement import decisions, placement
@@ -21,7 +21,7 @@ PER_PAGE = 30
 
 
 @router.get("/devices")
-def show_devices(visit: Visited, run_id: RunId, iteration: SomeNumber = None, before: Before = None) -> Response:
+def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None, before: Before = None) -> Response:
     """The placement of an iteration, by default of the newest that has one, and a list of decisions."""
     served, run = visit.served, visit.find(run_id)
     newest = decisions(served.ledger, run_id, 1).decisions

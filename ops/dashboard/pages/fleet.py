@@ -10,15 +10,17 @@ from starlette.responses import Response
 
 from db.errors import RunNotFound
 from db.runs import STATES
-from ops.dashboard.context import Offset, SearchText, Text
+from ops.dashboard.context import Offset, SearchText
 from ops.dashboard.pages.charts import compared_charts
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.queries.compare import RUNS, compare
 from ops.dashboard.queries.fleet import fleet
 from ops.dashboard.queries.series import series_keys
+from ops.dashboard.texts import Like, Text
 
 router = APIRouter(include_in_schema=False)
 PER_PAGE = 50
+StateOrNone = Annotated[str, Like(f"^({'|'.join(STATES)})?$", f"one of {', '.join(STATES)}, or nothing")]
 SUGGESTED = 200
 """Runs whose names a browser offers while one types."""
 
@@ -27,7 +29,7 @@ SUGGESTED = 200
 def show_fleet(
     visit: Visited,
     text: SearchText = "",
-    state: Annotated[str, Query(pattern=f"^({'|'.join(STATES)})?$")] = "",
+    state: StateOrNone = "",
     offset: Offset = 0,
 ) -> Response:
     """All runs at a glance."""

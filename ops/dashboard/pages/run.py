@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from db.aliases import ALIASES
 from flows.lineage import BranchNode
 from ops.cli.accounts import advice_line
 from ops.cli.logs import LEVELS, Filter
-from ops.dashboard.api import Place
-from ops.dashboard.context import LARGEST, Before, RunId, SomeNumber, Text
+from ops.dashboard.api import Level, Place
+from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
@@ -24,15 +24,16 @@ from ops.dashboard.queries.lineage import lineage
 from ops.dashboard.queries.logs import logs
 from ops.dashboard.queries.run import RunView, run_view
 from ops.dashboard.queries.snapshots import aliases, snapshots
+from ops.dashboard.texts import Like, Text
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
-OptionalNumber = Annotated[str, Query(pattern=r"^\d{0,9}$")]
+OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
 """A number of a form, whose empty field is sent too."""
 
 
 def number_of(value: str) -> int | None:
     """What a field of a form says; none for an empty one."""
-    return min(int(value), LARGEST) if value else None
+    return int(value) if value else None
 
 
 @router.get("")
@@ -96,7 +97,7 @@ def show_logs(
     iteration: OptionalNumber = "",
     phase: Text = "",
     actor: Text = "",
-    level: Annotated[str, Query(pattern=f"^({'|'.join(LEVELS)})$")] = "info",
+    level: Level = "info",
 ) -> Response:
     """What driver and actors say, by iteration, phase, actor and level."""
     asked = Filter(number_of(iteration), phase or None, actor or None, level)
@@ -123,7 +124,11 @@ class TreeNode:
 
 @router.get("/lineage")
 def show_lineage(
-    visit: Visited, run_id: RunId, snapshot: SomeNumber = None, branch: SomeNumber = None, epoch: SomeNumber = None
+    visit: Visited,
+    run_id: RunId,
+    snapshot: Number | None = None,
+    branch: Number | None = None,
+    epoch: Number | None = None,
 ) -> Response:
     """Branches and forks, and what made a snapshot."""
     found = lineage(visit.served.ledger, visit.served.home, run_id, snapshot, branch, epoch)

@@ -111,6 +111,8 @@ class Chart {
     } catch (error) {
       this.figure.querySelector(".told").textContent = `no figures: ${error.message}`;
       return;
+    } finally {
+      this.figure.querySelector(".loading")?.remove();
     }
     this.renew();
   }
@@ -135,7 +137,6 @@ class Chart {
     this.plot = null;
     this.figure.hidden = !this.series.length;
     if (this.figure.hidden) return;
-    this.figure.querySelector(".empty")?.remove();
     this.plot = new uPlot(options(this, this.box.clientWidth), columns(this.series), this.box);
     writeNewest(this.figure, this.series);
     const words = this.figure.querySelector(".told").textContent;
@@ -167,6 +168,6 @@ const refresh = () => {
 };
 
 document.addEventListener("yatt:progress", refresh);
-document.addEventListener("yatt:theme", () => charts.forEach((chart) => chart.draw()));
+document.addEventListener("yatt:theme", () => charts.forEach((chart) => chart.plot && chart.draw()));
 await Promise.all(charts.map((chart) => chart.load()));
 document.documentElement.dataset.charts = "drawn";

@@ -1,0 +1,28 @@
+"""Drivers on this host that are none of the group's: they were started by hand, or by a button of the dashboard, and outlive it.
+
+Consumes the ledger's leases; produces lines for whoever ended the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from db.errors import LedgerError
+from db.holder import is_gone, this_process
+from db.ledger import Ledger
+from flows.home import Home
+from yatt_core.logs import redact
+
+
+def going_on(home: Home) -> Iterator[str]:
+    """A line for each run that is driven on this host, once the group and the windows of its worker have ended."""
+    here = this_process().host
+    try:
+        with Ledger.open(home.ledger, migrate=False) as ledger:
+            holders = ledger.leases.holders()
+    except LedgerError as error:
+        yield redact(f"which runs go on without the group is not known: {error}")
+        return
+    for run, holder in holders.items():
+        if holder.host == here and not is_gone(holder):
+            yield f"run {run} goes on, driven by pid {holder.pid}, which is none of the group's; stop it by `yatt stop {run}`"
