@@ -104,7 +104,8 @@ def deploy(
         else:
             deployments.write_project(file, project, deployments.entry(deployment, window))
     except InfrastructureError:
-        message(f"run {deployed} is there, but not deployed; try again with --run {deployed} in place of the spec")
+        again = "" if given else f" with --run {deployed} in place of the spec"
+        message(f"run {deployed} is there, but not deployed; try again{again}")
         raise
     _tell(deployment, window.name, file, output)
 
