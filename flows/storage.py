@@ -16,7 +16,7 @@ from db.records import ShardRow, SnapshotRow
 from flows.owner import owner_of
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.data.shard_log import RecordedShard, damaged_shards
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.keys import iteration_folder
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.storage.run_store import RunStore, open_store
@@ -82,14 +82,17 @@ def verify_kept(store: RunStore, folder: Path, row: SnapshotRow) -> None:
 
 def verify_beside_driver(ledger: Ledger, folder: Path, row: SnapshotRow) -> None:
     """`verify_kept` while somebody may drive the run, and prune. Raises `ConfigurationError` where that was done meanwhile."""
+    failure: DataError | InfrastructureError | None = None
     try:
         verify_kept(store_of(ledger, row.run, folder), folder, row)
-    except DataError as error:
-        if ledger.records.is_kept(row):
-            raise
+    except (DataError, InfrastructureError) as error:
+        failure = error
+    if not ledger.records.is_kept(row):
         raise ConfigurationError(
             f"run {row.run}: the snapshot of iteration {row.iteration} was pruned meanwhile"
-        ) from error
+        ) from failure
+    if failure is not None:
+        raise failure
 
 
 def fetch_sealed(store: RunStore, folder: Path, branch: int, iteration: int) -> list[str]:

@@ -28,6 +28,7 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.protocol import FrozenState
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.keys import snapshot_folder
+from yatt_core.storage.fetching import fetching, partial_of
 
 FILES = ["optimizer/moments.bin", "schedule.json", "weights.safetensors"]
 Usage = namedtuple("Usage", "total used free")
@@ -254,6 +255,16 @@ def test_sweep_keeps_what_is_named_and_what_may_be_in_flight(tmp_path, in_flight
     left = [".b000-i000030.e0001.partial"] if in_flight else []
     assert names(root) == [*left, "b000-i000020.e0001"]
     assert len(removed) == 3 - len(left)
+
+
+def test_sweep_leaves_what_somebody_is_fetching(tmp_path):
+    partial = partial_of(tmp_path / FOLDER)
+    partial.mkdir(parents=True)
+    with fetching(tmp_path):
+        assert sweep_snapshots(tmp_path, []) == []
+        assert partial.exists()
+    assert sweep_snapshots(tmp_path, []) == [str(partial.relative_to(tmp_path))]
+    assert not partial.exists()
 
 
 def test_whole_ones_that_nobody_recorded_are_found_and_damaged_ones_said(tmp_path, caplog):

@@ -199,14 +199,22 @@ def test_a_store_that_is_away_is_no_damage(
 @pytest.mark.parametrize(
     ("path", "body"), [("snapshots/1/verify", {}), ("promote", {"to": "candidate", "iteration": 1, "why": "wins"})]
 )
-def test_a_snapshot_that_is_pruned_while_it_is_read_is_no_damage(
-    ask: Ask, served: Context, snapshot: Path, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+@pytest.mark.parametrize("failure", [DataError("cut off"), InfrastructureError("the store is away"), None])
+def test_a_snapshot_that_is_pruned_while_it_is_read_is_neither_damaged_nor_sound(
+    ask: Ask,
+    served: Context,
+    snapshot: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: dict[str, Any],
+    failure: Exception | None,
 ) -> None:
     def pruned_under_way(*_: Any) -> None:
         fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
         served.ledger.records.snapshot_pruned(fence, served.ledger.records.own_snapshots("toy-1")[0])
         served.ledger.leases.release(fence)
-        raise DataError("state: cannot be read: No such file or directory")
+        if failure is not None:
+            raise failure
 
     monkeypatch.setattr("flows.storage.verify_kept", pruned_under_way)
     answer = ask(f"toy-1/{path}", **body)

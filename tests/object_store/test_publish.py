@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Barrier
 
@@ -19,8 +20,10 @@ from yatt_core.checkpoints.publish import publish_snapshot
 from yatt_core.checkpoints.verify import verify_snapshot
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.storage import objects as objects_module
+from yatt_core.storage import run_store
+from yatt_core.storage.fetching import fetching, partial_of
 from yatt_core.storage.objects import ObjectStore
-from yatt_core.storage.run_store import ObjectRunStore, remove_leftovers
+from yatt_core.storage.run_store import ObjectRunStore
 
 FILES = ["manifest.json", "optimizer/moments.bin", "schedule.json", "weights.safetensors"]
 
@@ -141,58 +144,50 @@ def test_a_fetched_folder_is_the_published_one_and_replaces_a_damaged_one(
 
 
 @pytest.mark.parametrize("local_copy", ["absent", "damaged"])
-def test_two_fetches_at_once_both_end_with_the_published_folder(
+def test_whoever_fetches_what_another_fetches_waits_and_leaves_that_in_place(
     objects: ObjectStore, run_folder: Path, monkeypatch: pytest.MonkeyPatch, local_copy: str
-) -> None:
-    receipt = publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
-    ObjectRunStore(objects, run_folder).publish(FOLDER)
-    (run_folder / FOLDER / "schedule.json").write_text("{}")
-    if local_copy == "absent":
-        shutil.rmtree(run_folder / FOLDER)
-    both, download = Barrier(2), ObjectStore.download
-
-    def download_side_by_side(self: ObjectStore, files: Mapping[str, Path]) -> None:
-        both.wait(30)
-        download(self, files)
-        both.wait(30)
-
-    def fetch(_: int) -> bool:
-        fetched = ObjectRunStore(objects, run_folder).fetch(FOLDER, receipt.manifest_sha256)
-        both.wait(30)  # the other may still have been about to put its own in place
-        verify_snapshot(run_folder, FOLDER, receipt.manifest_sha256)
-        return fetched
-
-    monkeypatch.setattr(ObjectStore, "download", download_side_by_side)
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(fetch, range(2))) == [True, True]
-    assert [path.name for path in (run_folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
-
-
-def test_a_fetch_that_ends_behind_another_leaves_what_that_one_put_in_place(
-    objects: ObjectStore, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receipt = publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
     (run_folder / FOLDER / "schedule.json").write_text("{}")
-    download, places = ObjectStore.download, list[int]()
+    if local_copy == "absent":
+        shutil.rmtree(run_folder / FOLDER)
+    both, download, downloads = Barrier(2), ObjectStore.download, list[int]()
 
-    def be_overtaken(self: ObjectStore, files: Mapping[str, Path]) -> None:
+    def meet_and_lock(folder: Path) -> AbstractContextManager[bool]:
+        both.wait(30)
+        return fetching(folder)
+
+    def count(self: ObjectStore, files: Mapping[str, Path]) -> None:
+        downloads.append(1)
         download(self, files)
-        monkeypatch.setattr(ObjectStore, "download", download)
+
+    def fetch(_: int) -> int:
         assert store.fetch(FOLDER, receipt.manifest_sha256)
-        places.append((run_folder / FOLDER).stat().st_ino)
+        verify_snapshot(run_folder, FOLDER, receipt.manifest_sha256)
+        return (run_folder / FOLDER).stat().st_ino
 
-    monkeypatch.setattr(ObjectStore, "download", be_overtaken)
-    assert store.fetch(FOLDER, receipt.manifest_sha256)
-    assert places == [(run_folder / FOLDER).stat().st_ino], "whoever reads there already is not disturbed"
+    monkeypatch.setattr(run_store, "fetching", meet_and_lock)
+    monkeypatch.setattr(ObjectStore, "download", count)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(fetch, range(2))
+    assert first == second
+    assert len(downloads) == 1
+    assert [path.name for path in (run_folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
 
 
-def test_what_a_killed_fetch_left_is_removed_by_the_next_driver(run_folder: Path) -> None:
-    (run_folder / ".inputs.0a1b2c3d.fetched").mkdir()
-    (run_folder / ".other.0a1b2c3d.fetched").mkdir()
-    remove_leftovers(run_folder, "inputs")
-    assert [path.name for path in run_folder.iterdir()] == [".other.0a1b2c3d.fetched"]
+def test_what_a_killed_fetch_left_does_not_get_into_the_next_one(objects: ObjectStore, run_folder: Path) -> None:
+    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    store = ObjectRunStore(objects, run_folder)
+    store.publish(FOLDER)
+    published = local(run_folder / FOLDER)
+    shutil.rmtree(run_folder / FOLDER)
+    partial_of(run_folder / FOLDER).mkdir()
+    (partial_of(run_folder / FOLDER) / "half").write_text("of a file")
+    assert store.fetch(FOLDER)
+    assert local(run_folder / FOLDER) == published
+    assert [path.name for path in (run_folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from yatt_core import durable
 from yatt_core.keys import snapshot_folder
+from yatt_core.storage.fetching import FETCHED, fetching
 
 _HIDDEN = re.compile(r"\.(b\d+-i\d+\.e\d+)\..+")
 
@@ -42,13 +43,24 @@ def sweep_snapshots(run_folder: Path, keep_folders: Collection[str], in_flight: 
     kept = {Path(folder).name for folder in keep_folders}
     removed = []
     for path in sorted((run_folder / root).iterdir()) if (run_folder / root).exists() else []:
-        hidden = _HIDDEN.fullmatch(path.name)
-        if hidden and (path.suffix == ".trash" or not in_flight):
-            # Its own publisher may be deleting it at the same time.
-            shutil.rmtree(path, ignore_errors=True)
-        elif not hidden and path.name not in kept:
-            delete_snapshot(run_folder, str(root / path.name))
+        if _HIDDEN.fullmatch(path.name):
+            gone = (path.suffix == ".trash" or not in_flight) and _sweep_hidden(run_folder, path)
         else:
-            continue
-        removed.append(str(root / path.name))
+            gone = path.name not in kept
+            if gone:
+                delete_snapshot(run_folder, str(root / path.name))
+        if gone:
+            removed.append(str(root / path.name))
     return removed
+
+
+def _sweep_hidden(run_folder: Path, path: Path) -> bool:
+    """Deletes it, unless somebody is just fetching it."""
+    if path.suffix == FETCHED:
+        with fetching(run_folder, wait=False) as alone:
+            if alone:
+                shutil.rmtree(path, ignore_errors=True)
+            return alone
+    # Its own publisher may be deleting it at the same time.
+    shutil.rmtree(path, ignore_errors=True)
+    return True

@@ -11,12 +11,11 @@ from pathlib import Path
 from yatt_core.data.inputs import INPUTS, materialise
 from yatt_core.receipts import InputsReceipt
 from yatt_core.spec import RunSpec
-from yatt_core.storage.run_store import RunStore, remove_leftovers
+from yatt_core.storage.run_store import RunStore
 
 
 def settle_inputs(spec: RunSpec, run_folder: Path, store: RunStore) -> InputsReceipt:
     """The run's inputs, verified, on both tiers. Meant for one process at a time. Raises as `materialise` and the store."""
-    remove_leftovers(run_folder, INPUTS)
     fetch_inputs(run_folder, store)
     receipt = materialise(spec, run_folder)
     store.publish(INPUTS)

@@ -16,7 +16,6 @@ import json
 import logging
 import re
 import shutil
-import uuid
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -26,12 +25,11 @@ from yatt_core.data.media import MEDIA
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.manifests import MANIFEST
 from yatt_core.spec import RunSpec
+from yatt_core.storage.fetching import fetching, partial_of
 from yatt_core.storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 OWNER = "owner.json"
-FETCHED = ".fetched"
-"""Ends the names of folders that are being fetched."""
 _EPOCH = re.compile(r"\.e(\d+)(\.\d+)?$")
 
 
@@ -139,7 +137,7 @@ class ObjectRunStore:
     def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
         """Downloads beside the place, syncs, and renames; a local folder of that name goes first.
 
-        Whoever fetches the same at the same time downloads it, too, and the first to be done puts it in place.
+        Whoever fetches the same at the same time waits for the first, and leaves what that one has put in place.
         """
         manifest = self._objects.read(self._name(folder, MANIFEST))
         if manifest is None:
@@ -148,13 +146,19 @@ class ObjectRunStore:
             log.error("%s on the object store is not the one that the ledger names", folder)
             return False
         target = self._run_folder / folder
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}{FETCHED}")
         before = _inode(target)
         durable.make_folder(target.parent)
-        prefix = self._name(folder) + "/"
+        with fetching(self._run_folder):
+            if _inode(target) in (None, before):
+                self._replace(folder, target)
+        return True
+
+    def _replace(self, folder: str, target: Path) -> None:
+        partial, prefix = partial_of(target), self._name(folder) + "/"
         names = [name.removeprefix(prefix) for name in self._objects.sizes(prefix)]
         if outside := [name for name in names if ".." in PurePosixPath(name).parts or name.startswith("/")]:
             raise DataError(f"{self._objects.url}/{prefix}{outside[0]}: the object's name leads out of its folder")
+        shutil.rmtree(partial, ignore_errors=True)
         try:
             with durable.refusals(f"{target}: cannot be fetched"):
                 for parent in {(partial / name).parent for name in names}:
@@ -163,11 +167,12 @@ class ObjectRunStore:
                 for path in sorted(partial.rglob("*"), reverse=True):
                     durable.sync_folder(path) if path.is_dir() else durable.sync_file(path)
                 durable.sync_folder(partial)
-            _put_in_place(partial, target, before)
+            if target.exists():
+                durable.remove_folder(target)
+            durable.move_folder(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         log.info("%s was fetched from the object store", folder)
-        return True
 
     def verify(self, folder: str, manifest_sha256: str) -> None:
         """Reads every object piece by piece; the manifest is compared with the ledger's sha256 first."""
@@ -245,31 +250,6 @@ def open_store(spec: RunSpec, run_folder: Path) -> RunStore:
     if spec.storage.url is None:
         return NoStore()
     return ObjectRunStore(ObjectStore(spec.storage.url), run_folder)
-
-
-def remove_leftovers(run_folder: Path, folder: str) -> None:
-    """Deletes what fetches of a folder that were killed left beside it. For a driver that holds the lease."""
-    target = run_folder / folder
-    for path in target.parent.glob(f".{target.name}.*{FETCHED}"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _put_in_place(partial: Path, target: Path, before: int | None) -> None:
-    """Renames what was fetched; what another fetch has put there since this one began stays.
-
-    before: the inode of the folder that stood there then, which is replaced.
-    """
-    if before is not None and _inode(target) == before:
-        try:
-            durable.remove_folder(target)
-        except InfrastructureError:
-            if _inode(target) == before:
-                raise
-    try:
-        durable.move_folder(partial, target)
-    except InfrastructureError:
-        if _inode(target) is None or not partial.exists():
-            raise
 
 
 def _inode(path: Path) -> int | None:
