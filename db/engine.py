@@ -197,8 +197,9 @@ def dsn_url(dsn: str) -> URL:
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
         raise LedgerAddressError(f"the ledger runs on sqlite and postgresql, not on {url.get_backend_name()}; {RIGHT}")
-    if url.host is not None or not url.database:
-        raise LedgerAddressError(f"the ledger's DSN names no SQLite file; {RIGHT}")
+    # A relative path is another file in each working folder, and :memory: another database in each process.
+    if url.host is not None or not Path(url.database or "").is_absolute():
+        raise LedgerAddressError(f"the ledger's DSN names no SQLite file by its absolute path; {RIGHT}")
     return url.set(drivername="sqlite")
 
 
