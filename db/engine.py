@@ -38,7 +38,8 @@ NETWORK = {
 FULL = ("SQLITE_FULL", "53100")
 """What SQLite and PostgreSQL (SQLSTATE disk_full) call a full disk."""
 UNWRITABLE = ("SQLITE_READONLY", "SQLITE_CANTOPEN")
-"""How the names begin of what SQLite says where it may not write; of other reasons too, such as a file that is gone."""
+"""Beginnings of SQLite's error names for a file or folder that may not be written. They have other causes too, such as a file
+that is gone, so `_unwritable` looks."""
 READ_ONLY = "ledger_read_only"
 RIGHT = "right would be postgresql://user@host/database or sqlite:////folder/ledger.db"
 
