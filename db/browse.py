@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from sqlalchemy import Connection, Select, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, select, true, tuple_
 
 from db.ancestry import ancestry
 from db.engine import Database
@@ -67,14 +67,13 @@ class Browser:
         with self._database.read() as connection:
             for stretch in reversed(ancestry(connection, run)):
                 last = stretch.last if before is None else min(stretch.last, before - 1)
-                query = (
+                line = (
                     select(*columns)
                     .where(table.run == stretch.run, table.branch == stretch.branch)
-                    .where(table.iteration.between(stretch.first, last))
                     .order_by(table.iteration.desc(), table.seq.desc())
                 )
-                room = limit - len(found)
-                found += _whole_page(connection, query, DecisionLine, table.iteration, "iteration", room)
+                within = table.iteration.between(stretch.first, last)
+                found += _whole_page(connection, line, within, DecisionLine, table.iteration, limit - len(found))
                 if len(found) >= limit:
                     break
         return found
@@ -86,13 +85,12 @@ class Browser:
         """
         table = PhaseAttempt
         columns = [table.__table__.columns[name] for name in get_type_hints(FaultRow)]
-        query = select(*columns).where(table.run == run, table.failure_class.is_not(None))
-        if before is not None:
-            query = query.where(table.ended_at < before)
+        failed = (
+            select(*columns).where(table.run == run, table.failure_class.is_not(None)).order_by(table.ended_at.desc())
+        )
+        within = true() if before is None else table.ended_at < before
         with self._database.read() as connection:
-            return _whole_page(
-                connection, query.order_by(table.ended_at.desc()), FaultRow, table.ended_at, "ended_at", limit
-            )
+            return _whole_page(connection, failed, within, FaultRow, table.ended_at, limit)
 
     def events(self, run: str, limit: int, before: int | None = None, kinds: Sequence[str] = ()) -> list[EventRow]:
         """Links of the audit chain, the newest first; before: of smaller numbers. kinds: those alone, all if none is given."""
@@ -118,12 +116,15 @@ class Browser:
 
 
 def _whole_page(
-    connection: Connection, query: Select[Any], kind: type[Row], column: Any, name: str, limit: int
+    connection: Connection, query: Select[Any], within: ColumnElement[bool], kind: type[Row], column: Any, limit: int
 ) -> list[Row]:
-    """The first rows of a query, and those beyond the limit that are equal to the last of them in the column that pages go by."""
-    rows = [kind(**row._mapping) for row in connection.execute(query.limit(limit))]
+    """The first rows of a query within a range of the column that pages go by, and those beyond the limit that are equal to
+    the last of them in that column.
+    """
+    rows = [kind(**row._mapping) for row in connection.execute(query.where(within).limit(limit))]
     if len(rows) < limit:
         return rows
-    last = getattr(rows[-1], name)
+    last = getattr(rows[-1], column.key)
+    # Without the range: SQLite would go through all of it, rather than look the equal ones up.
     equal = [kind(**row._mapping) for row in connection.execute(query.where(column == last))]
-    return [row for row in rows if getattr(row, name) != last] + equal
+    return [row for row in rows if getattr(row, column.key) != last] + equal

@@ -38,7 +38,8 @@ NETWORK = {
 FULL = ("SQLITE_FULL", "53100")
 """What SQLite and PostgreSQL (SQLSTATE disk_full) call a full disk."""
 UNWRITABLE = ("SQLITE_READONLY", "SQLITE_CANTOPEN")
-"""How the names begin of what SQLite says where it may not write; of other reasons too, such as a file that is gone."""
+"""Beginnings of SQLite's error names for a file or folder that may not be written. They have other causes too, such as a file
+that is gone, so `_unwritable` looks."""
 READ_ONLY = "ledger_read_only"
 RIGHT = "right would be postgresql://user@host/database or sqlite:////folder/ledger.db"
 
@@ -197,8 +198,9 @@ def dsn_url(dsn: str) -> URL:
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
         raise LedgerAddressError(f"the ledger runs on sqlite and postgresql, not on {url.get_backend_name()}; {RIGHT}")
-    if url.host is not None or not url.database:
-        raise LedgerAddressError(f"the ledger's DSN names no SQLite file; {RIGHT}")
+    # A relative path is another file in each working folder, and :memory: another database in each process.
+    if url.host is not None or not Path(url.database or "").is_absolute():
+        raise LedgerAddressError(f"the ledger's DSN names no SQLite file by its absolute path; {RIGHT}")
     return url.set(drivername="sqlite")
 
 

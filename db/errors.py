@@ -21,7 +21,10 @@ class LedgerFull(LedgerUnavailable):
 
 
 class LedgerReadOnly(LedgerUnavailable):
-    """This user may not write the ledger's file or its folder; nothing was written."""
+    """This user may not write the ledger's file or its folder; nothing was written.
+
+    A disk that fails may be remounted so too: of a ledger that was written before, it says no more than that it is away.
+    """
 
 
 class LedgerAddressError(LedgerError):

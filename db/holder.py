@@ -6,6 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")
 
@@ -32,6 +33,13 @@ def this_process(text: str = "") -> Holder:
     assert start is not None, "a process always finds itself in /proc"
     name = f"{text or 'driver'} (pid {pid} on {socket.gethostname()})"
     return Holder(_host(), _boot_id(), pid, start, name)
+
+
+def holder_of(lease: Any) -> Holder | None:
+    """Who holds a lease, by its row; None where nobody does."""
+    if lease.holder is None:
+        return None
+    return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
 
 
 def is_gone(holder: Holder) -> bool:

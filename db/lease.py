@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select, update
 from db.engine import Database, Fence
 from db.errors import Conflict, LeaseHeld, RunNotFound
 from db.events import append, lock_run
-from db.holder import Holder, is_gone
+from db.holder import Holder, holder_of, is_gone
 from db.models import Lease, Segment
 from db.phases import fail_open
 
@@ -37,8 +37,9 @@ class Leases:
         """
         with self._database.write() as connection:
             lease = self._lock(connection, run)
-            if lease.holder is not None and lease.expires_at > lease.now and not holder_is_gone(_holder(lease)):
-                raise LeaseHeld(run, lease.holder, (lease.expires_at - lease.now) / 1000)
+            before = holder_of(lease)
+            if before is not None and lease.expires_at > lease.now and not holder_is_gone(before):
+                raise LeaseHeld(run, before.text, (lease.expires_at - lease.now) / 1000)
             fence = Fence(run, lease.epoch + 1)
             ttl = round(ttl_seconds * 1000)
             connection.execute(
@@ -57,16 +58,16 @@ class Leases:
             )
             _close_leftovers(connection, run, lease.now)
             # The last sign of life of whoever is replaced: nothing else tells when it went away.
-            renewed_at = None if lease.holder is None else lease.expires_at - lease.ttl_ms
+            renewed_at = None if before is None else lease.expires_at - lease.ttl_ms
             taken = {"epoch": fence.epoch, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
             self._record(connection, run, "lease_taken", taken)
         return fence
 
     def holders(self) -> dict[str, Holder]:
         """Who holds the leases that are not free, by run; a holder may have died, or its lease have run out."""
-        query = select(Lease).where(Lease.holder.is_not(None)).order_by(Lease.run)
         with self._database.read() as connection:
-            return {row.run: _holder(row) for row in connection.execute(query)}
+            rows = connection.execute(select(Lease).order_by(Lease.run))
+            return {row.run: holder for row in rows if (holder := holder_of(row)) is not None}
 
     def renew(self, fence: Fence, ttl_seconds: float) -> None:
         """Gives the lease its full life again. Raises `Fenced`."""
@@ -120,10 +121,6 @@ class Leases:
 
     def _record(self, connection: Connection, run: str, kind: str, body: Mapping[str, Any]) -> None:
         append(connection, lock_run(connection, self._database, run), kind, body)
-
-
-def _holder(lease: Any) -> Holder:
-    return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
 
 
 def _close_leftovers(connection: Connection, run: str, now: int) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, update
 
 from db.engine import Database, Fence
 from db.errors import Conflict, OutOfOrder
-from db.holder import Holder
+from db.holder import Holder, holder_of
 from db.metrics import points_at
 from db.models import Lease, Outbox
 
@@ -182,16 +182,9 @@ class Deliveries:
         )
         with self._database.read() as connection:
             return tuple(
-                Undelivered(row.run, row.rows, _holder_of(row), (row.now - row.expires_at) / 1000)
+                Undelivered(row.run, row.rows, holder_of(row), (row.now - row.expires_at) / 1000)
                 for row in connection.execute(query)
             )
-
-
-def _holder_of(lease: Row[Any]) -> Holder | None:
-    """Who holds a lease; none where nobody does."""
-    if lease.holder is None:
-        return None
-    return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
 
 
 def _of_lane(notifications: bool) -> ColumnElement[bool]:

@@ -94,7 +94,7 @@ class SnapshotRow:
     state: str = "kept"
     recorded_at: int = field(default=0, compare=False)
 
-    def is_meant(self, iteration: int | None, branch: int | None, epoch: int | None) -> bool:
+    def is_meant(self, iteration: int | None = None, branch: int | None = None, epoch: int | None = None) -> bool:
         """Whether somebody who gives these numbers, or leaves some out, may mean it."""
         given = ((iteration, self.iteration), (branch, self.branch), (epoch, self.epoch))
         return all(asked in (None, own) for asked, own in given)

@@ -146,7 +146,7 @@ def branch_nodes(ledger: Ledger, run: str) -> tuple[BranchNode, ...]:
 def _snapshot(ledger: Ledger, run: str, iteration: int | None, branch: int | None, epoch: int | None) -> SnapshotRow:
     rows = ledger.records.snapshots(run, state=None, branch=branch)
     for row in rows:
-        if row.is_meant(iteration, None, epoch):  # the branch says whose line the rows are of
+        if row.is_meant(iteration, epoch=epoch):  # the branch says whose line the rows are of
             return row
     if not rows:
         raise ConfigurationError(f"run {run}: it has no snapshot yet")

@@ -156,16 +156,18 @@ class Segment:
         self._lease.allow(seconds + BETWEEN_PHASES_SECONDS, work)
 
     def await_ledger(self, error: LedgerUnavailable) -> None:
-        """Waits for the ledger, then fails what was open. Raises the error when it is away for `ledger_wait_seconds`."""
+        """Waits for the ledger, then fails what was open. Raises `LedgerUnavailable` once that took `ledger_wait_seconds`."""
         log.warning("the ledger does not answer: %s", error)
         self.observer.warned(f"the ledger does not answer, waiting: {redact(str(error))}")
-        give_up = self.clock.monotonic() + self.spec.recovery.ledger_wait_seconds
+        wait = self.spec.recovery.ledger_wait_seconds
+        give_up = self.clock.monotonic() + wait
         while True:
             try:
                 self.ledger.phases.fail_open(self.fence, redact(str(error)))
-            except LedgerUnavailable:
+            except LedgerUnavailable as last:
                 if self.clock.monotonic() > give_up:
-                    raise
+                    # Of this kind whatever it was: a ledger that the run has written is at no wrong place.
+                    raise LedgerUnavailable(f"the ledger did not answer for {wait:g} s: {last}") from last
                 self.clock.sleep(LEDGER_POLL_SECONDS)
             else:
                 return

@@ -23,7 +23,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 def refusal(what: str, error: BaseException) -> InfrastructureError:
     """A disk's refusal as one of our errors; what: the path, and what could not be done to it."""
     if isinstance(error, OSError) and error.errno in FULL:
-        return StorageFullError(f"{what}: {error.strerror}; make room, then resume the run")
+        return StorageFullError(f"{what}: {error.strerror}; make room")
     return InfrastructureError(f"{what}: {error.strerror or error if isinstance(error, OSError) else error}")
 
 

@@ -95,7 +95,7 @@ def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRo
     if not rows:
         raise ConfigurationError(f"run {run}: it has no snapshot yet")
     for row in rows:
-        if iteration is None or row.iteration == iteration:
+        if row.is_meant(iteration):
             return row
     kept = ", ".join(str(row.iteration) for row in reversed(rows))
     raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept; there are those of {kept}")

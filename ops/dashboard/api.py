@@ -54,11 +54,11 @@ def read_series(
     run_id: RunId,
     key: Keys,
     buckets: Buckets = 300,
-    first: Number | None = 0,
+    first: Number = 0,
     last: Number | None = None,
 ) -> series.RunSeries:
     """Series of metrics, reduced to lowest, highest and mean value of each bucket."""
-    return series.series(served.ledger, run_id, key, buckets, first or 0, last)
+    return series.series(served.ledger, run_id, key, buckets, first, last)
 
 
 @router.get("/runs/{run_id}/placements", tags=["placement"])

@@ -6,6 +6,7 @@ it is made. Reading it is cheap and done for every check, so that a revoked toke
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -20,11 +21,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from yatt_core.durable import FULL
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.durable import refusal
+from yatt_core.errors import ConfigurationError
 
 FILE, LOCK = "tokens.json", ".tokens.lock"
 PREFIX = "yatt_"
+WRONG_PLACE = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS),
+        *(errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR),
+    }
+)
+"""What the system says of a folder or file that another would do better; all else is a fault."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _NOBODY = hashlib.sha256(b"").hexdigest()
 
@@ -70,12 +78,16 @@ class TokenStore:
             tokens[:] = left
 
     def all(self) -> tuple[NamedToken, ...]:
-        """The tokens in the order of their making. Raises `ConfigurationError` where others could read or write the file."""
+        """The tokens in the order of their making. Raises `ConfigurationError` where others could read or write the file,
+        `InfrastructureError` for a fault of the disk.
+        """
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return ()
         except OSError as error:
+            if error.errno not in WRONG_PLACE:
+                raise refusal(f"{self._path}: cannot be read", error) from None
             raise ConfigurationError(f"{self._path}: cannot be read: {error.strerror}") from None
         with open(descriptor, encoding="utf-8") as stream:  # noqa: PTH123 - the file that was opened is the one checked
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
@@ -102,7 +114,9 @@ class TokenStore:
 
     @contextmanager
     def _changing(self) -> Iterator[list[NamedToken]]:
-        """The tokens, to be changed; written when the block ends well. Raises `ConfigurationError` where that may not be."""
+        """The tokens, to be changed; written when the block ends well. Raises `ConfigurationError` where that may not be,
+        `InfrastructureError` for a fault of the disk.
+        """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with open(self._lock, "w") as lock:  # noqa: PTH123 - a lock needs the open file
@@ -111,8 +125,8 @@ class TokenStore:
                 yield tokens
                 self._write(tokens)
         except OSError as error:
-            if error.errno in FULL:
-                raise InfrastructureError(f"{self._path}: cannot be written: {error.strerror}; make room") from None
+            if error.errno not in WRONG_PLACE:
+                raise refusal(f"{self._path}: cannot be written", error) from None
             raise ConfigurationError(
                 f"{self._path}: cannot be written: {error.strerror}: {error.filename}; "
                 "right would be a home folder that this user may write: choose another with --home or $YATT_HOME"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
+import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from tests.ops.conftest import Yatt
 from tests.ops.conftest import home as home
 from tests.ops.conftest import yatt as yatt
 from tests.read_only import read_only
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 
 
 @pytest.fixture
@@ -82,6 +85,33 @@ def test_a_folder_that_may_not_be_written_is_said(store: TokenStore, tmp_path: P
         with pytest.raises(ConfigurationError, match="cannot be written: Permission denied"):
             TokenStore(tmp_path / "deeper").create("alice")
     assert [row.name for row in store.all()] == ["alice"]
+
+
+def failing(number: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOLCK, errno.EMFILE, errno.ENOSPC])
+def test_a_fault_of_the_disk_is_no_wrong_folder(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    for place, what in (("fcntl.flock", "written"), ("os.open", "read")):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, failing(number))
+            with pytest.raises(InfrastructureError) as raised:
+                store.create("alice")
+        room = "; make room" if number == errno.ENOSPC else ""
+        assert str(raised.value).endswith(f"{FILE}: cannot be {what}: {os.strerror(number)}{room}")
+    assert store.all() == ()
+
+
+def test_a_read_only_file_system_is_a_wrong_folder(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", failing(errno.EROFS))
+    with pytest.raises(ConfigurationError, match=r"Read-only file system.*--home"):
+        store.create("alice")
 
 
 def test_every_digest_is_compared_in_constant_time_whichever_it_is(

@@ -204,6 +204,7 @@ def test_long_runs_are_read_by_their_indexes(ledger: Ledger, run: str, fence: Fe
         pytest.skip("PostgreSQL plans a small table without indexes")
     ledger.leases.start_segment(fence, "", "one")
     drive(ledger, fence, clock, 0, 9)
+    ledger.records.decision(fence, DecisionRow(0, 5, 0, {}, {}, {}, ""))
     reads: dict[str, tuple[Callable[[], object], set[str]]] = {
         "links of a kind": (lambda: ledger.browse.events(run, 5, kinds=("commit",)), {"event_run_kind_seq_index"}),
         "failed attempts": (lambda: ledger.browse.faults(run, 5), {"phase_attempt_failed_index"}),
@@ -213,6 +214,14 @@ def test_long_runs_are_read_by_their_indexes(ledger: Ledger, run: str, fence: Fe
             {"metric_point USING PRIMARY KEY (series=? AND branch=? AND step=?)"},
         ),
         "newest attempts": (lambda: ledger.overview.history(run, 5), {"phase_attempt_run_planned_at_index"}),
+        "decisions": (
+            lambda: ledger.browse.decisions(run, 1, before=9),
+            {"sqlite_autoindex_placement_decision_1 (run=? AND branch=? AND iteration=?)"},
+        ),
+        "faults that ended together": (
+            lambda: ledger.browse.faults(run, 1, before=clock.now + 1),
+            {"phase_attempt_failed_index (run=? AND ended_at=?)"},
+        ),
         "struck": (
             lambda: ledger.overview.struck(run, 5, 5),
             {"phase_attempt_failed_index", "phase_attempt_repeated_index", "phase_attempt_run_planned_at_index"},

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from db.errors import Fenced, LedgerUnavailable
+from db.errors import Fenced, LedgerReadOnly, LedgerUnavailable
 from db.holder import this_process
 from db.ledger import Ledger
 from flows.claims import claimed_segment, ended_on_error, offered
+from flows.clock import SystemClock
 from flows.home import Home
 from flows.launch import create_run, open_segment
 from flows.protocols import SilentObserver
 from flows.segment import Segment
 from flows.state import ControlState
 from flows.windows import Window
+from ops.cli.failures import exit_code
 from tests.services import ROOT
-from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.errors import ExitCode, FencedError, InfrastructureError
 from yatt_core.spec import load_spec
 
 
@@ -28,6 +30,20 @@ def segment(tmp_path: Path) -> Segment:
     home = Home(tmp_path / "runs")
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.enabled=false"])
     return open_segment(home, create_run(home, spec), spec, SilentObserver(), None)
+
+
+class ImpatientClock(SystemClock):
+    """A minute goes by each time it is asked."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        self._now += 60.0
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        pass
 
 
 def recorded(segment: Segment) -> tuple[str, str, str | None]:
@@ -64,6 +80,21 @@ def test_what_was_open_when_the_ledger_went_away_has_failed_once_it_answers(segm
     segment.await_ledger(LedgerUnavailable("token=abc: away"))
     (found,) = segment.ledger.phases.attempts(segment.run, 0, 1)
     assert (found.state, found.failure_class, found.reason) == ("FAILED", "infrastructure", "token=*** away")
+    segment.end("ended")
+
+
+def test_a_ledger_that_may_not_be_written_any_more_is_away_and_at_no_wrong_place(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise LedgerReadOnly("the ledger x: /runs is not writable")
+
+    segment.clock = ImpatientClock()
+    with monkeypatch.context() as patch:
+        patch.setattr(segment.ledger.phases, "fail_open", refuses)
+        with pytest.raises(LedgerUnavailable, match="did not answer for 120 s: the ledger x: /runs is not") as raised:
+            segment.await_ledger(LedgerReadOnly("the ledger x"))
+    assert exit_code(raised.value) == ExitCode.FAILURE
     segment.end("ended")
 
 

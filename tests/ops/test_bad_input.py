@@ -15,6 +15,7 @@ from ops.cli import preflight
 from ops.cli.preflight import check_before_start, parameters, snapshot_bytes
 from tests.engines.train.support import make_model_folder
 from tests.ops.conftest import Answer, Yatt
+from tests.ops.group_tools import ANY
 from tests.ops.seeding import seed_run, toy_spec
 from tests.read_only import read_only
 from yatt_core.data.tokenizer import save_tokenizer, train_tokenizer
@@ -249,14 +250,18 @@ def test_an_address_that_cannot_be_read(yatt: Yatt, home: Home, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "given", ["nonsense", "user:hunter2@host/db", "/data/ledger.db", "sqlite://", "sqlite://data/l.db"]
+    "given",
+    [
+        *("nonsense", "user:hunter2@host/db", "/data/ledger.db"),
+        *("sqlite://", "sqlite://data/l.db", "sqlite:///ledger.db", "sqlite:///:memory:"),
+    ],
 )
 def test_an_address_that_is_none(
     yatt: Yatt, home: Home, spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     monkeypatch.setenv("YATT_LEDGER", given)
     monkeypatch.chdir(tmp_path)
-    for words in (["runs"], ["show", "latest"], ["train", str(spec_file)], ["up", "--detach"]):
+    for words in (["runs"], ["show", "latest"], ["train", str(spec_file)], ["up", "--detach", *ANY]):
         answer = yatt(*words)
         refused(answer, 2, "error: YATT_LEDGER: ")
         assert "sqlite:////folder/ledger.db" in answer.err and "hunter2" not in answer.err
