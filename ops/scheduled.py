@@ -14,7 +14,10 @@ from flows.scheduled import Ending, drive_window, window_flow
 from ops.cli.options import keep_caches_inside
 from ops.cli.progress import watching
 from ops.notifier import AppriseNotifier
+from ops.outliving import outlive_readers
 from ops.tracking.mlflow_tracker import MlflowTracker
+
+WINDOW_LOG = "window.log"
 
 
 @window_flow
@@ -26,6 +29,7 @@ def window(run: str, home: str, owner: str | None = None, for_seconds: float | N
     """
     place = Home(Path(home))
     keep_caches_inside(place)
+    outlive_readers(place.run_folder(run) / WINDOW_LOG)
     longest = None if for_seconds is None else timedelta(seconds=for_seconds)
     with watching(run) as observer:
         tracker = MlflowTracker(place.tracking_uri, place.artifacts)

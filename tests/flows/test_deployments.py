@@ -15,6 +15,7 @@ from flows.home import Home
 from flows.owner import owner_of
 from flows.prefect_server import worker_name
 from flows.window_record import recorded_windows
+from ops.scheduled import WINDOW_LOG
 from tests.flows.group import SPEC, Group, group_environment
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
@@ -158,6 +159,24 @@ def test_a_worker_that_was_away_finds_nothing_to_catch_up_with(group: Group) -> 
         commits = [link.body["iteration"] for link in ledger.events.of_kind(run, "commit")]
     assert not drove & {flow_run["id"] for flow_run in missed}
     assert commits == list(range(len(commits))), "each once"
+
+
+def test_a_window_outlives_its_worker_and_goes_on_saying_what_it_does(group: Group) -> None:
+    run = group.yatt("deploy", str(SPEC), "--manual", "--name", "outliving", *overrides(*SLOW))["run"]
+    flow_run = group.start_by_hand("outliving")
+    group.await_true("a commit", lambda: commits_of(group, run))
+    os.kill(group.member_pid("worker"), signal.SIGKILL)
+    before = len(commits_of(group, run))
+    name, message = group.ending(flow_run)
+    assert name == "Completed" and "target reached" in message
+    assert before < ITERATIONS and commits_of(group, run) == list(range(ITERATIONS + 1))
+    said = (Home(group.home).run_folder(run) / WINDOW_LOG).read_text()
+    assert "stopping" in said or "iteration" in said, said
+
+
+def commits_of(group: Group, run: str) -> list[int]:
+    with ledger_of(group) as ledger:
+        return [link.body["iteration"] for link in ledger.events.of_kind(run, "commit")]
 
 
 def test_a_window_that_died_with_its_worker_is_closed(group: Group) -> None:
