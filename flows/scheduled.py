@@ -92,8 +92,15 @@ def drive_window(
 
 
 def _check_owner(ledger: Ledger, home: Home, run: str, owner: str | None) -> None:
-    """Raises `ConfigurationError` where the deployment was made for another ledger's run of this name, `RunNotFound`."""
+    """Raises `ConfigurationError` where the deployment was made for another ledger's run of this name, or does not say for
+    which one, `RunNotFound`.
+    """
     here = owner_of(ledger, ledger.runs.find(run).id)
+    if owner is None:
+        raise ConfigurationError(
+            f"the deployment names no owner of run {run}, so whose run is meant cannot be known; nothing was done. Right would "
+            f"be to deploy again, under the YATT_LEDGER of that run: `yatt deploy --run {run} --name NAME` with its schedule"
+        )
     if owner != here:
         raise ConfigurationError(
             f"the deployment was made for another run {run} than the one in this worker's ledger {home.ledger}: it names owner "

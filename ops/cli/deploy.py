@@ -221,7 +221,13 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
         )
     with opened_ledger(home) as ledger:
         known = find_run(ledger, str(before["run"]))
-        if before.get("owner") != owner_of(ledger, known):
+        named = before.get("owner")
+        if named is None:
+            raise ConfigurationError(
+                f"--name: deployment {name} names no owner of run {known}, so whose run is meant cannot be known; deploy again "
+                f"with --run {known} in place of the spec to have it drive the run of this ledger, or choose another name"
+            )
+        if named != owner_of(ledger, known):
             raise ConfigurationError(
                 f"--name: deployment {name} was made for run {known} of another ledger; choose another name, the YATT_LEDGER "
                 f"that it was made with, or --run {known} in place of the spec to have it drive the run of this one"
