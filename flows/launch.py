@@ -118,12 +118,12 @@ def _require_prefect() -> None:
     # Only now: prefect reads its settings when it is first imported.
     from prefect.client.orchestration import get_client
 
-    from flows.artifacts import told_by_server
+    from flows.prefect_client import server_needed
 
     with get_client(sync_client=True) as client:
         error = client.api_healthcheck()
     if error is not None:
-        raise InfrastructureError(told_by_server(error)) from error
+        raise InfrastructureError(server_needed(error)) from error
 
 
 def _run_flow(segment: Segment) -> Outcome:
@@ -132,7 +132,7 @@ def _run_flow(segment: Segment) -> Outcome:
     A Prefect server that is away by then has nothing to say on how it ended.
     """
     # Only now: prefect reads its settings when it is first imported.
-    from flows.artifacts import AWAY
+    from flows.prefect_client import AWAY, server_trouble
     from flows.train import train
 
     try:
@@ -142,7 +142,7 @@ def _run_flow(segment: Segment) -> Outcome:
             raise segment.failure from error
         if segment.outcome is None:
             raise
-        segment.observer.warned(f"Prefect was not told how the segment ended: {type(error).__name__}: {error}")
+        segment.observer.warned(f"Prefect was not told how the segment ended: {server_trouble(error)}")
         return segment.outcome
 
 
