@@ -6,31 +6,18 @@ They are for the eye alone: a server that is away for a while, since it is being
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from httpx import HTTPError, TransportError
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
-from prefect.exceptions import PrefectException
 
-from flows.prefect_server import PREFECT_VARIABLE, shown
+from flows.prefect_client import AWAY, server_trouble
 from flows.segment import Outcome, Segment
-from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.flow")
 UPDATE_SECONDS = 5.0
-AWAY = (HTTPError, PrefectException)
-"""What is raised while Prefect's server does not answer."""
-
-
-def told_by_server(error: Exception) -> str:
-    """What to say of the server that Prefect's client is set to, where it does not answer or refuses."""
-    right = f"; right would be one that runs: `yatt up` starts it, {PREFECT_VARIABLE} names another"
-    said = f"Prefect's server at {shown(os.environ.get(PREFECT_VARIABLE, ''))}: {type(error).__name__}: {error}"
-    return redact(said) + (right if isinstance(error, TransportError) else "")
 
 
 @contextmanager
@@ -38,7 +25,7 @@ def _optional() -> Iterator[None]:
     try:
         yield
     except AWAY as error:
-        log.warning("Prefect takes no artifact: %s: %s", type(error).__name__, error)
+        log.warning("no artifact was taken: %s", server_trouble(error))
 
 
 class Progress:

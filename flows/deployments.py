@@ -26,7 +26,7 @@ from prefect.utilities.callables import parameter_schema
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from flows.artifacts import AWAY, told_by_server
+from flows.prefect_client import AWAY, server_needed
 from flows.prefect_server import WORK_POOL
 from flows.scheduled import WindowFlow
 from flows.timetable import Schedule
@@ -78,7 +78,7 @@ def _answering(doing: str) -> Iterator[SyncPrefectClient]:
         with get_client(sync_client=True) as client:
             yield client
     except AWAY as error:
-        raise InfrastructureError(f"{doing}: {told_by_server(error)}") from error
+        raise InfrastructureError(f"{doing}: {server_needed(error)}") from error
 
 
 def deployed(name: str, flow: WindowFlow) -> DeploymentResponse | None:

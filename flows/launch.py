@@ -82,9 +82,11 @@ def run_segment(
 
     accept_drift: updates are replayed even where the environment is not the recorded one. notifier: tells people, where the
     spec wants it. window: this process is a scheduled flow run, which then is the segment: it goes on with the Prefect server
-    that it has, and stops at the window's end. Raises `db.errors.LeaseHeld` when somebody else drives the run, and what ended
-    the segment.
+    that it has, and stops at the window's end. Raises `ConfigurationError` where Ray is given and no Prefect server,
+    `db.errors.LeaseHeld` when somebody else drives the run, and what ended the segment.
     """
+    if window is None:
+        check_surroundings()
     run, spec = load_run(home, name)
     tracker = tracker if spec.tracking.enabled else None
     segment = open_segment(home, run, spec, observer, tracker, accept_drift, notifier, window)
@@ -116,12 +118,12 @@ def _require_prefect() -> None:
     # Only now: prefect reads its settings when it is first imported.
     from prefect.client.orchestration import get_client
 
-    from flows.artifacts import told_by_server
+    from flows.prefect_client import server_needed
 
     with get_client(sync_client=True) as client:
         error = client.api_healthcheck()
     if error is not None:
-        raise InfrastructureError(told_by_server(error)) from error
+        raise InfrastructureError(server_needed(error)) from error
 
 
 def _run_flow(segment: Segment) -> Outcome:
@@ -130,7 +132,7 @@ def _run_flow(segment: Segment) -> Outcome:
     A Prefect server that is away by then has nothing to say on how it ended.
     """
     # Only now: prefect reads its settings when it is first imported.
-    from flows.artifacts import AWAY
+    from flows.prefect_client import AWAY, server_trouble
     from flows.train import train
 
     try:
@@ -140,7 +142,7 @@ def _run_flow(segment: Segment) -> Outcome:
             raise segment.failure from error
         if segment.outcome is None:
             raise
-        segment.observer.warned(f"Prefect was not told how the segment ended: {type(error).__name__}: {error}")
+        segment.observer.warned(f"Prefect was not told how the segment ended: {server_trouble(error)}")
         return segment.outcome
 
 
@@ -196,16 +198,28 @@ def attached() -> bool:
     return bool(os.environ.get(RAY_VARIABLE))
 
 
+def check_surroundings() -> None:
+    """Raises `ConfigurationError` where Ray is given by the surroundings and Prefect is not."""
+    if attached():
+        _given_server()
+
+
+def _given_server() -> str:
+    named = prefect_server.named_server()
+    if named is None:
+        raise ConfigurationError(
+            f"{RAY_VARIABLE} is set, so {prefect_server.PREFECT_VARIABLE} has to name a Prefect server too, such as "
+            "http://127.0.0.1:4200/api"
+        )
+    return named
+
+
 def start_services(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
     """The run's own Ray head and Prefect server, under a supervisor that outlives this process; nothing where both are given.
 
     own_prefect: False where this process is a flow run of another server already.
     """
     if attached():
-        if not os.environ.get(prefect_server.PREFECT_VARIABLE):
-            raise ConfigurationError(
-                f"{RAY_VARIABLE} is set, so {prefect_server.PREFECT_VARIABLE} has to name a Prefect server too"
-            )
         return
     folder = home.run_folder(run)
     services = [ray_head_service(folder), *([prefect_server.server_service(folder)] if own_prefect else [])]
@@ -225,8 +239,7 @@ def connect(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> No
 
 def prefect_address(home: Home, run: str) -> str:
     """Address of the Prefect server, once it is up."""
-    named = prefect_server.named_server() if attached() else None
-    if named is not None:
-        return named
+    if attached():
+        return _given_server()
     service = wait_ready(home.run_folder(run), [prefect_server.NAME], START_SECONDS).service(prefect_server.NAME)
     return f"http://{service.address}"

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Protocol
 
 from db.engine import Fence
-from db.errors import Fenced, LedgerError, LedgerUnavailable
+from db.errors import Fenced, LedgerError
 from db.ledger import Ledger
 from db.outbox import ClaimedRow
 from flows.owner import owner_of
@@ -63,14 +63,13 @@ def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int =
     """Sends one batch of a run's undelivered rows; returns how many it was.
 
     A row that creates a tracking run goes alone, since others need what it makes; rows of several branches go one branch
-    after the other. Raises what tracker and ledger raise, with the rows that did not arrive given back where the ledger takes
-    them.
+    after the other. Raises what tracker and ledger raise; what a tracker that is away did not take is given back.
     """
     rows = ledger.outbox.claim(fence, batch)
     try:
         for _, group in groupby(rows, key=lambda row: _destination(fence.run, row)):
             _deliver(ledger, fence, tracker, list(group))
-    except (InfrastructureError, LedgerUnavailable):
+    except InfrastructureError:
         ledger.outbox.give_back(fence)
         raise
     return len(rows)

@@ -178,7 +178,7 @@ def named_server() -> str | None:
     if not fitting:
         raise ConfigurationError(
             f"{PREFECT_VARIABLE}: {shown(given)!r} is no address of a Prefect server; right would be such as "
-            "http://127.0.0.1:4200/api, or unset for the one of `yatt up`"
+            "http://127.0.0.1:4200/api"
         )
     return given.rstrip("/").removesuffix("/api")
 

@@ -27,12 +27,12 @@ from prefect.states import Completed, Failed
 from db.errors import LeaseHeld, LedgerError
 from db.holder import this_process
 from db.ledger import Ledger
-from flows.artifacts import AWAY, told_by_server
 from flows.clock import Clock, SystemClock
 from flows.home import Home
 from flows.launch import run_segment
 from flows.lease import is_keeper
 from flows.owner import owner_of
+from flows.prefect_client import AWAY, server_needed, server_trouble
 from flows.protocols import Notifier, Observer, Tracker
 from flows.reaper import FLOW, reap
 from flows.segment import Outcome
@@ -92,8 +92,15 @@ def drive_window(
 
 
 def _check_owner(ledger: Ledger, home: Home, run: str, owner: str | None) -> None:
-    """Raises `ConfigurationError` where the deployment was made for another ledger's run of this name, `RunNotFound`."""
+    """Raises `ConfigurationError` where the deployment was made for another ledger's run of this name, or does not say for
+    which one, `RunNotFound`.
+    """
     here = owner_of(ledger, ledger.runs.find(run).id)
+    if owner is None:
+        raise ConfigurationError(
+            f"the deployment names no owner of run {run}, so whose run is meant cannot be known; nothing was done. Right would "
+            f"be to deploy again, under the YATT_LEDGER of that run: `yatt deploy --run {run} --name NAME` with its schedule"
+        )
     if owner != here:
         raise ConfigurationError(
             f"the deployment was made for another run {run} than the one in this worker's ledger {home.ledger}: it names owner "
@@ -123,7 +130,7 @@ def _deployment(key: UUID) -> DeploymentResponse:
                 return client.read_deployment(key)
         except AWAY as error:
             if time.monotonic() > until:
-                raise InfrastructureError(told_by_server(error)) from error
+                raise InfrastructureError(server_needed(error)) from error
             time.sleep(LOOK_SECONDS)
 
 
@@ -137,7 +144,7 @@ def _close_dead(ledger: Ledger, home: Home) -> None:
         for closed in reap(ledger, home):
             log.warning("flow run %s of run %s is closed: %s", closed.flow_run, closed.run, closed.why)
     except AWAY as error:
-        log.warning("dead flow runs stay open: %s: %s", type(error).__name__, redact(str(error)))
+        log.warning("dead flow runs stay open: %s", server_trouble(error))
 
 
 def _reason_to_leave(ledger: Ledger, run: str, own: Window, now: datetime) -> Ending | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,6 +53,14 @@ class When:
     timezone: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """A run, and what tells it from one of the same name in another ledger (`flows.owner`)."""
+
+    run: str
+    owner: str
+
+
 def deploy(
     spec: Annotated[
         Path | None, typer.Argument(metavar="[SPEC]", help="The spec that a run is made of; or give --run.")
@@ -92,20 +100,19 @@ def deploy(
     from flows import deployments
     from ops.scheduled import window
 
-    draft = _draft(
-        place, name or (checked.name if checked else given or ""), When(cron, interval, manual, longest, timezone)
-    )
+    called = _named(name or (checked.name if checked else given.run if given else ""))
+    schedule, lasting = _windows(When(cron, interval, manual, longest, timezone))
     project = None if file is None else deployments.read_project(file)
-    deployed = given or _run(place, draft.name, checked, _parameters_before(draft.name, window, project))
-    deployment = replace(draft, run=deployed, owner=_owner(place, deployed))
+    driven = given or _run(place, called, checked, _parameters_before(called, window, project))
+    deployment = deployments.Deployment(called, driven.run, driven.owner, place.folder, schedule, lasting)
     try:
         if file is None or project is None:
             deployments.apply(deployment, window)
         else:
             deployments.write_project(file, project, deployments.entry(deployment, window))
     except InfrastructureError:
-        again = "" if given else f" with --run {deployed} in place of the spec"
-        message(f"run {deployed} is there, but not deployed; try again{again}")
+        again = "" if given else f" with --run {driven.run} in place of the spec"
+        message(f"run {driven.run} is there, but not deployed; try again{again}")
         raise
     _tell(deployment, window.name, file, output)
 
@@ -147,10 +154,8 @@ def _connect(home: Home, wanted: bool) -> None:
     use_server(home.group, address or NOWHERE, None if address is None else prefect_password(home, address))
 
 
-def _draft(home: Home, name: str, when: When) -> Deployment:
-    """The deployment without its run. Raises `ConfigurationError`."""
-    from flows.deployments import Deployment
-    from flows.windows import parse_duration
+def _named(name: str) -> str:
+    """The name, where it is one for a deployment. Raises `ConfigurationError`."""
     from yatt_core.errors import ConfigurationError
 
     if not NAME.fullmatch(name):
@@ -158,8 +163,15 @@ def _draft(home: Home, name: str, when: When) -> Deployment:
         raise ConfigurationError(
             f"--name: {name!r} is no name for a deployment (letters, digits, '.', '_', '-'); right would be {fitting!r}"
         )
+    return name
+
+
+def _windows(when: When) -> tuple[Schedule | None, timedelta | None]:
+    """When windows begin, none where somebody starts them, and how long one lasts. Raises `ConfigurationError`."""
+    from flows.windows import parse_duration
+
     longest = None if when.longest is None else parse_duration(when.longest, "--for")
-    return Deployment(name, "", "", home.folder, _schedule(when), longest)
+    return _schedule(when), longest
 
 
 def _schedule(when: When) -> Schedule | None:
@@ -187,21 +199,16 @@ def _schedule(when: When) -> Schedule | None:
     return interval_schedule(interval, datetime.now(UTC), timezone, "--timezone")
 
 
-def _found(home: Home, run: str) -> str:
-    """The id of the run that a person means. Raises `RunNotFound`."""
-    with opened_ledger(home) as ledger:
-        return find_run(ledger, run)
-
-
-def _owner(home: Home, run: str) -> str:
-    """Tells the run from one of the same name in another ledger."""
+def _found(home: Home, run: str) -> Driven:
+    """The run that a person means. Raises `RunNotFound`."""
     from flows.owner import owner_of
 
     with opened_ledger(home) as ledger:
-        return owner_of(ledger, run)
+        known = find_run(ledger, run)
+        return Driven(known, owner_of(ledger, known))
 
 
-def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] | None) -> str:
+def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] | None) -> Driven:
     """The run of a spec's deployment: that which the deployment of this name has, or a new one.
 
     before: parameters of the deployment of this name; None where there is none. Raises `ConfigurationError` for one that has
@@ -214,14 +221,21 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
 
     assert spec is not None, "a run is given where no spec is"
     if before is None:
-        return create_run(home, spec)
+        return _found(home, create_run(home, spec))
     if before.get("home") != str(home.folder):
         raise ConfigurationError(
             f"--name: deployment {name} is one of the home {before.get('home')}; choose another name, or that --home"
         )
     with opened_ledger(home) as ledger:
         known = find_run(ledger, str(before["run"]))
-        if before.get("owner") != owner_of(ledger, known):
+        named = before.get("owner")
+        if named is None:
+            raise ConfigurationError(
+                f"--name: deployment {name} names no owner of run {known}, so whose run is meant cannot be known; deploy again "
+                f"with --run {known} in place of the spec to have it drive the run of this ledger, or choose another name"
+            )
+        owner = owner_of(ledger, known)
+        if named != owner:
             raise ConfigurationError(
                 f"--name: deployment {name} was made for run {known} of another ledger; choose another name, the YATT_LEDGER "
                 f"that it was made with, or --run {known} in place of the spec to have it drive the run of this one"
@@ -232,7 +246,7 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
             f"--name: deployment {name} drives run {known}, whose spec differs in {', '.join(keys[:5])}; change the run with "
             f"`yatt resume {known} --set KEY=VALUE`, keep it as it is with --run {known}, or choose another --name for a new run"
         )
-    return known
+    return Driven(known, owner)
 
 
 def _parameters_before(name: str, flow: WindowFlow, project: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -68,8 +68,9 @@ def train(
     place = Home.locate(home)
     AppriseNotifier.from_environment(checked.guards.notify)
     check_before_start(place.folder, checked)
-    from flows.launch import create_run
+    from flows.launch import check_surroundings, create_run
 
+    check_surroundings()
     drive(place, create_run(place, checked), output)
 
 

@@ -138,7 +138,7 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
     """Ends the group, users before what they use, and what a killed one left behind; False where there was nothing to end.
 
     Behind `timeout` seconds, or a `KeyboardInterrupt`, everything that is left is killed. Drivers that are none of the group's
-    are left alone, and said.
+    are left alone, and said in any case.
     """
     folder, files = home.group, SupervisorFiles.of(home.group)
     state = read_state(files)
@@ -158,8 +158,8 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
         last = read_state(files)
         if last is not None and not last.ended:
             write_state(files, replace(last, ended="killed"))
-    for line in going_on(home):
-        say(line)
+        for line in going_on(home):
+            say(line)
     return True
 
 

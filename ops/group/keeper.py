@@ -2,8 +2,8 @@
 
 `python -m ops.group.keeper` consumes the ledger of the home, looks every few seconds for runs with undelivered rows and no
 driver, and delivers them with the tracker that a resume would use. A run with a driver is left alone: its lease says so. A run
-that fails is tried again after a delay that doubles, so many times as it costs a lease; `keeper.json` says which and why. SIGTERM
-ends it behind the batch at hand.
+that fails is tried again after a delay that doubles; a try that takes the lease is made `LEASED_TRIES` times in vain at most.
+`keeper.json` says which and why. SIGTERM ends it behind the batch at hand.
 Beside it, flow runs of dead windows are closed (`ops.group.reaping`).
 """
 
@@ -35,7 +35,7 @@ from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
 LEASED_TRIES = 20
-"""In vain, at rows of one run for MLflow or for people, hours in all: each takes the lease, which the run's audit chain keeps."""
+"""In vain in a row, at a run's rows for MLflow or for people, hours in all: each takes the lease, which its audit chain keeps."""
 log = logging.getLogger("yatt.keeper")
 
 
@@ -116,12 +116,14 @@ class Keeper:
         if before.failures >= LEASED_TRIES:
             tries = f"given up after {before.failures} tries, the run's next driver delivers them ({deliverer.name})"
             raise InfrastructureError(f"{tries}: {before.reason}")
+        waiting = deliverer.waiting(ledger, run)
         try:
             sent = deliver_dead(self._home.ledger, ledger, run, deliverer)
         except (LeaseHeld, Fenced, FencedError, LedgerUnavailable):
             raise
         except Exception as error:
-            refused[deliverer.name] = before.failed(time.monotonic(), in_words(error))
+            in_vain = deliverer.waiting(ledger, run) >= waiting
+            refused[deliverer.name] = (before if in_vain else Trouble()).failed(time.monotonic(), in_words(error))
             raise
         refused.pop(deliverer.name, None)
         return sent

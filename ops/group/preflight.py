@@ -1,4 +1,4 @@
-"""What is looked at before the group is started: folder, surroundings, installed servers, ports, databases.
+"""What is looked at before the group is started: surroundings, installed servers, ports, databases.
 
 Consumes home, ports and the environment. Raises `ConfigurationError`, which says what is wrong, where, and what would be right;
 `InfrastructureError` for a database that does not answer, since it may when the group is started again.
@@ -14,7 +14,6 @@ import psutil
 
 from flows.home import LEDGER_VARIABLE, Home
 from flows.prefect_server import DATABASE_VARIABLE
-from ops.cli.preflight import check_folder
 from ops.group.members import DASHBOARD, MLFLOW, PREFECT, Ports, databases
 from yatt_core.cluster.runner import is_free
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -26,7 +25,6 @@ RIGHT = "\nright would be postgresql://user:password@host:5432/database of a ser
 
 def check_before_start(home: Home, ports: Ports) -> None:
     """Raises what would otherwise end a member seconds later."""
-    check_folder(home.folder)
     check_installed()
     check_surroundings(ports, os.environ)
     check_ports(ports)

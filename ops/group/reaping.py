@@ -29,7 +29,7 @@ def start_reaping(home: Home, ended: threading.Event) -> threading.Thread:
 
 
 def _go_round(home: Home, ended: threading.Event) -> None:
-    from flows.artifacts import AWAY
+    from flows.prefect_client import AWAY, server_trouble
     from flows.reaper import reap
 
     try:
@@ -38,8 +38,10 @@ def _go_round(home: Home, ended: threading.Event) -> None:
                 with Ledger.open(home.ledger, migrate=False) as ledger:
                     for closed in reap(ledger, home):
                         log.info("%s: flow run %s is closed: %s", closed.run, closed.flow_run, closed.why)
-            except (*AWAY, LedgerError) as error:
-                log.warning("dead flow runs stay open: %s: %s", type(error).__name__, redact(str(error)))
+            except AWAY as error:
+                log.warning("dead flow runs stay open: %s", server_trouble(error))
+            except LedgerError as error:
+                log.warning("dead flow runs stay open: %s", redact(str(error)))
             ended.wait(ROUND_SECONDS)
     finally:
         # After an error that nobody foresaw the keeper ends, and is started again.

@@ -101,24 +101,36 @@ def test_rows_that_the_ledger_could_not_book_are_sent_again(
     filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were sent, the ledger was locked for too long when it was to be told, and it comes back."""
-    _, ledger, fence = filled
-    tracker, book = RecordingTracker(), ledger.outbox.delivered
+    address, ledger, fence = filled
+    tracker, book = RecordingTracker(), Deliveries.delivered
     failures = iter([True, False, True])
 
-    def locked(*arguments: object) -> None:
+    def locked(*arguments: Any) -> None:
         if next(failures, False):
             raise LedgerUnavailable("database is locked")
-        book(*arguments)  # type: ignore[arg-type]
+        book(*arguments)
 
-    monkeypatch.setattr(ledger.outbox, "delivered", locked)
-    for _ in range(2):
-        with pytest.raises(LedgerUnavailable):
-            while deliver_pending(ledger, fence, tracker):
-                pass
-    while deliver_pending(ledger, fence, tracker):
-        pass
-    assert ledger.outbox.counts(fence.run) == (0, 251)
+    monkeypatch.setattr(Deliveries, "delivered", locked)
+    pump = pumped(address, fence, TrackerDeliverer(tracker), monkeypatch)
+    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251))
+    assert pump.stop(30)
     assert list(dict.fromkeys(item.key for item in tracker.arrived))[1:] == [f"{fence.run}/tag{i}" for i in range(250)]
+
+
+def test_a_ledger_that_is_away_is_not_asked_for_more(
+    filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(doing: str) -> Callable[..., None]:
+        def fail(*arguments: object, **named: object) -> None:
+            raise LedgerUnavailable(f"away while {doing}")
+
+        return fail
+
+    _, ledger, fence = filled
+    for name in ("delivered", "give_back"):
+        monkeypatch.setattr(ledger.outbox, name, away(name))
+    with pytest.raises(LedgerUnavailable, match="away while delivered"):
+        deliver_pending(ledger, fence, RecordingTracker())
 
 
 def test_rows_that_stay_claimed_are_not_taken_for_delivered(filled: tuple[str, Ledger, Fence]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from db.ledger import Ledger
 from flows.home import Home
 from ops.cli import preflight
 from ops.cli.preflight import check_before_start, parameters, snapshot_bytes
@@ -266,6 +267,30 @@ def test_an_address_that_is_none(
         refused(answer, 2, "error: YATT_LEDGER: ")
         assert "sqlite:////folder/ledger.db" in answer.err and "hunter2" not in answer.err
     assert not list(tmp_path.rglob("*.db")) and not (tmp_path / given).is_file()
+
+
+@pytest.mark.parametrize(
+    ("prefect", "says"),
+    [
+        ("", "YATT_RAY_ADDRESS is set, so PREFECT_API_URL has to name a Prefect server too"),
+        ("localhost:4200", "PREFECT_API_URL: 'localhost:4200' is no address of a Prefect server"),
+    ],
+)
+def test_a_cluster_without_a_prefect_server_leaves_runs_as_they_are(
+    yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch, prefect: str, says: str
+) -> None:
+    monkeypatch.setenv("YATT_RAY_ADDRESS", "127.0.0.1:9")
+    monkeypatch.setenv("PREFECT_API_URL", prefect)
+    answer = yatt("train", str(spec_file))
+    refused(answer, 2, says)
+    assert "http://127.0.0.1:4200/api" in answer.err and "yatt up" not in answer.err
+    assert not (home.folder / "ledger.db").exists()
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        before = ledger.runs.find(run), ledger.overview.line(run).epoch
+        answer = yatt("resume", run)
+        assert answer.code == 2 and says in answer.err
+        assert (ledger.runs.find(run), ledger.overview.line(run).epoch) == before
 
 
 def test_postgresql_without_its_driver(yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,22 @@ def test_a_deployment_of_another_ledger_is_taken_over_by_name_alone(
     assert entry(project, "toy")["parameters"]["owner"] != owner
 
 
+def test_a_deployment_that_names_no_owner_is_said_to_name_none(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path
+) -> None:
+    words = ("--manual", "--name", "toy", "--file", str(project))
+    assert yatt("deploy", str(spec_file), *words).code == 0
+    document = yaml.safe_load(project.read_text())
+    del document["deployments"][0]["parameters"]["owner"]
+    project.write_text(yaml.safe_dump(document))
+    answer = yatt("deploy", str(spec_file), *words)
+    refused(answer, "deployment toy names no owner of run toy-1, so whose run is meant cannot be known")
+    assert "--run toy-1" in answer.err and "another ledger" not in answer.err
+    assert yatt("deploy", "--run", "toy-1", *words).code == 0
+    with Ledger.open(home.ledger) as ledger:
+        assert entry(project, "toy")["parameters"]["owner"] == owner_of(ledger, "toy-1")
+
+
 def test_a_run_that_is_there_is_deployed_by_name(yatt: Yatt, home: Home, project: Path) -> None:
     run = seed_run(home)
     answer = yatt("deploy", "--run", "latest", "--interval", "1d", "--file", str(project))

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from db.holder import this_process
 from db.ledger import Ledger
+from flows import lease
 from flows.home import Home
 from ops.group import control
 from ops.group.control import Group, await_ready, hold, start, stop
@@ -104,10 +106,18 @@ def test_down_names_the_drivers_that_go_on_without_the_group(home: Home, small: 
     gone = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
         connection.execute(text("UPDATE lease SET process_start = 1 WHERE run = :run"), {"run": gone})
+    with Ledger.open(home.ledger) as ledger:
+        others = [ledger.runs.create("toy", {}, "", 1).id for _ in range(2)]
+        ledger.leases.acquire(others[0], this_process(f"yatt promote of {others[0]}"), 600)
+        ledger.leases.acquire(others[1], this_process(lease.KEEPER), 600)  # of another home on this ledger
     down = yatt("down", "-o", "json")
     assert down.document == {"home": str(home.folder), "ended": True}
-    line = f"run toy-1 goes on, driven by pid {os.getpid()}, which is none of the group's; stop it by `yatt stop toy-1`"
-    assert down.err.splitlines() == ["keeper: ended", "mlflow: ended", line]
+    told = {"toy-1": this_process("driver of toy-1").text, others[0]: this_process(f"yatt promote of {others[0]}").text}
+    lines = [
+        f"run {run} is still held by {holder}, which is none of the group's; a driver is stopped by `yatt stop {run}`"
+        for run, holder in told.items()
+    ]
+    assert down.err.splitlines() == ["keeper: ended", "mlflow: ended", *lines]
 
 
 def test_one_signal_ends_a_group_in_a_terminal(
@@ -135,8 +145,11 @@ def test_a_second_signal_that_comes_at_once_leaves_nothing_running(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(control, "write_record", interrupted)
+    seed_run(home, ends=False)
+    said = list[str]()
     with pytest.raises(KeyboardInterrupt):
-        stop(home, lambda line: None)
+        stop(home, said.append)
+    assert ["toy-1" in line for line in said] == [True], "who goes on is told all the same"
     assert supervised(home.group) == []
     assert current_state(home.group) is None
 

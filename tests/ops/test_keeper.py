@@ -153,6 +153,37 @@ def test_rows_that_mlflow_refuses_cost_so_many_leases_and_wait_for_a_driver_or_a
         assert ledger.outbox.counts(run) == (0, 1)
 
 
+class TakesOneBatch:
+    """Takes one batch of rows, and has had enough of them for that try."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        self.asked += 1
+        if self.asked % 2 == 0:
+            raise InfrastructureError("429 Too Many Requests")
+        return {}
+
+
+def test_a_try_that_delivered_something_was_not_in_vain(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "LEASED_TRIES", 2)
+    run, tries = dead_run(home), 5
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.runs.set_mlflow_run(fence, "a run")
+        rows = tries * dead_letters.BATCH
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/{n}", "tags", {}, 0) for n in range(rows)])
+        ledger.leases.release(fence)
+        patient = Keeper(home, TakesOneBatch(), lambda: None, threading.Event())
+        for _ in range(tries):
+            patient.round(ledger)
+        assert ledger.outbox.counts(run) == (0, rows)
+
+
 class Broken:
     """Delivers one run's rows and breaks over the other's."""
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from flows.prefect_server import server_service
 from tests.services import ROOT
 
 SCRIPT = ROOT / "ops" / "deploy" / "slurm" / "yatt.sbatch"
 STAND_INS = {
     "scontrol": "echo node-1",
     "srun": 'case "$*" in *ip-address*) echo 127.0.0.1;; *) exec sleep 60;; esac',
-    "prefect": 'mkdir "$PREFECT_HOME"; env > "$SEEN"; exec sleep 60',
+    "python": 'mkdir "$PREFECT_HOME"; { env; echo "ASKED=$*"; } > "$SEEN"; exec sleep 60',
     "curl": 'test -s "$SEEN"',
     "yatt": 'exit "$DRIVER_ENDS_WITH"',
 }
@@ -55,6 +56,9 @@ def test_a_slurm_job_removes_its_own_files_and_nothing_else(tmp_path: Path, node
     if nodes:
         seen = dict(line.partition("=")[::2] for line in (tmp_path / "seen").read_text().splitlines())
         assert seen["PREFECT_HOME"] == f"{temporary}/prefect-7" and database not in seen
+        server = " ".join(server_service(tmp_path).argv[1:]).format(port=20008)
+        assert seen["ASKED"] == f"-P {server}", "as a run's own"
+        assert seen["PREFECT_API_URL"] == "http://127.0.0.1:20008/api"
 
 
 def test_a_job_that_was_queued_again_leaves_a_paused_run_to_a_person() -> None:

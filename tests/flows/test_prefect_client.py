@@ -1,0 +1,90 @@
+"""What is said while Prefect's server is away: which server it is, nowhere with its password, and what goes on goes on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+from uuid import uuid4
+
+import pytest
+from httpx import ConnectError
+from prefect.exceptions import PrefectException
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from db.ledger import Ledger
+from flows import artifacts, launch, reaper, scheduled, train
+from flows.home import Home
+from flows.prefect_client import server_needed, server_trouble
+from flows.prefect_server import PREFECT_VARIABLE
+from flows.segment import Outcome
+from ops.group import reaping
+from tests.ops.seeding import seed_run
+
+SERVER = "http://me:hunter2@prefect.test:4200/api"
+TROUBLE = "Prefect's server at http://prefect.test:4200/api: ConnectError: no answer from "
+
+
+def away(*_: object, **__: object) -> NoReturn:
+    raise ConnectError(f"no answer from {SERVER}")
+
+
+@pytest.fixture(autouse=True)
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Prefect's client is set to a server; the environment has come to name another since."""
+    monkeypatch.setenv(PREFECT_VARIABLE, "http://elsewhere.test/api")
+    with temporary_settings({PREFECT_API_URL: SERVER}):
+        yield
+
+
+def test_what_would_be_right_is_said_of_a_server_that_does_not_answer() -> None:
+    refused = ConnectError("no answer from it")
+    right = "; right would be one that runs: `yatt up` starts it, PREFECT_API_URL names another"
+    assert server_trouble(refused) == f"{TROUBLE}it"
+    assert server_needed(refused) == f"{TROUBLE}it{right}"
+    wrong = PrefectException("it refuses")
+    assert server_needed(wrong) == server_trouble(wrong)
+
+
+def artifact(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "update_progress_artifact", away)
+    monkeypatch.setattr(artifacts, "UPDATE_SECONDS", 0.0)
+    artifacts.Progress(uuid4(), 4).update(2)
+
+
+def end_of_a_segment(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "train", away)
+    outcome = Outcome("toy-1", "completed", 4, "target reached", 0)
+    observer = SimpleNamespace(warned=logging.getLogger("yatt_core.flow").warning)
+    segment: Any = SimpleNamespace(run="toy-1", window=None, failure=None, outcome=outcome, observer=observer)
+    assert launch._run_flow(segment) is outcome
+
+
+def window(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "reap", away)
+    with Ledger.open(home.ledger) as ledger:
+        scheduled._close_dead(ledger, home)
+
+
+def round_of_the_keeper(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def reap(ledger: Ledger, home: Home) -> NoReturn:
+        ended.set()
+        away()
+
+    monkeypatch.setattr(reaper, "reap", reap)
+    reaping._go_round(home, ended)
+
+
+@pytest.mark.parametrize("goes_on", [artifact, end_of_a_segment, window, round_of_the_keeper])
+def test_what_goes_on_without_the_server_says_which_and_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, goes_on: Any
+) -> None:
+    home = Home(tmp_path / "runs")
+    seed_run(home)
+    goes_on(home, monkeypatch)
+    assert TROUBLE in caplog.text and "hunter2" not in caplog.text
