@@ -22,6 +22,7 @@ from flows.home import Home
 from flows.lease import take_lease
 from flows.protocols import Notifier, Observer, Tracker
 from flows.segment import Outcome, Segment
+from flows.stopping import ended_in_order
 from flows.storage import claim_store
 from flows.windows import Window
 from yatt_core import durable
@@ -91,7 +92,8 @@ def run_segment(
     tracker = tracker if spec.tracking.enabled else None
     segment = open_segment(home, run, spec, observer, tracker, accept_drift, notifier, window)
     try:
-        return segment.already_finished() or segment.out_of_budget() or _drive(home, run, spec, segment)
+        with ended_in_order():
+            return segment.already_finished() or segment.out_of_budget() or _drive(home, run, spec, segment)
     finally:
         _end_services(home, segment)
 

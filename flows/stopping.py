@@ -82,6 +82,19 @@ class StopRequests:
 
 
 @contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Before `graceful_signals`: SIGTERM ends the process as Ctrl-C does, unless there is a handler for it already."""
+    default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if default:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if default:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
 def graceful_signals(requests: StopRequests, grace: float | None, say: Callable[[str], None]) -> Iterator[None]:
     """The first signal asks for a stop within `grace` seconds, the second ends at once."""
     signalled = False

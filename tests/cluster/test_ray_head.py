@@ -49,10 +49,15 @@ print(ray.get(ray.get_actor('counter').add.remote(), timeout=30) > 1, sorted(set
 
 
 def second_driver(head: Head, run_folder: Path) -> subprocess.CompletedProcess[str]:
-    """A process that imported Ray before it connects, with nothing of Ray's in its environment."""
+    """A process that imported Ray before it connects."""
+    return driver_of(SECOND_DRIVER, head, run_folder)
+
+
+def driver_of(program: str, head: Head, run_folder: Path) -> subprocess.CompletedProcess[str]:
+    """A process with nothing of Ray's in its environment."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     return subprocess.run(
-        [sys.executable, "-c", SECOND_DRIVER, head.address, str(run_folder), NAMESPACE],
+        [sys.executable, "-c", program, head.address, str(run_folder), NAMESPACE],
         env=environment,
         capture_output=True,
         text=True,
@@ -63,6 +68,30 @@ def second_driver(head: Head, run_folder: Path) -> subprocess.CompletedProcess[s
 
 def test_driver_that_imported_ray_before_stays_on_loopback(head: Head):
     assert second_driver(head, head.run_folder).stdout == "True ['::ffff:127.0.0.1']\n"
+
+
+STOPPED_DRIVER = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+heard = []
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+for _ in range(2):
+    connecting = threading.Thread(target=connect_ray, args=(sys.argv[1], sys.argv[3], Path(sys.argv[2])))
+    connecting.start()
+    connecting.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:  # Ray's own handler would end the process within three seconds
+        time.sleep(0.05)
+disconnect_ray()
+os.kill(os.getpid(), signal.SIGTERM)
+print(len(heard))
+"""
+
+
+def test_a_driver_that_is_connected_decides_itself_on_a_signal(head: Head):
+    assert driver_of(STOPPED_DRIVER, head, head.run_folder).stdout == "3\n"
 
 
 @pytest.mark.verify

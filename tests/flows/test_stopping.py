@@ -9,7 +9,7 @@ import time
 import pytest
 
 from flows.deadlines import deadline
-from flows.stopping import StopNow, StopRequests, graceful_signals
+from flows.stopping import StopNow, StopRequests, ended_in_order, graceful_signals
 from yatt_core.spec.recovery import RecoverySpec
 
 
@@ -77,6 +77,24 @@ def test_handlers_are_put_back() -> None:
     with graceful_signals(StopRequests(), None, lambda text: None):
         assert signal.getsignal(signal.SIGINT) != before[signal.SIGINT]
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_before_the_flow_takes_signals_an_end_is_orderly() -> None:
+    with pytest.raises(KeyboardInterrupt), ended_in_order():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_handler_that_is_there_stays() -> None:
+    heard: list[int] = []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with ended_in_order():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def test_deadlines_follow_history_within_their_bounds() -> None:

@@ -6,10 +6,14 @@ goes to the terminal: actors keep their own logs.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from yatt_core.cluster.ray_head import ray_environment
@@ -17,6 +21,8 @@ from yatt_core.errors import ConfigurationError, InfrastructureError
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
+SIGACTION_BYTES = 256
+"""More than a `struct sigaction` takes on any Linux."""
 
 
 def connect_ray(address: str, namespace: str, run_folder: Path | None = None, timeout: float = 30.0) -> None:
@@ -34,7 +40,7 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
     # It warns that a thread cannot set signal handlers, which the driver does for itself.
     logging.getLogger("ray").setLevel(logging.ERROR)
     if ray.is_initialized():
-        ray.shutdown()
+        disconnect_ray()
     if run_folder is not None:
         os.environ.update(ray_environment(run_folder))
         # Ray read this variable when it was imported; without it, it would replace 127.0.0.1 by the host's own address.
@@ -43,22 +49,38 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
     AuthenticationTokenLoader.instance().reset_cache()
     Config.initialize("")
     try:
-        ray.init(
-            address=address,
-            namespace=namespace,
-            log_to_driver=False,
-            configure_logging=False,
-            logging_level="ERROR",
-        )
+        with _own_sigterm():
+            ray.init(
+                address=address,
+                namespace=namespace,
+                log_to_driver=False,
+                configure_logging=False,
+                logging_level="ERROR",
+            )
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         raise InfrastructureError(f"cannot connect to the Ray head at {address}: {error}") from error
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keeps the process's handler of SIGTERM: Ray puts one in its place that ends the process, and takes away any when it leaves.
+
+    By the C library, since Python knows nothing of Ray's handlers, and lets the main thread alone set its own.
+    """
+    library, kept = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
+    library.sigaction(signal.SIGTERM, None, kept)
+    try:
+        yield
+    finally:
+        library.sigaction(signal.SIGTERM, kept, None)
 
 
 def disconnect_ray() -> None:
     """Leaves the head, which goes on with its detached actors; does nothing when there is no connection."""
     import ray
 
-    ray.shutdown()
+    with _own_sigterm():
+        ray.shutdown()
 
 
 def _wait_for_listener(address: str, timeout: float) -> None:
