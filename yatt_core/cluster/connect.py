@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from yatt_core.errors import ConfigurationError, InfrastructureError
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
+KEEP_SECONDS = 0.001
 SIGACTION_BYTES = 256
 """More than a `struct sigaction` takes on any Linux."""
 
@@ -65,13 +67,23 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
 def _own_sigterm() -> Iterator[None]:
     """Keeps the process's handler of SIGTERM: Ray puts one in its place that ends the process, and takes away any when it leaves.
 
-    By the C library, since Python knows nothing of Ray's handlers, and lets the main thread alone set its own.
+    By the C library, since Python knows nothing of Ray's handlers, and lets the main thread alone set its own. Again and again,
+    since Ray takes seconds behind that to connect.
     """
-    library, kept = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
+    library, kept, over = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES), threading.Event()
+
+    def keep() -> None:
+        while not over.wait(KEEP_SECONDS):
+            library.sigaction(signal.SIGTERM, kept, None)
+
     library.sigaction(signal.SIGTERM, None, kept)
+    keeper = threading.Thread(target=keep, daemon=True, name="own-sigterm")
+    keeper.start()
     try:
         yield
     finally:
+        over.set()
+        keeper.join()
         library.sigaction(signal.SIGTERM, kept, None)
 
 
