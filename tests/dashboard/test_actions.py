@@ -100,6 +100,30 @@ def test_a_run_whose_folder_is_gone_is_resumed(
     assert len(served.ledger.events.of_kind("toy-1", "resume_requested")) == 1
 
 
+def test_a_second_resume_waits_for_the_first_ones_driver(
+    ask: Ask, served: Context, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the driver is starting it holds no lease, and a second one would end as soon as it asked for it."""
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o700)
+    (home.run_folder("toy-1") / INPUTS).mkdir()
+    seed_snapshot(home, "toy-1", 1)
+    monkeypatch.setattr("ops.dashboard.driving.sys.executable", str(slow))
+    assert ask("toy-1/resume").status_code == 202
+    started = served.drivers.newest["toy-1"].process
+    try:
+        for path, body in (("resume", {}), ("rollback", {"to": 1})):
+            refused = ask(f"toy-1/{path}", **body)
+            assert refused.status_code == 409, path
+            assert f"a driver is starting already, pid {started.pid}" in refused.json()["detail"]
+    finally:
+        started.kill()
+        started.wait(30)
+    assert len(served.ledger.events.of_kind("toy-1", "resume_requested")) == 1
+    assert ask("toy-1/rollback", to=1).status_code == 200
+
+
 def test_a_resume_that_cannot_be_logged_is_not_on_record(ask: Ask, served: Context, home: Home) -> None:
     (home.run_folder("toy-1") / RESUME_LOG).mkdir()
     with pytest.raises(IsADirectoryError):
