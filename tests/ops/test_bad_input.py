@@ -183,6 +183,17 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
         check_before_start(tmp_path / "file", toy_spec())
 
 
+def test_a_home_where_no_folder_can_be_made(yatt: Yatt, spec_file: Path) -> None:
+    """/proc is writable for root by its permissions, and takes no folder."""
+    for words in (["train", str(spec_file)], ["up", "--detach"], ["dashboard", "--port", "0"]):
+        answer = yatt(*words, "--home", "/proc/nope")
+        assert answer.code == 2, words
+        assert answer.err.startswith("error: /proc/nope: no folder can be made in /proc: ")
+        assert "; choose another with --home or $YATT_HOME" in answer.err
+    told = yatt("doctor", "--home", "/proc/nope").out
+    assert "fail home" in told and "no folder can be made in /proc" in told
+
+
 def test_a_home_that_may_not_be_written(yatt: Yatt, home: Home, spec_file: Path) -> None:
     with read_only(home.folder.parent):
         for words in (["train", str(spec_file)], ["dashboard", "--port", "0"]):
