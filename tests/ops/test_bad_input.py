@@ -220,6 +220,25 @@ def test_an_unknown_run(yatt: Yatt, home: Home, words: list[str]) -> None:
     refused(yatt(*words), 2, "there is no run 'nobody' in this ledger")
 
 
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        *(
+            (["deploy", "x.yaml", "--manual", option, ""], f"behind '{option}'")
+            for option in ("--name", "--for", "--home")
+        ),
+        (["deploy", "x.yaml", "--interval", "1h", "--timezone", ""], "behind '--timezone'"),
+        (["deploy", "--run", "", "--manual"], "behind '--run'"),
+        (["deploy", "x.yaml", "--manual", "--name="], "'--name='"),
+        (["show", ""], "behind 'show'"),
+    ],
+)
+def test_an_empty_word(yatt: Yatt, home: Home, words: list[str], where: str) -> None:
+    """Such as an unset variable of a shell leaves; the only run there is begins with an empty name."""
+    seed_run(home)
+    refused(yatt(*words), 2, f"{where}: an empty word")
+
+
 def test_an_empty_ledger_has_no_latest_run(yatt: Yatt, home: Home) -> None:
     from db.ledger import Ledger
 
