@@ -220,6 +220,20 @@ def test_an_unknown_run(yatt: Yatt, home: Home, words: list[str]) -> None:
     refused(yatt(*words), 2, "there is no run 'nobody' in this ledger")
 
 
+def test_a_ledger_that_the_environment_names_and_that_is_not_there(
+    yatt: Yatt, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed_run(home)
+    monkeypatch.setenv("YATT_LEDGER", f"sqlite:///{tmp_path / 'x.db'}")
+    answer = yatt("runs")
+    refused(
+        answer,
+        2,
+        f"YATT_LEDGER: {tmp_path / 'x.db'}: no runs here; start one with `yatt train SPEC`, or set YATT_LEDGER",
+    )
+    assert "--home" not in answer.err
+
+
 @pytest.mark.parametrize(
     ("words", "where"),
     [
