@@ -39,6 +39,7 @@ from ops.cli import (
     train,
 )
 from ops.cli.options import HomeOption, examples
+from ops.cli.output import shortened
 from yatt_core.errors import ConfigurationError, ExitCode
 
 DEBUG = "--debug"
@@ -125,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "yatt"
-        sys.stderr.write(f"error: {error.format_message()}\nsee `{command} --help`\n")
+        sys.stderr.write(f"error: {shortened(error.format_message())}\nsee `{command} --help`\n")
         return ExitCode.CONFIGURATION
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED

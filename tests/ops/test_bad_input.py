@@ -253,6 +253,15 @@ def test_an_empty_word(yatt: Yatt, home: Home, words: list[str], where: str) -> 
     refused(yatt(*words), 2, f"{where}: an empty word")
 
 
+@pytest.mark.parametrize("value", ["x" * 10_000, "x y " * 2_500])
+@pytest.mark.parametrize("words", [["show"], ["show", "toy-1", "--output"], ["toy-1"]])
+def test_a_wrong_value_is_not_repeated_whole(yatt: Yatt, home: Home, words: list[str], value: str) -> None:
+    seed_run(home)
+    answer = yatt(*words, value)
+    refused(answer, 2, "")
+    assert len(answer.err) < 1_500
+
+
 def test_an_empty_ledger_has_no_latest_run(yatt: Yatt, home: Home) -> None:
     from db.ledger import Ledger
 
