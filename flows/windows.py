@@ -22,6 +22,8 @@ from yatt_core.errors import ConfigurationError
 UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 LONGEST = timedelta(days=366)
+CLOSE = 0.75
+"""How like a time zone's a name has to be to be taken for a slip of the pen, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,13 @@ def check_timezone(name: str, origin: str) -> str:
     known = _timezones()
     if name in known:
         return name
+    regions = sorted(zone for zone in known if zone.casefold().startswith(f"{name.casefold()}/"))
     folded = {zone.casefold(): zone for zone in known}
     cities = {zone.rpartition("/")[2].casefold(): zone for zone in known if "/" in zone}
-    near = difflib.get_close_matches(name.casefold().replace(" ", "_"), [*folded, *cities], n=1)
+    near = difflib.get_close_matches(name.casefold().replace(" ", "_"), [*folded, *cities], n=1, cutoff=CLOSE)
     meant = (folded | {city: zone for city, zone in cities.items() if city not in folded})[near[0]] if near else ""
-    hint = f"did you mean {meant!r}?" if meant else "right would be such as 'Europe/Berlin' or 'UTC'"
+    if regions:
+        hint = f"it is a region; right would be a zone of it, such as {regions[0]!r}"
+    else:
+        hint = f"did you mean {meant!r}?" if meant else "right would be such as 'Europe/Berlin' or 'UTC'"
     raise ConfigurationError(f"{origin}: there is no time zone {name!r}; {hint}")

@@ -43,6 +43,7 @@ from ops.cli.output import shortened
 from yatt_core.errors import ConfigurationError, ExitCode
 
 DEBUG = "--debug"
+PYDANTIC = "Value error, "
 NOTHING = re.compile(r"(--[a-z-]+=)?")
 # click's class, or that of the copy of click which newer versions of typer carry.
 UsageError: Any = typer.BadParameter.__base__
@@ -126,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "yatt"
-        sys.stderr.write(f"error: {shortened(error.format_message())}\nsee `{command} --help`\n")
+        said = error.format_message().replace(PYDANTIC, "")
+        sys.stderr.write(f"error: {shortened(said)}\nsee `{command} --help`\n")
         return ExitCode.CONFIGURATION
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED

@@ -169,7 +169,10 @@ def test_what_is_no_duration(text: str, says: str) -> None:
         ("europe/berlin", "'Europe/Berlin'"),
         ("Berlin", "'Europe/Berlin'"),
         ("America/New York", "'America/New_York'"),
-        ("Nowhere/Land", "such as"),
+        ("Nowhere/Land", "right would be such as"),
+        ("Euro", "right would be such as"),
+        ("Europe", "it is a region; right would be a zone of it, such as 'Europe/"),
+        ("america", "it is a region; right would be a zone of it, such as 'America/"),
     ],
 )
 def test_zones_that_are_none(name: str, meant: str) -> None:

@@ -262,6 +262,11 @@ def test_a_wrong_value_is_not_repeated_whole(yatt: Yatt, home: Home, words: list
     assert len(answer.err) < 1_500
 
 
+def test_a_wrong_choice_is_told_in_words_of_the_program(yatt: Yatt) -> None:
+    answer = yatt("promote", "x", "--to", "king", "--why", "y")
+    refused(answer, 2, "error: Invalid value for '--to': 'king' is not one of 'candidate', 'champion', 'rollback'")
+
+
 def test_an_empty_ledger_has_no_latest_run(yatt: Yatt, home: Home) -> None:
     from db.ledger import Ledger
 
