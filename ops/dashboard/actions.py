@@ -38,7 +38,7 @@ class Asked(BaseModel):
 class Stop(Asked):
     """within_seconds: end by then, if need be in the middle of an iteration; none: behind the current one."""
 
-    within_seconds: Annotated[float, Field(ge=0, le=7 * 86400)] | None = None
+    within_seconds: Annotated[float, Field(ge=0, le=7 * 86400, allow_inf_nan=False)] | None = None
 
 
 class Resume(Asked):

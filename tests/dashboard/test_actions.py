@@ -89,6 +89,24 @@ def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
     assert served.ledger.runs.desired_state("toy-2") == "run"
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b'{"within_seconds": NaN}', 422, "finite number"),
+        (b'{"reason": "\xff"}', 400, ""),
+        (b"[" * 10_000, 400, ""),
+    ],
+)
+def test_a_body_that_is_none(
+    client: TestClient, served: Context, alice: dict[str, str], body: bytes, status: int, says: str
+) -> None:
+    headers = alice | {"Content-Type": "application/json"}
+    answer = client.post("/api/v1/runs/toy-2/stop", content=body, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json" and says in answer.json()["detail"]
+    assert served.ledger.runs.desired_state("toy-2") == "run"
+
+
 def test_a_run_whose_folder_is_gone_is_resumed(
     ask: Ask, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
