@@ -51,7 +51,8 @@ def _is_valid_field(place: int, text: str) -> bool:
 
 def _valid_cron(cron: str, timezone: str) -> CronSchedule | None:
     try:
-        return CronSchedule(cron=cron, timezone=timezone)
+        # Prefect takes the digits of every script.
+        return CronSchedule(cron=cron, timezone=timezone) if cron.isascii() else None
     except ValidationError:
         return None
 

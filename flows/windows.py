@@ -20,8 +20,10 @@ from zoneinfo import available_timezones
 from yatt_core.errors import ConfigurationError
 
 UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 LONGEST = timedelta(days=366)
+CLOSE = 0.75
+"""How like a time zone's a name has to be to be taken for a slip of the pen, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def waits(own: Window, holders: Window | None, patient_until: datetime, now: dat
 def parse_duration(text: str, origin: str) -> timedelta:
     """Such as 8h, 90m, 1h30m or 2d. origin names the option in errors. Raises `ConfigurationError`."""
     match = DURATION.fullmatch(text)
-    parts = [int(part or 0) for part in match.groups()] if match else []
+    parts = _numbers(match) if match else []
     if not any(parts):
         raise ConfigurationError(
             f"{origin}: {text!r} is no duration; {_meant(text)}write whole numbers with their units, such as 8h, 90m, "
@@ -78,12 +80,17 @@ def parse_duration(text: str, origin: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def _numbers(match: re.Match[str]) -> list[float]:
+    """Floating-point ones, since Python takes whole numbers of so many digits alone."""
+    return [float(part or 0) for part in match.groups()]
+
+
 def _meant(text: str) -> str:
     """What a person may have meant by `8 hours` or `90 min`."""
-    found = re.findall(r"(\d+)\s*([a-z])[a-z]*", text.strip().lower())
+    found = re.findall(r"(\d+)\s*([a-z])[a-z]*", text.strip().lower(), re.ASCII)
     meant = "".join(number + unit for number, unit in found)
     match = DURATION.fullmatch(meant)
-    return f"did you mean {meant}? " if match and any(int(part or 0) for part in match.groups()) else ""
+    return f"did you mean {meant}? " if match and any(_numbers(match)) else ""
 
 
 @cache
@@ -96,9 +103,13 @@ def check_timezone(name: str, origin: str) -> str:
     known = _timezones()
     if name in known:
         return name
+    regions = sorted(zone for zone in known if zone.casefold().startswith(f"{name.casefold()}/"))
     folded = {zone.casefold(): zone for zone in known}
     cities = {zone.rpartition("/")[2].casefold(): zone for zone in known if "/" in zone}
-    near = difflib.get_close_matches(name.casefold().replace(" ", "_"), [*folded, *cities], n=1)
+    near = difflib.get_close_matches(name.casefold().replace(" ", "_"), [*folded, *cities], n=1, cutoff=CLOSE)
     meant = (folded | {city: zone for city, zone in cities.items() if city not in folded})[near[0]] if near else ""
-    hint = f"did you mean {meant!r}?" if meant else "right would be such as 'Europe/Berlin' or 'UTC'"
+    if regions:
+        hint = f"it is a region; right would be a zone of it, such as {regions[0]!r}"
+    else:
+        hint = f"did you mean {meant!r}?" if meant else "right would be such as 'Europe/Berlin' or 'UTC'"
     raise ConfigurationError(f"{origin}: there is no time zone {name!r}; {hint}")

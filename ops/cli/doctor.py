@@ -110,13 +110,15 @@ def look_at_accelerators(_: Home) -> Iterator[Check]:
 
 def look_at_home(home: Home) -> Iterator[Check]:
     """Whether the home folder can be written, how much room its disk has, and whether Ray's sockets fit below it."""
-    from ops.cli.preflight import existing_parent
+    from ops.cli.preflight import check_folder, existing_parent
+    from yatt_core.errors import ConfigurationError
 
     folder = existing_parent(home.folder)
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        yield Check(
-            "home", Verdict.FAIL, f"{home.folder}: {folder} is not a writable folder", "choose another with --home"
-        )
+    try:
+        check_folder(home.folder)
+    except ConfigurationError as error:
+        found, _, remedy = str(error).rpartition("; ")
+        yield Check("home", Verdict.FAIL, found, remedy)
     else:
         yield Check("home", Verdict.OK, f"{home.folder}{'' if home.folder.exists() else ' (made by the first run)'}")
     free = shutil.disk_usage(folder).free

@@ -14,6 +14,7 @@ from db.errors import (
     LedgerVersionError,
     RunNotFound,
 )
+from ops.cli.output import shortened
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
 
@@ -31,12 +32,16 @@ def exit_code(error: BaseException) -> int:
 
 def describe(error: BaseException) -> str:
     """What went wrong, without credentials, and what to do; an error that nobody foresaw says how to see more."""
+    return shortened(redact(_described(error)))
+
+
+def _described(error: BaseException) -> str:
     if isinstance(error, LeaseHeld):
-        return redact(f"{error}\nto have it end first: yatt stop {error.run} --wait")
+        return f"{error}\nto have it end first: yatt stop {error.run} --wait"
     if isinstance(error, YattError | LedgerError):
-        return redact(str(error))
+        return str(error)
     name = type(error).__name__
-    return redact(f"unexpected {name}: {error}\nrun the command again with --debug to see where it came from")
+    return f"unexpected {name}: {error}\nrun the command again with --debug to see where it came from"
 
 
 def report(error: BaseException, debug: bool) -> int:

@@ -7,6 +7,7 @@ Only typer and the small modules of this package are imported here; what a comma
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -38,9 +39,12 @@ from ops.cli import (
     train,
 )
 from ops.cli.options import HomeOption, examples
-from yatt_core.errors import ExitCode
+from ops.cli.output import shortened
+from yatt_core.errors import ConfigurationError, ExitCode
 
 DEBUG = "--debug"
+PYDANTIC = "Value error, "
+NOTHING = re.compile(r"(--[a-z-]+=)?")
 # click's class, or that of the copy of click which newer versions of typer carry.
 UsageError: Any = typer.BadParameter.__base__
 
@@ -101,6 +105,16 @@ def options(
         typer.echo(context.get_help())
 
 
+def _check_words(words: Sequence[str]) -> None:
+    """Raises `ConfigurationError` for an empty word: taken for one that was not given, it would do what nobody asked for."""
+    for before, word in zip(("yatt", *words), words, strict=False):
+        if NOTHING.fullmatch(word):
+            where = repr(word) if word else f"behind {before!r}"
+            raise ConfigurationError(
+                f"{where}: an empty word, as a shell variable that is not set leaves it; right would be a value, or neither"
+            )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code (`yatt_core.errors.ExitCode`)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -108,11 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not debug:
         warnings.simplefilter("ignore")  # libraries' advice to programmers
     try:
+        _check_words(given)
         code = get_command(app)([word for word in given if word != DEBUG], prog_name="yatt", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "yatt"
-        sys.stderr.write(f"error: {error.format_message()}\nsee `{command} --help`\n")
+        said = error.format_message().replace(PYDANTIC, "")
+        sys.stderr.write(f"error: {shortened(said)}\nsee `{command} --help`\n")
         return ExitCode.CONFIGURATION
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED

@@ -65,12 +65,16 @@ def examples(*commands: str) -> str:
 def opened_ledger(home: Home) -> Iterator[Ledger]:
     """The ledger that is there; none is made or migrated. Raises `ConfigurationError` where there is none."""
     from db.ledger import Ledger
+    from flows.home import LEDGER_VARIABLE
     from yatt_core.errors import ConfigurationError
 
-    if home.ledger.startswith(SQLITE) and not Path(home.ledger.removeprefix(SQLITE)).exists():
-        raise ConfigurationError(
-            f"{home.folder}: no runs here; start one with `yatt train SPEC`, or say where they are with --home or $YATT_HOME"
-        )
+    file = Path(home.ledger.removeprefix(SQLITE))
+    if home.ledger.startswith(SQLITE) and not file.exists():
+        if os.environ.get(LEDGER_VARIABLE):
+            where, remedy = f"{LEDGER_VARIABLE}: {file}", f"set {LEDGER_VARIABLE} to where they are, or unset it"
+        else:
+            where, remedy = str(home.folder), "say where they are with --home or $YATT_HOME"
+        raise ConfigurationError(f"{where}: no runs here; start one with `yatt train SPEC`, or {remedy}")
     with Ledger.open(home.ledger, migrate=False) as ledger:
         yield ledger
 

@@ -6,6 +6,7 @@ Colours go to terminals only, and NO_COLOR switches them off (rich sees to that)
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH_OF_FILES = 200
+LONGEST_WORD, LONGEST_LINE = 300, 1_000
+"""Of an error, in characters: more than what we say takes, with a path in it."""
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 def write(text: str) -> None:
@@ -70,6 +74,17 @@ def cut(text: str, characters: int) -> str:
         return line
     kept = line[: characters - 1]
     return (kept.rpartition(" ")[0] or kept) + "…"
+
+
+def shortened(text: str) -> str:
+    """An error without the middle of what is too long to be read in it, such as a wrong value."""
+    words = _LONG_WORD.sub(lambda match: _ends(match[0], LONGEST_WORD), text)
+    return "\n".join(_ends(line, LONGEST_LINE) for line in words.split("\n"))
+
+
+def _ends(text: str, characters: int) -> str:
+    half = characters // 2
+    return text if len(text) <= characters else f"{text[:half]}…{text[-half:]}"
 
 
 def place(iteration: int, target: int) -> str:

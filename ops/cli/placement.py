@@ -205,7 +205,7 @@ def parse_range(text: str | None, last: int) -> tuple[int, int]:
         raise ConfigurationError("the run has no placement yet; the first is that of iteration 1")
     if text is None:
         return 1, last
-    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text, re.ASCII)
     if match is None:
         raise ConfigurationError(f"--iterations {text!r:.80}: right would be A:B, such as 1:{last}")
     first, to = int(match[1]), int(match[2] or match[1])

@@ -1,6 +1,6 @@
 """What is looked at before a run is made: what the spec names, the codec, and room for a snapshot on the disk.
 
-Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; writes nothing.
+Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import shutil
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ops.cli.output import size
 from yatt_core.data.local_files import check_regular
+from yatt_core.durable import FULL
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
@@ -120,12 +122,20 @@ def check_targets(folder: Path, targets: Sequence[str]) -> None:
 
 
 def check_folder(home: Path) -> Path:
-    """The home, or the nearest folder above it that exists. Raises `ConfigurationError` where it is none that can be written."""
+    """The home, or the nearest folder above it that exists. Raises `ConfigurationError` where no folder can be made in it."""
     folder = existing_parent(home)
     if not folder.is_dir():
         raise ConfigurationError(f"{home}: {folder} is no folder; choose another with --home or $YATT_HOME")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{home}: {folder} is not writable; choose another folder with --home or $YATT_HOME")
+    try:
+        # Permissions do not tell: some file systems refuse even root, and some take nothing new.
+        TemporaryDirectory(dir=folder, prefix=".yatt-").cleanup()
+    except OSError as error:
+        if error.errno not in FULL:  # which is an outage, said by whoever needs the room
+            raise ConfigurationError(
+                f"{home}: no folder can be made in {folder}: {error.strerror}; choose another with --home or $YATT_HOME"
+            ) from None
     return folder
 
 

@@ -172,7 +172,7 @@ def _results_now(ledger: Ledger, run: str) -> RunResults:
 
 def stop(
     run: RunArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Return only when nobody drives the run any more.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return only when the driver that was asked has ended.")] = False,
     within: Annotated[
         float | None,
         typer.Option(
@@ -187,12 +187,17 @@ def stop(
 
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
-        driven = _is_driven(ledger.overview.line(name))
+        line = ledger.overview.line(name)
+        driven = _is_driven(line)
         if driven:
             ledger.runs.set_desired_state(name, "stop", "yatt stop", within)
         if driven and wait:
             message(f"{name}: waiting for its driver to end")
-            _await_end(ledger, name)
+            next_holder = _await_end(ledger, name, line.epoch)
+            if next_holder is not None:
+                message(
+                    f"{name}: the driver that was asked has ended, and another one has taken the run: {next_holder}"
+                )
         state = ledger.runs.find(name).state
     if output is Output.JSON:
         write_json({"run": name, "state": state, "asked": driven})
@@ -207,13 +212,17 @@ def _is_driven(line: RunLine) -> bool:
     return line.holder is not None and line.lease_expires_in > 0
 
 
-def _await_end(ledger: Ledger, run: str) -> None:
-    """Waits until the lease is given back. Raises `InfrastructureError` when it ran out instead."""
+def _await_end(ledger: Ledger, run: str, epoch: int) -> str | None:
+    """Waits until the lease of that epoch is given back; returns who has taken the run since, such as a window of a schedule.
+
+    Raises `InfrastructureError` when it ran out instead.
+    """
     from yatt_core.errors import InfrastructureError
 
-    while (line := ledger.overview.line(run)).holder is not None:
+    while (line := ledger.overview.line(run)).holder is not None and line.epoch == epoch:
         if not _is_driven(line):
             raise InfrastructureError(
                 f"run {run}: its driver went away without an orderly end; `yatt resume {run}` goes on"
             )
         time.sleep(WAIT_SECONDS)
+    return line.holder

@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from db.errors import LeaseHeld
 from ops.dashboard.access import Acting
 from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
@@ -39,7 +38,7 @@ class Asked(BaseModel):
 class Stop(Asked):
     """within_seconds: end by then, if need be in the middle of an iteration; none: behind the current one."""
 
-    within_seconds: Annotated[float, Field(ge=0, le=7 * 86400)] | None = None
+    within_seconds: Annotated[float, Field(ge=0, le=7 * 86400, allow_inf_nan=False)] | None = None
 
 
 class Resume(Asked):
@@ -113,8 +112,7 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
 @router.post("/resume", status_code=HTTPStatus.ACCEPTED)
 def resume(served: Served, by: Acting, run_id: RunId, asked: Resume) -> Done:
     """Starts a driver, which goes on behind the last commit."""
-    _require_idle(served, run_id)
-    pid = start_driver(served.ledger, served.home, run_id, by, asked.reason, asked.accept_drift)
+    pid = start_driver(served.drivers, served.ledger, served.home, run_id, by, asked.reason, asked.accept_drift)
     return _done(served, "resume", by, run_id, f"a driver is starting, pid {pid}")
 
 
@@ -123,9 +121,9 @@ def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
     """Gives a phase that failed too often its whole budget again, and starts a driver."""
     from flows import branches
 
-    _require_idle(served, run_id)
+    served.drivers.require_idle(served.ledger, run_id)
     charged = branches.forgive(served.home, run_id, asked.iteration, asked.phase, said(by, asked.reason))
-    pid = start_driver(served.ledger, served.home, run_id, by, f"retry of {asked.phase}")
+    pid = start_driver(served.drivers, served.ledger, served.home, run_id, by, f"retry of {asked.phase}")
     lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
     return _done(served, "retry", by, run_id, f"{lost} forgiven; a driver is starting, pid {pid}")
 
@@ -135,7 +133,7 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
     """Goes back to an iteration: what follows goes on a new branch. Resuming it is another request."""
     from flows import branches
 
-    _require_idle(served, run_id)
+    served.drivers.require_idle(served.ledger, run_id)
     done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason))
     detail = (
         f"branch {done.branch} begins behind iteration {done.iteration}; {done.superseded} iterations are superseded"
@@ -194,13 +192,6 @@ def _tell_registry(served: Context, run_id: str) -> None:
     waits = deliver(served.home, run_id)
     if waits is not None:
         log.warning("run %s: MLflow will be told of the promotion later: %s", run_id, redact(waits))
-
-
-def _require_idle(served: Context, run_id: str) -> None:
-    """Raises `RunNotFound`, `LeaseHeld`."""
-    line = find_line(served.ledger, run_id)
-    if line.driver == DRIVEN:
-        raise LeaseHeld(run_id, line.holder or "", line.lease_expires_in)
 
 
 def _done(served: Context, action: str, by: str, run_id: str, detail: str) -> Done:

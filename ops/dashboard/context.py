@@ -17,6 +17,7 @@ from pydantic import Field
 
 from db.ledger import Ledger
 from flows.home import Home
+from ops.dashboard.driving import Drivers
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.texts import Text
 from ops.dashboard.tokens import TokenStore
@@ -44,6 +45,7 @@ class Context:
     tokens: TokenStore
     sessions: Sessions
     streams: OpenStreams
+    drivers: Drivers = field(default_factory=Drivers)
     reads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(READS))
 
     @contextmanager

@@ -1,7 +1,8 @@
 """Starts a driver for a run: `yatt resume` in a process of its own, which outlives the dashboard.
 
 Consumes a run that nobody drives. Produces the process, `resume.log` in the run folder with what it says, and links of the
-audit chain: who asked for it, and, where it ended with an error, what its last words were.
+audit chain: who asked for it, and, where it ended with an error, what its last words were. One that has not taken its run's
+lease yet keeps a second one from being started.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from db.errors import LeaseHeld
 from db.ledger import Ledger
 from flows.home import Home
 from flows.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE
+from ops.dashboard.queries.fleet import DRIVEN, find_line
 from yatt_core.cluster.state import MARK_VARIABLE
-from yatt_core.errors import ExitCode
+from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.logs import redact
 
 RESUME_LOG = "resume.log"
@@ -27,13 +31,48 @@ LAST_WORDS_BYTES = 2_000
 ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
 
 
-def start_driver(ledger: Ledger, home: Home, run: str, by: str, reason: str, accept_drift: bool = False) -> int:
-    """Starts a driver; returns its process id. The lease decides between two that are started at once."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A driver's process, and the epoch that its run's lease had before."""
+
+    process: subprocess.Popen[bytes]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drivers:
+    """The newest driver that was started here for each run. lock: held from a look at the run until its driver stands here."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    newest: dict[str, Started] = field(default_factory=dict)
+
+    def require_idle(self, ledger: Ledger, run: str) -> int:
+        """The epoch of a run that nobody drives or is about to. Raises `RunNotFound`, `LeaseHeld`, `ConfigurationError`."""
+        line = find_line(ledger, run)
+        if line.driver == DRIVEN:
+            raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
+        started = self.newest.get(run)
+        if started is not None and started.epoch == line.epoch and started.process.poll() is None:
+            raise ConfigurationError(
+                f"run {run}: a driver is starting already, pid {started.process.pid}; {RESUME_LOG} in the run's folder has "
+                "what it says"
+            )
+        return line.epoch
+
+
+def start_driver(
+    drivers: Drivers, ledger: Ledger, home: Home, run: str, by: str, reason: str, accept_drift: bool = False
+) -> int:
+    """Starts a driver; returns its process id. Raises as `Drivers.require_idle`.
+
+    The lease decides between two that are started at once here and elsewhere.
+    """
     path = home.run_folder(run) / RESUME_LOG
     path.parent.mkdir(parents=True, exist_ok=True)
     options = ["--accept-drift"] if accept_drift else []
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
-    with path.open("ab") as log:
+    with drivers.lock, path.open("ab") as log:
+        epoch = drivers.require_idle(ledger, run)
         # Behind all that may fail on this disk: what is in the chain was really asked for.
         ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
         process = subprocess.Popen(
@@ -44,6 +83,7 @@ def start_driver(ledger: Ledger, home: Home, run: str, by: str, reason: str, acc
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        drivers.newest[run] = Started(process, epoch)
     watcher = threading.Thread(target=_watch, args=(process, ledger, run, by, path), daemon=True, name=f"resume-{run}")
     watcher.start()
     return process.pid

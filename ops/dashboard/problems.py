@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
+from ops.cli.output import shortened
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
 from yatt_core.logs import redact
 
@@ -26,7 +27,10 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(BaseModel):
-    """What went wrong. instance: the path that was asked for. errors: where a request was not as it has to be."""
+    """What went wrong, its texts without the middle of what is very long.
+
+    instance: the path that was asked for. errors: where a request was not as it has to be.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,8 +50,13 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """An answer that says what went wrong."""
-    title = HTTPStatus(status).phrase
-    body = Problem(title=title, status=status, detail=detail, instance=request.url.path, errors=errors or [])
+    body = Problem(
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=shortened(detail),
+        instance=shortened(request.url.path),
+        errors=[{name: shortened(text) for name, text in each.items()} for each in errors or ()],
+    )
     return JSONResponse(body.model_dump(), status, headers=headers, media_type=MEDIA_TYPE)
 
 

@@ -11,6 +11,8 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from ops.registry.promote import LONGEST_REASON
+
 
 @dataclass(frozen=True, slots=True)
 class Like:
@@ -46,7 +48,7 @@ Reason = Annotated[
 ]
 GivenReason = Annotated[
     str,
-    Field(min_length=1, max_length=500),
+    Field(min_length=1, max_length=LONGEST_REASON),
     Like(
         r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$",
         "a line of text that says why, without control characters",

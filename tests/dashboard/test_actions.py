@@ -89,6 +89,24 @@ def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
     assert served.ledger.runs.desired_state("toy-2") == "run"
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b'{"within_seconds": NaN}', 422, "finite number"),
+        (b'{"reason": "\xff"}', 400, ""),
+        (b"[" * 10_000, 400, ""),
+    ],
+)
+def test_a_body_that_is_none(
+    client: TestClient, served: Context, alice: dict[str, str], body: bytes, status: int, says: str
+) -> None:
+    headers = alice | {"Content-Type": "application/json"}
+    answer = client.post("/api/v1/runs/toy-2/stop", content=body, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json" and says in answer.json()["detail"]
+    assert served.ledger.runs.desired_state("toy-2") == "run"
+
+
 def test_a_run_whose_folder_is_gone_is_resumed(
     ask: Ask, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +116,30 @@ def test_a_run_whose_folder_is_gone_is_resumed(
     assert ask("toy-1/resume").status_code == 202
     assert (home.run_folder("toy-1") / RESUME_LOG).exists()
     assert len(served.ledger.events.of_kind("toy-1", "resume_requested")) == 1
+
+
+def test_a_second_resume_waits_for_the_first_ones_driver(
+    ask: Ask, served: Context, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the driver is starting it holds no lease, and a second one would end as soon as it asked for it."""
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o700)
+    (home.run_folder("toy-1") / INPUTS).mkdir()
+    seed_snapshot(home, "toy-1", 1)
+    monkeypatch.setattr("ops.dashboard.driving.sys.executable", str(slow))
+    assert ask("toy-1/resume").status_code == 202
+    started = served.drivers.newest["toy-1"].process
+    try:
+        for path, body in (("resume", {}), ("rollback", {"to": 1})):
+            refused = ask(f"toy-1/{path}", **body)
+            assert refused.status_code == 409, path
+            assert f"a driver is starting already, pid {started.pid}" in refused.json()["detail"]
+    finally:
+        started.kill()
+        started.wait(30)
+    assert len(served.ledger.events.of_kind("toy-1", "resume_requested")) == 1
+    assert ask("toy-1/rollback", to=1).status_code == 200
 
 
 def test_a_resume_that_cannot_be_logged_is_not_on_record(ask: Ask, served: Context, home: Home) -> None:

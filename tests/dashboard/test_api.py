@@ -237,6 +237,18 @@ def test_what_would_be_right_is_said_in_words(reader: TestClient, path: str, say
     assert answer.json()["detail"].startswith(says) and "pattern" not in answer.text
 
 
+def test_what_is_wrong_is_not_repeated_whole(client: TestClient, alice: dict[str, str]) -> None:
+    long = "x" * 10_000
+    answers = [
+        client.get(f"/api/v1/runs/{long}"),
+        client.get(f"/api/v1/{long}"),
+        client.post("/api/v1/runs/toy-2/stop", json={long: 1}, headers=alice),
+    ]
+    for answer, status in zip(answers, (422, 404, 422), strict=True):
+        assert answer.status_code == status
+        assert "…" in answer.text and len(answer.text) < 3_000
+
+
 def test_runs_with_hostile_names_are_shown_as_they_are(client: TestClient, served: Context) -> None:
     spec = toy_spec()
     document = spec.model_dump(mode="json")

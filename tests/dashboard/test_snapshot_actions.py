@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from db.holder import this_process
 from flows.home import Home
 from ops.dashboard.context import Context
+from ops.registry.promote import LONGEST_REASON
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.dashboard.pages import HTML, check_page, links
 from tests.ops.seeding import commit_of
@@ -67,6 +68,8 @@ def test_a_snapshot_is_promoted_by_name(
     assert ask("toy-1/promote", to="candidate", iteration=7, why="wins").status_code == 409
     assert ask("toy-1/promote", to="production", why="wins").status_code == 422
     assert ask("toy-1/promote", to="candidate", why=" ").status_code == 422
+    assert ask("toy-1/promote", to="candidate", why="x" * (LONGEST_REASON + 1)).status_code == 422
+    assert ask("toy-1/promote", to="candidate", iteration=1, why="x" * LONGEST_REASON).status_code == 200
     assert served.ledger.events.verify("toy-1") is None
 
 

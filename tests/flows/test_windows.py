@@ -151,6 +151,9 @@ def test_durations(text: str, length: timedelta) -> None:
         ("30m1h", "in this order"),
         ("", "no duration"),
         ("999d", "at most 366d"),
+        (f"{'9' * 10_000}s", "longer than a year; right would be at most 366d"),
+        (f"{'9' * 10_000} seconds", "did you mean 999"),
+        ("١h", "no duration"),
     ],
 )
 def test_what_is_no_duration(text: str, says: str) -> None:
@@ -166,7 +169,10 @@ def test_what_is_no_duration(text: str, says: str) -> None:
         ("europe/berlin", "'Europe/Berlin'"),
         ("Berlin", "'Europe/Berlin'"),
         ("America/New York", "'America/New_York'"),
-        ("Nowhere/Land", "such as"),
+        ("Nowhere/Land", "right would be such as"),
+        ("Euro", "right would be such as"),
+        ("Europe", "it is a region; right would be a zone of it, such as 'Europe/"),
+        ("america", "it is a region; right would be a zone of it, such as 'America/"),
     ],
 )
 def test_zones_that_are_none(name: str, meant: str) -> None:
@@ -179,6 +185,7 @@ def test_zones_that_are_none(name: str, meant: str) -> None:
     ("cron", "says"),
     [
         ("0 25 * * *", "hour: '25' is not in 0-23"),
+        ("0 ١ * * *", "hour: '١' is not in 0-23"),
         ("61 * * * *", "minute: '61' is not in 0-59"),
         ("0 22 * * monday", "weekday: 'monday' is not in 0-6 or mon-sun"),
         ("0 22 * *", "has 4 fields"),

@@ -185,6 +185,17 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
         check_before_start(tmp_path / "file", toy_spec())
 
 
+def test_a_home_where_no_folder_can_be_made(yatt: Yatt, spec_file: Path) -> None:
+    """/proc is writable for root by its permissions, and takes no folder."""
+    for words in (["train", str(spec_file)], ["up", "--detach"], ["dashboard", "--port", "0"]):
+        answer = yatt(*words, "--home", "/proc/nope")
+        assert answer.code == 2, words
+        assert answer.err.startswith("error: /proc/nope: no folder can be made in /proc: ")
+        assert "; choose another with --home or $YATT_HOME" in answer.err
+    told = yatt("doctor", "--home", "/proc/nope").out
+    assert "fail home" in told and "no folder can be made in /proc" in told
+
+
 def test_a_home_that_may_not_be_written(yatt: Yatt, home: Home, spec_file: Path) -> None:
     with read_only(home.folder.parent):
         for words in (["train", str(spec_file)], ["dashboard", "--port", "0"]):
@@ -209,6 +220,53 @@ def test_an_unknown_run(yatt: Yatt, home: Home, words: list[str]) -> None:
     refused(yatt(*words), 2, "no runs here; start one with `yatt train SPEC`")
     seed_run(home)
     refused(yatt(*words), 2, "there is no run 'nobody' in this ledger")
+
+
+def test_a_ledger_that_the_environment_names_and_that_is_not_there(
+    yatt: Yatt, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed_run(home)
+    monkeypatch.setenv("YATT_LEDGER", f"sqlite:///{tmp_path / 'x.db'}")
+    answer = yatt("runs")
+    refused(
+        answer,
+        2,
+        f"YATT_LEDGER: {tmp_path / 'x.db'}: no runs here; start one with `yatt train SPEC`, or set YATT_LEDGER",
+    )
+    assert "--home" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        *(
+            (["deploy", "x.yaml", "--manual", option, ""], f"behind '{option}'")
+            for option in ("--name", "--for", "--home")
+        ),
+        (["deploy", "x.yaml", "--interval", "1h", "--timezone", ""], "behind '--timezone'"),
+        (["deploy", "--run", "", "--manual"], "behind '--run'"),
+        (["deploy", "x.yaml", "--manual", "--name="], "'--name='"),
+        (["show", ""], "behind 'show'"),
+    ],
+)
+def test_an_empty_word(yatt: Yatt, home: Home, words: list[str], where: str) -> None:
+    """Such as an unset variable of a shell leaves; the only run there is begins with an empty name."""
+    seed_run(home)
+    refused(yatt(*words), 2, f"{where}: an empty word")
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, "x y " * 2_500])
+@pytest.mark.parametrize("words", [["show"], ["show", "toy-1", "--output"], ["toy-1"]])
+def test_a_wrong_value_is_not_repeated_whole(yatt: Yatt, home: Home, words: list[str], value: str) -> None:
+    seed_run(home)
+    answer = yatt(*words, value)
+    refused(answer, 2, "")
+    assert len(answer.err) < 1_500
+
+
+def test_a_wrong_choice_is_told_in_words_of_the_program(yatt: Yatt) -> None:
+    answer = yatt("promote", "x", "--to", "king", "--why", "y")
+    refused(answer, 2, "error: Invalid value for '--to': 'king' is not one of 'candidate', 'champion', 'rollback'")
 
 
 def test_an_empty_ledger_has_no_latest_run(yatt: Yatt, home: Home) -> None:

@@ -72,6 +72,18 @@ def test_what_is_wrong_is_said_before_anything_is_made(
     assert not home.folder.exists() and not project.exists()
 
 
+@pytest.mark.parametrize("value", ["x" * 10_000, "* " * 5_000])
+@pytest.mark.parametrize(
+    "words", [["--manual", "--name"], ["--interval", "1h", "--timezone"], ["--cron"], ["--interval"]]
+)
+def test_a_wrong_value_is_not_repeated_whole(
+    yatt: Yatt, spec_file: Path, project: Path, words: list[str], value: str
+) -> None:
+    answer = yatt("deploy", str(spec_file), "--file", str(project), *words, value)
+    refused(answer, words[-1])
+    assert "…" in answer.err and len(answer.err) < 1_500
+
+
 def test_without_a_server_it_says_how_to_get_one(yatt: Yatt, home: Home, spec_file: Path) -> None:
     refused(yatt("deploy", str(spec_file), *NIGHTLY), "no Prefect server is known: start one with `yatt up`")
     assert not home.folder.exists()

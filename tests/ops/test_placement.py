@@ -186,6 +186,7 @@ def test_another_policy_is_simulated_beside_the_recorded_one(yatt: Yatt, run: st
         (["--iterations", "0:2"], "right would be A:B with 1 <= A <= B <= 5"),
         (["--iterations", "3:2"], "right would be A:B with 1 <= A <= B <= 5"),
         (["--iterations", "2:6"], "right would be A:B with 1 <= A <= B <= 5"),
+        (["--iterations", "٢:٣"], "right would be A:B, such as 1:5"),
         (["--iterations", "all"], "right would be A:B, such as 1:5"),
         (["--out", "x.html"], "add --policy"),
         (["--policy", "dynamic", "--out", "x.svg"], "right would be a name that ends in .html or .png"),

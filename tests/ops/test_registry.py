@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Callable[[Home], None], list[str], int, str]] = {
     "not committed": (run_ahead, ["--iteration", "2"], 2, "cannot be promoted, its iteration is not committed yet"),
     "no reason": (lambda home: None, ["--why", " "], 2, "why: right would be 1 to 2000 characters"),
     "long reason": (lambda home: None, ["--why", "x" * 2001], 2, "not 2001 characters"),
-    "no name": (lambda home: None, ["--by", ""], 2, "by: right would be 1 to 200 characters"),
+    "no name": (lambda home: None, ["--by", " "], 2, "by: right would be 1 to 200 characters"),
     "hostile name": (lambda home: None, ["--by", "ann\x1b[2J"], 2, "plain text, not 'ann\\x1b[2J'"),
 }
 

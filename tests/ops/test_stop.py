@@ -46,6 +46,25 @@ def test_wait_returns_when_the_driver_has_gone(yatt: Yatt, home: Home) -> None:
     assert (answer.code, answer.out) == (0, f"{run} is stopped\n")
 
 
+def test_wait_ends_where_another_driver_takes_the_run(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, ends=False)
+
+    def drivers() -> None:
+        with Ledger.open(home.ledger) as ledger:
+            while ledger.runs.desired_state(run) != "stop":
+                time.sleep(0.02)
+            ledger.leases.release(Fence(run, 1))
+            ledger.leases.acquire(run, Holder("far", "boot", 7, 1, "window of it (pid 7 on far)"), ttl_seconds=5.0)
+            ledger.runs.set_desired_state(run, "run", "a segment began")
+
+    thread = threading.Thread(target=drivers)
+    thread.start()
+    answer = yatt("stop", run, "--wait")
+    thread.join()
+    assert (answer.code, answer.out) == (0, f"{run} is running\n")
+    assert "another one has taken the run: window of it (pid 7 on far)" in answer.err
+
+
 def test_wait_tells_of_a_driver_that_died(yatt: Yatt, home: Home) -> None:
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:

@@ -35,6 +35,7 @@ def test_descriptions(text: str, per_node: int, nodes: int, card: str):
     [
         ("H200", "write devices x card"),
         ("8xH2000", "no card 'H2000'; did you mean H200"),
+        ("٨xH200", "write devices x card"),
         ("8xabacus", "known: A100-40"),
         ("0xH200", "at least one device"),
         ("1000001xH200", "at most 1000000 devices in all"),

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parent / "cards.yaml"
 GB = 1e9
 CORE = "core"
-ONE_NODE = re.compile(r"(\d+)\s*x\s*([A-Za-z][\w.-]*)(?:\s*,\s*(\d+)\s*nodes?)?")
-MANY_NODES = re.compile(r"(\d+)\s*x\s*(\d+)\s*x\s*([A-Za-z][\w.-]*)")
+ONE_NODE = re.compile(r"(\d+)\s*x\s*([A-Za-z][\w.-]*)(?:\s*,\s*(\d+)\s*nodes?)?", re.ASCII)
+MANY_NODES = re.compile(r"(\d+)\s*x\s*(\d+)\s*x\s*([A-Za-z][\w.-]*)", re.ASCII)
 MOST_DEVICES, MOST_DIGITS = 1_000_000, 7
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 QUERY_SECONDS = 10.0

@@ -19,6 +19,7 @@ from starlette.templating import Jinja2Templates
 
 from ops.cli.output import duration, size
 from ops.cli.placement_text import HOW, role_name, roles_text
+from ops.registry.promote import LONGEST_REASON
 
 DASHBOARD = Path(__file__).resolve().parent.parent
 STATIC = DASHBOARD / "static"
@@ -35,7 +36,7 @@ def make_templates() -> Jinja2Templates:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"static": static, "run_url": run_url}
+    environment.globals |= {"static": static, "run_url": run_url, "longest_reason": LONGEST_REASON}
     environment.filters |= {
         "ago": ago,
         "duration": lambda seconds: NOTHING if seconds is None else duration(max(0.0, seconds)),
