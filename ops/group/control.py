@@ -31,6 +31,7 @@ from yatt_core.errors import ConfigurationError, InfrastructureError
 
 POLL_SECONDS = 0.2
 HOLD_SECONDS = 1.0
+KILLED = "killed, since it took too long to end"
 STOP_SECONDS = 150.0
 """The members one after the other: drivers, which may take a minute to a safe point, before what they need."""
 
@@ -126,7 +127,7 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
         if state.ended:
             return state.ended
         if record.ending and current_state(folder) is None:
-            return "killed, since it took too long to end"
+            return KILLED
         if not record.ending and _revived(group.home):
             say("the supervisor was killed; a new one starts the members again")
             continue
@@ -157,7 +158,7 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
         stop_supervisor(folder, 0.0)
         last = read_state(files)
         if last is not None and not last.ended:
-            write_state(files, replace(last, ended="killed"))
+            write_state(files, replace(last, ended=KILLED))
         for line in going_on(home):
             say(line)
     return True
