@@ -32,21 +32,22 @@ class KillingObserver(SilentObserver):
 
     def phase_started(self, iteration: int, phase: str) -> None:
         if (iteration, phase) == self._moment:
-            threading.Thread(target=self._kill_in_the_middle, daemon=True).start()
+            # Opened before the phase begins: a short phase may be over sooner than that is done.
+            ledger = Ledger.open(self._home.ledger)
+            threading.Thread(target=self._kill_in_the_middle, args=(ledger,), daemon=True).start()
 
     def committed(self, summary: IterationSummary) -> None:
         if (summary.iteration, "committed") == self._moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _kill_in_the_middle(self) -> None:
+    def _kill_in_the_middle(self, ledger: Ledger) -> None:
         iteration, phase = self._moment
-        with Ledger.open(self._home.ledger) as ledger:
-            while True:
-                attempts = [a for a in ledger.phases.attempts(self._run, 0, iteration) if a.phase == phase]
-                under_way = any(attempt.state == "DISPATCHED" for attempt in attempts)
-                if under_way and (phase != "collect" or self._has_come(ledger, iteration)):
-                    os.kill(os.getpid(), signal.SIGKILL)
-                time.sleep(0.001)
+        while True:
+            attempts = [a for a in ledger.phases.attempts(self._run, 0, iteration) if a.phase == phase]
+            under_way = any(attempt.state == "DISPATCHED" for attempt in attempts)
+            if under_way and (phase != "collect" or self._has_come(ledger, iteration)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.001)
 
     def _has_come(self, ledger: Ledger, iteration: int) -> bool:
         if self._settled:
