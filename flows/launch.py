@@ -108,7 +108,8 @@ def _drive(home: Home, run: str, spec: RunSpec, segment: Segment) -> Outcome:
             if own_prefect:
                 segment.observer.stage("starting the Prefect server")
                 prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
-                _require_prefect()
+                if attached():  # one of the run's own was ready just now
+                    _require_prefect()
         with offered(segment):
             return _run_flow(segment)
     finally:

@@ -121,6 +121,7 @@ class Keeper:
             sent = deliver_dead(self._home.ledger, ledger, run, deliverer)
         except (LeaseHeld, Fenced, FencedError, LedgerUnavailable):
             raise
+        # Any error: whatever it was, the try has cost a lease.
         except Exception as error:
             in_vain = deliverer.waiting(ledger, run) >= waiting
             refused[deliverer.name] = (before if in_vain else Trouble()).failed(time.monotonic(), in_words(error))

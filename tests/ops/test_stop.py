@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from db.engine import Fence
 from db.holder import Holder
 from db.ledger import Ledger
 from flows.home import Home
-from tests.ops.conftest import Yatt
+from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run
 
 
@@ -28,39 +29,42 @@ def test_a_run_that_nobody_drives_is_left_alone(yatt: Yatt, home: Home) -> None:
         assert ledger.runs.desired_state(run) == "run"
 
 
-def test_wait_returns_when_the_driver_has_gone(yatt: Yatt, home: Home) -> None:
-    run = seed_run(home, ends=False)
+def waited(yatt: Yatt, home: Home, run: str, obey: Callable[[Ledger], None]) -> Answer:
+    """What `yatt stop --wait` answers, with a driver beside it that does something once it is asked to stop."""
 
     def driver() -> None:
         with Ledger.open(home.ledger) as ledger:
             while ledger.runs.desired_state(run) != "stop":
                 time.sleep(0.02)
-            fence = Fence(run, 1)
-            ledger.runs.set_state(fence, "stopped", "stop requested")
-            ledger.leases.release(fence)
+            obey(ledger)
 
     thread = threading.Thread(target=driver)
     thread.start()
     answer = yatt("stop", run, "--wait")
     thread.join()
+    return answer
+
+
+def test_wait_returns_when_the_driver_has_gone(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, ends=False)
+
+    def end(ledger: Ledger) -> None:
+        ledger.runs.set_state(Fence(run, 1), "stopped", "stop requested")
+        ledger.leases.release(Fence(run, 1))
+
+    answer = waited(yatt, home, run, end)
     assert (answer.code, answer.out) == (0, f"{run} is stopped\n")
 
 
 def test_wait_ends_where_another_driver_takes_the_run(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
 
-    def drivers() -> None:
-        with Ledger.open(home.ledger) as ledger:
-            while ledger.runs.desired_state(run) != "stop":
-                time.sleep(0.02)
-            ledger.leases.release(Fence(run, 1))
-            ledger.leases.acquire(run, Holder("far", "boot", 7, 1, "window of it (pid 7 on far)"), ttl_seconds=5.0)
-            ledger.runs.set_desired_state(run, "run", "a segment began")
+    def hand_over(ledger: Ledger) -> None:
+        ledger.leases.release(Fence(run, 1))
+        ledger.leases.acquire(run, Holder("far", "boot", 7, 1, "window of it (pid 7 on far)"), ttl_seconds=5.0)
+        ledger.runs.set_desired_state(run, "run", "a segment began")
 
-    thread = threading.Thread(target=drivers)
-    thread.start()
-    answer = yatt("stop", run, "--wait")
-    thread.join()
+    answer = waited(yatt, home, run, hand_over)
     assert (answer.code, answer.out) == (0, f"{run} is running\n")
     assert "another one has taken the run: window of it (pid 7 on far)" in answer.err
 
