@@ -1,4 +1,4 @@
-"""One Chromium a session, a tab for each test that must stay without errors, and a dashboard over seeded runs."""
+"""One Chromium a module, a tab for each test that must stay without errors, and a dashboard over seeded runs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def outside() -> Iterator[Outside]:
     place.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(outside: Outside) -> Iterator[Browser]:
+    """Ends with its module: while Playwright runs, its event loop does, and no other test of this process may start one."""
     path = find_chromium()
     if path is None:
         why = why_not_installable() or "`python -m tests.browser.install` was not run, or failed"
