@@ -83,14 +83,14 @@ def listener(port: int) -> str:
 
 def check_database(variable: str, address: str) -> None:
     """A PostgreSQL has to answer, and Prefect's to have the extension that its tables need. A ledger is made or migrated."""
-    from db.engine import database_url
+    from db.engine import dsn_url
     from db.errors import LedgerError, LedgerReadOnly, LedgerUnavailable
     from db.ledger import Ledger
 
     try:
         if variable == LEDGER_VARIABLE:
             Ledger.open(address).close()
-        elif database_url(address).get_backend_name() == "postgresql":
+        elif dsn_url(address).get_backend_name() == "postgresql":
             _check_postgresql(variable, address)
     except LedgerReadOnly as error:
         raise ConfigurationError(redact(f"{variable}: {error}")) from None
@@ -103,9 +103,9 @@ def check_database(variable: str, address: str) -> None:
 def _check_postgresql(variable: str, address: str) -> None:
     from sqlalchemy import text
 
-    from db.engine import Database, DatabaseTime, database_url, open_engine
+    from db.engine import Database, DatabaseTime, dsn_url, open_engine
 
-    engine = open_engine(database_url(address))
+    engine = open_engine(dsn_url(address))
     try:
         with Database(engine, DatabaseTime).read() as connection:
             query = text("SELECT count(*) FROM pg_available_extensions WHERE name = :name")

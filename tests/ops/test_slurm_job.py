@@ -30,35 +30,50 @@ def test_the_slurm_template_is_a_script_and_keeps_what_its_directives_promise() 
     assert "umask 077" in text.partition('> "$token"')[0], "the token is its owner's alone"
 
 
-@pytest.mark.parametrize(("nodes", "code"), [("", 1), ("1", 0), ("1", 4)], ids=["too early", "done", "paused"])
-def test_a_slurm_job_removes_its_own_files_and_nothing_else(tmp_path: Path, nodes: str, code: int) -> None:
-    """Without a number of nodes it fails before it has a Prefect server."""
-    names = ("bin", "temporary", "runs", "own-prefect", "work")
-    programs, temporary, runs, own, work = (tmp_path / name for name in names)
-    for folder in (programs, temporary, runs, own, work):
-        folder.mkdir()
+DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
+
+
+def submitted(tmp_path: Path, nodes: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The job's script, behind its end. nodes: how many Slurm says that it has; empty: it says nothing."""
+    for name in ("bin", "temporary", "runs", "own-prefect", "work"):
+        (tmp_path / name).mkdir()
     for name, body in STAND_INS.items():
-        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
-        (programs / name).chmod(0o755)
-    database = "PREFECT_API_DATABASE_CONNECTION_URL"
-    (tmp_path / "yatt.env").write_text(f"YATT_HOME={runs}\nPREFECT_HOME={own}\n{database}=postgresql://HOST/prefect\n")
-    environment = {
-        "PATH": f"{programs}:/usr/bin:/bin", "TMPDIR": str(temporary), "RUN": "mine-1", "SEEN": str(tmp_path / "seen"),
-        "YATT_ENVIRONMENT": str(tmp_path / "yatt.env"), "DRIVER_ENDS_WITH": str(code),
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    own = f"PREFECT_HOME={tmp_path}/own-prefect\n{DATABASE}=postgresql://HOST/prefect\n"
+    (tmp_path / "yatt.env").write_text(f"YATT_HOME={tmp_path}/runs\n{own}")
+    environment |= {
+        "PATH": f"{tmp_path}/bin:/usr/bin:/bin", "TMPDIR": f"{tmp_path}/temporary", "SEEN": f"{tmp_path}/seen",
+        "YATT_ENVIRONMENT": f"{tmp_path}/yatt.env", "RUN": "mine-1",
         "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node-1",
     }  # fmt: skip
     if nodes:
         environment["SLURM_JOB_NUM_NODES"] = nodes
-    done = subprocess.run(["bash", str(SCRIPT)], env=environment, cwd=work, capture_output=True, text=True, timeout=60)
+    command = ["bash", str(SCRIPT)]
+    return subprocess.run(command, env=environment, cwd=tmp_path / "work", capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(("nodes", "code"), [("", 1), ("1", 0), ("1", 4)], ids=["too early", "done", "paused"])
+def test_a_slurm_job_removes_its_own_files_and_nothing_else(tmp_path: Path, nodes: str, code: int) -> None:
+    """Without a number of nodes it fails before it has a Prefect server."""
+    done = submitted(tmp_path, nodes, DRIVER_ENDS_WITH=str(code))
     assert done.returncode == code, done.stderr
-    assert own.exists(), "somebody else's"
-    assert list(temporary.iterdir()) == list(runs.iterdir()) == []
+    assert (tmp_path / "own-prefect").exists(), "somebody else's"
+    assert not any((*(tmp_path / "temporary").iterdir(), *(tmp_path / "runs").iterdir()))
     if nodes:
         seen = dict(line.partition("=")[::2] for line in (tmp_path / "seen").read_text().splitlines())
-        assert seen["PREFECT_HOME"] == f"{temporary}/prefect-7" and database not in seen
+        assert seen["PREFECT_HOME"] == f"{tmp_path}/temporary/prefect-7" and DATABASE not in seen
         server = " ".join(server_service(tmp_path).argv[1:]).format(port=20008)
         assert seen["ASKED"] == f"-P {server}", "as a run's own"
         assert seen["PREFECT_API_URL"] == "http://127.0.0.1:20008/api"
+
+
+def test_a_slurm_job_does_not_wait_for_a_prefect_server_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STAND_INS, "python", "exit 3")
+    done = submitted(tmp_path, "1")
+    assert (done.returncode, done.stderr) == (1, "Prefect's server ended; it says why in prefect-7.log\n")
 
 
 def test_a_job_that_was_queued_again_leaves_a_paused_run_to_a_person() -> None:
