@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from sqlalchemy import text
+
 from db.engine import Fence
 from db.holder import Holder
 from db.ledger import Ledger
@@ -61,7 +63,7 @@ def test_wait_ends_where_another_driver_takes_the_run(yatt: Yatt, home: Home) ->
 
     def hand_over(ledger: Ledger) -> None:
         ledger.leases.release(Fence(run, 1))
-        ledger.leases.acquire(run, Holder("far", "boot", 7, 1, "window of it (pid 7 on far)"), ttl_seconds=5.0)
+        ledger.leases.acquire(run, Holder("far", "boot", 7, 1, "window of it (pid 7 on far)"), ttl_seconds=3600.0)
         ledger.runs.set_desired_state(run, "run", "a segment began")
 
     answer = waited(yatt, home, run, hand_over)
@@ -70,9 +72,12 @@ def test_wait_ends_where_another_driver_takes_the_run(yatt: Yatt, home: Home) ->
 
 
 def test_wait_tells_of_a_driver_that_died(yatt: Yatt, home: Home) -> None:
-    run = seed_run(home)
-    with Ledger.open(home.ledger) as ledger:
-        ledger.leases.acquire(run, Holder("far", "boot", 1, 1, "far driver"), ttl_seconds=1.0)
-    answer = yatt("stop", run, "--wait")
+    run = seed_run(home, ends=False)
+
+    def die(ledger: Ledger) -> None:
+        with ledger._database.write() as connection:
+            connection.execute(text("UPDATE lease SET expires_at = 0, host = 'far' WHERE run = :run"), {"run": run})
+
+    answer = waited(yatt, home, run, die)
     assert (answer.code, answer.out) == (1, "")
     assert f"its driver went away without an orderly end; `yatt resume {run}` goes on" in answer.err

@@ -6,15 +6,11 @@ goes to the terminal: actors keep their own logs.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from yatt_core.cluster.ray_head import ray_environment
@@ -22,9 +18,6 @@ from yatt_core.errors import ConfigurationError, InfrastructureError
 
 RETRY_SECONDS = 0.2
 PROBE_SECONDS = 1.0
-KEEP_SECONDS = 0.001
-SIGACTION_BYTES = 256
-"""More than a `struct sigaction` takes on any Linux."""
 
 
 def connect_ray(address: str, namespace: str, run_folder: Path | None = None, timeout: float = 30.0) -> None:
@@ -39,8 +32,10 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
-    # It warns that a thread cannot set signal handlers, which the driver does for itself.
+    # It warns that a thread cannot set signal handlers, which is what is wanted.
     logging.getLogger("ray").setLevel(logging.ERROR)
+    # The handlers of its native code end the process on SIGTERM, which a driver decides on itself.
+    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
     if ray.is_initialized():
         disconnect_ray()
     if run_folder is not None:
@@ -51,48 +46,25 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
     AuthenticationTokenLoader.instance().reset_cache()
     Config.initialize("")
     try:
-        with _own_sigterm():
-            ray.init(
+        # In a thread: in the main one, Ray puts a handler of SIGTERM in the place of the process's own.
+        with ThreadPoolExecutor(1, "connect-ray") as connecting:
+            connecting.submit(
+                ray.init,
                 address=address,
                 namespace=namespace,
                 log_to_driver=False,
                 configure_logging=False,
                 logging_level="ERROR",
-            )
+            ).result()
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         raise InfrastructureError(f"cannot connect to the Ray head at {address}: {error}") from error
-
-
-@contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keeps the process's handler of SIGTERM: Ray puts one in its place that ends the process, and takes away any when it leaves.
-
-    By the C library, since Python knows nothing of Ray's handlers, and lets the main thread alone set its own. Again and again,
-    since Ray takes seconds behind that to connect.
-    """
-    library, kept, over = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES), threading.Event()
-
-    def keep() -> None:
-        while not over.wait(KEEP_SECONDS):
-            library.sigaction(signal.SIGTERM, kept, None)
-
-    library.sigaction(signal.SIGTERM, None, kept)
-    keeper = threading.Thread(target=keep, daemon=True, name="own-sigterm")
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join()
-        library.sigaction(signal.SIGTERM, kept, None)
 
 
 def disconnect_ray() -> None:
     """Leaves the head, which goes on with its detached actors; does nothing when there is no connection."""
     import ray
 
-    with _own_sigterm():
-        ray.shutdown()
+    ray.shutdown()
 
 
 def _wait_for_listener(address: str, timeout: float) -> None:
