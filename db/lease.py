@@ -16,6 +16,7 @@ from db.events import append, lock_run
 from db.holder import Holder, holder_of, is_gone
 from db.models import Lease, Segment
 from db.phases import fail_open
+from db.runs import forget_stop
 
 DRIVER_LOST = "driver lost"
 LOST = "lost"
@@ -32,7 +33,8 @@ class Leases:
     ) -> Fence:
         """Takes the lease if it is free, expired, or held by a process that is gone; the epoch goes up by one.
 
-        What the last holder left open is closed: dispatched phases fail (class infrastructure), its segment ends as lost.
+        What the last holder left open is closed: dispatched phases fail (class infrastructure), its segment ends as lost. A stop
+        that was asked of it is not asked of the next.
         holder_is_gone: says whether a holder certainly no longer runs. Raises `LeaseHeld`, `RunNotFound`.
         """
         with self._database.write() as connection:
@@ -57,6 +59,7 @@ class Leases:
                 )
             )
             _close_leftovers(connection, run, lease.now)
+            forget_stop(connection, self._database, run)
             # The last sign of life of whoever is replaced: nothing else tells when it went away.
             renewed_at = None if before is None else lease.expires_at - lease.ttl_ms
             taken = {"epoch": fence.epoch, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}

@@ -17,6 +17,8 @@ from db.models import Branch, Choice, Iteration, Lease, Run, SpecRevision
 from db.outbox import OutboxEntry, enqueue
 
 STATES = ("created", "running", "stopped", "paused", "failed", "completed")
+RUN, STOP = "run", "stop"
+"""What is wanted of a run's driver."""
 NAME_TRIES = 20
 
 Tell = Callable[[int], Sequence[OutboxEntry]]
@@ -149,27 +151,17 @@ class Runs:
             enqueue(connection, fence.run, tell(number))
         return int(number)
 
-    def set_desired_state(
-        self, run: str, desired_state: str, reason: str = "", within_seconds: float | None = None
-    ) -> None:
-        """Asks the run's driver to `run` or to `stop`; it looks at safe points. Raises `RunNotFound`.
+    def ask_to_stop(self, run: str, reason: str = "", within_seconds: float | None = None) -> None:
+        """Asks the run's driver to stop; it looks at safe points. Raises `RunNotFound`.
 
-        within_seconds: a driver that has not stopped by then ends at once. Asked again to stop, a new limit takes the
-        place of the old one; without a limit nothing changes.
+        within_seconds: a driver that has not stopped by then ends at once. Asked again, a new limit takes the place of the
+        old one; without a limit nothing changes.
         """
-        if desired_state not in ("run", "stop"):
-            raise LedgerError(f"desired state {desired_state!r}: right would be run or stop")
-        if desired_state == "run" and within_seconds is not None:
-            raise LedgerError("a limit of time goes with the desired state stop, not with run")
         with self._database.write() as connection:
             row = lock_run(connection, self._database, run)
-            if row.desired_state == desired_state and within_seconds is None:
+            if row.desired_state == STOP and within_seconds is None:
                 return
-            stop_at = None if within_seconds is None else row.now + round(within_seconds * 1000)
-            change = update(Run).where(Run.id == run)
-            connection.execute(change.values(desired_state=desired_state, stop_at=stop_at))
-            body = {"desired_state": desired_state, "reason": reason, "within_seconds": within_seconds}
-            append(connection, row, "desired_state", body)
+            _desire(connection, row, STOP, reason, within_seconds)
 
     def desired_state(self, run: str) -> str:
         """What operators want of the run: `run` or `stop`. Raises `RunNotFound`."""
@@ -270,7 +262,7 @@ class Runs:
             "number": number,
             "state": "created",
             "state_reason": "",
-            "desired_state": "run",
+            "desired_state": RUN,
             "target_iterations": target_iterations,
             "current_branch": 0,
             "iteration": -1 if parent is None else parent.iteration,
@@ -284,6 +276,20 @@ class Runs:
             raise OutOfOrder(f"run {parent.run}, branch {parent.branch}: iteration {parent.iteration} is not committed")
         _insert_branch(connection, run, 0, parent, reason, now)
         return run
+
+
+def forget_stop(connection: Connection, database: Database, run: str) -> None:
+    """Takes back a stop that the run's driver was asked for, in the transaction that gives the run another one."""
+    row = lock_run(connection, database, run)
+    if row.desired_state != RUN:
+        _desire(connection, row, RUN, "another driver", None)
+
+
+def _desire(connection: Connection, row: Any, state: str, reason: str, within_seconds: float | None) -> None:
+    stop_at = None if within_seconds is None else row.now + round(within_seconds * 1000)
+    connection.execute(update(Run).where(Run.id == row.id).values(desired_state=state, stop_at=stop_at))
+    body = {"desired_state": state, "reason": reason, "within_seconds": within_seconds}
+    append(connection, row, "desired_state", body)
 
 
 def _missing(connection: Connection, parent: Parent) -> bool:

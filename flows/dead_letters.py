@@ -59,11 +59,11 @@ def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -
     keeper.start()
     sent, until = 0, time.monotonic() + SLICE_SECONDS
     try:
-        while time.monotonic() < until:
+        while True:
             keeper.check()
             count = deliverer.deliver(ledger, fence, last=True)
             sent += count
-            if not count:
+            if not count or time.monotonic() >= until:
                 break
     finally:
         keeper.stop()

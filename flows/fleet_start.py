@@ -87,9 +87,12 @@ class FleetStart:
     def _start(self) -> FleetStanding:
         """Connects to Ray, which may be a new one since the last time, and makes the fleet ready."""
         self._connect()
+        self._give_up_at_the_end()
+        return self.make_ready()
+
+    def _give_up_at_the_end(self) -> None:
         if self._ending.is_set():
             raise InfrastructureError("the segment ends")
-        return self.make_ready()
 
     def make_ready(self) -> FleetStanding:
         """Keeps, makes and loads the actors; Ray must be connected."""
@@ -100,6 +103,7 @@ class FleetStart:
         fleet = segment.fleet
         fleet.avoid_nodes = self._quarantined()
         fleet.resident = self._account()
+        self._give_up_at_the_end()
         fleet.start()
         self.book_losses()
         self._book_controllers()

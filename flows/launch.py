@@ -175,7 +175,6 @@ def open_segment(
         ledger.close()
         raise
     actor_logs(home.run_folder(run), "driver", fence.epoch)
-    ledger.runs.set_desired_state(run, "run", "a segment began")
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(run, spec))
     segment = Segment(home, run, spec, ledger, fence, observer, tracker, accept_drift, notifier=notifier, window=window)

@@ -39,6 +39,7 @@ for name in (
     "PREFECT_SERVER_API_AUTH_STRING",
     "MLFLOW_TRACKING_URI",
     "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
 ):
     os.environ.pop(name, None)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -90,6 +91,7 @@ def logs(
     if not shown and not follow:
         message(f"no such records in {folder}")
     while follow:
+        sys.stdout.flush()  # whoever reads through a pipe follows too
         time.sleep(POLL_SECONDS)
         for record in filter(wanted, tail.new_records()):
             _show(record, output)

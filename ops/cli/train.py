@@ -190,7 +190,7 @@ def stop(
         line = ledger.overview.line(name)
         driven = _is_driven(line)
         if driven:
-            ledger.runs.set_desired_state(name, "stop", "yatt stop", within)
+            ledger.runs.ask_to_stop(name, "yatt stop", within)
         if driven and wait:
             message(f"{name}: waiting for its driver to end")
             next_holder = _await_end(ledger, name, line.epoch)

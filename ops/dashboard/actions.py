@@ -105,7 +105,7 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
     """Asks the run's driver to end at its next safe point; nothing is lost, a snapshot is left."""
     if find_line(served.ledger, run_id).driver != DRIVEN:
         raise ConfigurationError(f"run {run_id}: nobody drives it, so there is nothing to stop")
-    served.ledger.runs.set_desired_state(run_id, "stop", said(by, asked.reason), asked.within_seconds)
+    served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds)
     return _done(served, "stop", by, run_id, "asked to stop")
 
 

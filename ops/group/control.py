@@ -127,7 +127,8 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
         if state.ended:
             return state.ended
         if record.ending and current_state(folder) is None:
-            return KILLED
+            last = read_state(SupervisorFiles.of(folder))  # it may have ended in order since `state` was read
+            return last.ended if last is not None and last.ended else KILLED
         if not record.ending and _revived(group.home):
             say("the supervisor was killed; a new one starts the members again")
             continue
@@ -154,6 +155,7 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
         while current_state(folder) is not None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             heard = _tell(heard, (read_state(files) or state).services, say)
+        _tell(heard, (read_state(files) or state).services, say)  # what came of it between the last look and its end
     finally:
         stop_supervisor(folder, 0.0)
         last = read_state(files)

@@ -47,7 +47,7 @@ def test_charts_state_and_buttons_follow(page: Page, address: str, token: str, d
     expect(kl.locator("canvas")).to_be_visible()
     assert page.locator("figure.chart[data-title=Accuracy] .swatch").first.get_attribute("class") == colour
     assert heading.evaluate("heading => heading.isConnected"), "what is the same stays"
-    ledger.runs.set_desired_state(fence.run, "stop", "a test")
+    ledger.runs.ask_to_stop(fence.run, "a test")
     expect(page.locator("#standing")).to_contain_text("stopping")
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
 

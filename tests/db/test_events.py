@@ -18,8 +18,8 @@ from tests.db.tools import commit_of, commit_through
 def test_drivers_and_operators_write_one_chain(ledger: Ledger, run: str, fence: Fence) -> None:
     commit_through(ledger, fence, range(2))
     ledger.events.append(run, "note", {"who": "ops", "ß": [1, 2.5, None, (3,)]})
-    ledger.runs.set_desired_state(run, "stop", "maintenance")
-    ledger.runs.set_desired_state(run, "stop", "asked twice, an event once")
+    ledger.runs.ask_to_stop(run, "maintenance")
+    ledger.runs.ask_to_stop(run, "asked twice, an event once")
     ledger.runs.set_state(fence, "stopped", "asked to")
     ledger.leases.release(fence)
     links = ledger.events.links(run)

@@ -8,7 +8,7 @@ from db.ancestry import Stretch
 from db.engine import Fence
 from db.errors import LedgerError, RunNotFound
 from db.ledger import Ledger
-from tests.db.tools import SimulatedClock, commit_of, commit_through
+from tests.db.tools import SimulatedClock, commit_of, commit_through, holder
 
 
 def test_runs_of_a_spec_are_numbered(ledger: Ledger) -> None:
@@ -39,7 +39,7 @@ def test_revisions_are_kept(ledger: Ledger, run: str, fence: Fence) -> None:
 
 def test_operators_ask_and_drivers_say(ledger: Ledger, run: str, fence: Fence) -> None:
     assert ledger.runs.desired_state(run) == "run"
-    ledger.runs.set_desired_state(run, "stop")
+    ledger.runs.ask_to_stop(run)
     assert ledger.runs.desired_state(run) == "stop"
     ledger.runs.set_state(fence, "paused", "disk full")
     ledger.runs.set_mlflow_run(fence, "abc")
@@ -47,30 +47,26 @@ def test_operators_ask_and_drivers_say(ledger: Ledger, run: str, fence: Fence) -
     assert (row.state, row.state_reason, row.mlflow_run_id) == ("paused", "disk full", "abc")
     with pytest.raises(LedgerError, match="right would be one of created, running"):
         ledger.runs.set_state(fence, "confused")
-    with pytest.raises(LedgerError, match="right would be run or stop"):
-        ledger.runs.set_desired_state(run, "explode")
     with pytest.raises(RunNotFound):
-        ledger.runs.set_desired_state("toy-9", "stop")
+        ledger.runs.ask_to_stop("toy-9")
 
 
 def test_a_stop_may_have_a_limit(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
     assert ledger.runs.stop_deadline(run) is None
-    ledger.runs.set_desired_state(run, "stop", "upgrade")
+    ledger.runs.ask_to_stop(run, "upgrade")
     assert ledger.runs.stop_deadline(run) is None
-    ledger.runs.set_desired_state(run, "stop", "preempted", within_seconds=30)
+    ledger.runs.ask_to_stop(run, "preempted", within_seconds=30)
     clock.advance(10)
     assert ledger.runs.stop_deadline(run) == 20.0
-    ledger.runs.set_desired_state(run, "stop", "asked again without a limit")
+    ledger.runs.ask_to_stop(run, "asked again without a limit")
     assert ledger.runs.stop_deadline(run) == 20.0
-    ledger.runs.set_desired_state(run, "stop", "sooner", within_seconds=5)
+    ledger.runs.ask_to_stop(run, "sooner", within_seconds=5)
     clock.advance(6)
     assert ledger.runs.stop_deadline(run) == -1.0
-    ledger.runs.set_desired_state(run, "run")
-    assert ledger.runs.stop_deadline(run) is None
+    ledger.leases.acquire(run, holder("next"), ttl_seconds=10)
+    assert (ledger.runs.desired_state(run), ledger.runs.stop_deadline(run)) == ("run", None)
     bodies = [link.body for link in ledger.events.links(run) if link.kind == "desired_state"]
     assert [body["within_seconds"] for body in bodies] == [None, 30, 5, None]
-    with pytest.raises(LedgerError, match="goes with the desired state stop"):
-        ledger.runs.set_desired_state(run, "run", within_seconds=5)
     with pytest.raises(RunNotFound):
         ledger.runs.stop_deadline("toy-9")
 

@@ -19,6 +19,7 @@ from flows.results import RunResults
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
+pytestmark = pytest.mark.timeout(600)
 METRICS = {
     "reward/mean", "reward/score", "accuracy", "entropy", "kl", "clip_fraction", "ratio_max", "ratio_min", "grad_norm",
     "log_prob_gap_mean", "log_prob_gap_max", "truncated_share", "length/response_mean", "length/prompt_mean",
@@ -59,7 +60,6 @@ def test_a_kept_snapshot_answers_as_the_run_did(finished: tuple[Driver, str]) ->
     assert json.loads(said)["accuracy"] == driver.results(run).accuracy
 
 
-@pytest.mark.timeout(600)
 def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: RunResults, driver: Driver) -> None:
     run = driver.create("torch.yaml")
     driver.drive_until_killed(run, "collect:2")
@@ -74,7 +74,6 @@ def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: 
 
 
 @pytest.mark.verify
-@pytest.mark.timeout(600)
 def test_weights_in_many_buckets_are_the_same_and_survive_a_kill_in_sync(
     undisturbed: RunResults, driver: Driver
 ) -> None:
@@ -118,7 +117,6 @@ def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: 
 
 
 @pytest.mark.verify
-@pytest.mark.timeout(600)
 def test_another_number_of_ranks_goes_on_within_tolerance(finished: tuple[Driver, str]) -> None:
     """Behind the snapshot of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
     driver, run = finished
@@ -140,7 +138,6 @@ def weights_of(driver: Driver, snapshot: SnapshotRow) -> dict[str, Any]:
 
 
 @pytest.mark.verify
-@pytest.mark.timeout(600)
 def test_waves_of_real_samples_have_the_same_bits_however_they_are_made(driver: Driver) -> None:
     wanted = ("torch.yaml", "dynamic_sampling={kind: best_and_worst, keep: 1}", "snapshots.every=100")
     quiet, struck = driver.create(*wanted, "controllers.count=1"), driver.create(*wanted, "controllers.count=4")

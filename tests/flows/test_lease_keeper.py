@@ -46,7 +46,7 @@ def lost(keeper: LeaseKeeper) -> str:
 
 def test_a_kept_lease_outlives_its_own_life(held: tuple[str, Ledger, Fence]) -> None:
     beats: list[str] = []
-    keeper = keeper_of(held, on_beat=lambda ledger: beats.append(ledger.runs.find(held[2].run).state))
+    keeper = keeper_of(held, wait=20.0, on_beat=lambda ledger: beats.append(ledger.runs.find(held[2].run).state))
     keeper.start()
     time.sleep(3 * LIFE)
     keeper.check()

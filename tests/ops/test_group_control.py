@@ -71,6 +71,18 @@ def supervisor_of(home: Home) -> ProcessIdentity:
     return state.identity
 
 
+class Awaited(threading.Event):
+    """Tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awaited = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.awaited.set()
+        return super().wait(timeout)
+
+
 def abandon(home: Home) -> None:
     """The terminal of the group goes away."""
     record = read_record(home.group)
@@ -183,10 +195,10 @@ def test_deaths_are_said_with_reason_and_kept(home: Home, small: Members) -> Non
     assert state is not None
     victim = state.service(MLFLOW).identity
     assert victim is not None
-    ended, said = threading.Event(), list[str]()
+    ended, said = Awaited(), list[str]()
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold, group, ended, said.append)
-        wait_until(holding.running)
+        assert ended.awaited.wait(30), "it has seen the group as it is"
         os.kill(victim.pid, signal.SIGKILL)
         wait_until(lambda: said[-1:] == ["mlflow: ready"])
         ended.set()
@@ -203,7 +215,7 @@ def test_its_terminal_replaces_a_killed_supervisor_and_leaves_a_group_that_is_en
         holding = pool.submit(hold, group, threading.Event(), said.append)
         os.kill(first.pid, signal.SIGKILL)
         wait_until(lambda: (state := current_state(home.group)) and state.identity != first)
-        wait_until(lambda: group_status(home).state == "up")
+        wait_until(lambda: said and group_status(home).state == "up")
         assert said[0] == "the supervisor was killed; a new one starts the members again"
         assert stop(home, lambda line: None)
         assert holding.result(10) == "told to stop"

@@ -15,7 +15,7 @@ SCRIPT = ROOT / "ops" / "deploy" / "slurm" / "yatt.sbatch"
 STAND_INS = {
     "scontrol": "echo node-1",
     "srun": 'case "$*" in *ip-address*) echo 127.0.0.1;; *) exec sleep 60;; esac',
-    "python": 'mkdir "$PREFECT_HOME"; { env; echo "ASKED=$*"; } > "$SEEN"; exec sleep 60',
+    "python": 'mkdir "$PREFECT_HOME"; { env; echo "ASKED=$*"; } > "$SEEN.part"; mv "$SEEN.part" "$SEEN"; exec sleep 60',
     "curl": 'test -s "$SEEN"',
     "yatt": 'exit "$DRIVER_ENDS_WITH"',
 }

@@ -62,9 +62,8 @@ def test_wait_ends_where_another_driver_takes_the_run(yatt: Yatt, home: Home) ->
     run = seed_run(home, ends=False)
 
     def hand_over(ledger: Ledger) -> None:
-        ledger.leases.release(Fence(run, 1))
-        ledger.leases.acquire(run, Holder("far", "boot", 7, 1, "window of it (pid 7 on far)"), ttl_seconds=3600.0)
-        ledger.runs.set_desired_state(run, "run", "a segment began")
+        window = Holder("far", "boot", 7, 1, "window of it (pid 7 on far)")
+        ledger.leases.acquire(run, window, 3600.0, holder_is_gone=lambda _: True)
 
     answer = waited(yatt, home, run, hand_over)
     assert (answer.code, answer.out) == (0, f"{run} is running\n")

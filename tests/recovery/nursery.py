@@ -1,9 +1,9 @@
 """A warm process that forks drivers: each costs its work alone, not the import of prefect, ray and mlflow.
 
 `python -m tests.recovery.nursery` consumes one JSON job a line on standard input: home, run, output (the file that gets what
-the driver says), failpoints (their folder, or none), environment, arguments. Produces a line with the driver's pid at once,
-and one with its exit status (negative: the signal) when it has ended. It has connected to nothing and started no thread when
-it forks.
+the driver says), failpoints (their folder, or none), environment, arguments. Produces a line when it is ready, then for each
+job one with the driver's pid at once, and one with its exit status (negative: the signal) when it has ended. It has connected
+to nothing and started no thread when it forks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.recovery.failpoints import ROOT, Failpoints
 
+READY_SECONDS = 300.0
 OF_THE_ALLOCATOR = "jemalloc_bg_thd"
 """A thread that its library starts again in a forked process."""
 
@@ -65,6 +66,7 @@ class Nursery:
             [sys.executable, "-m", "tests.recovery.nursery", str(folder)],
             cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        self._ready = threading.Event()
         self._born: Queue[int] = Queue()
         self._living: dict[int, Incarnation] = {}
         self._count = 0
@@ -80,6 +82,7 @@ class Nursery:
     ) -> Incarnation:
         """Forks a driver that drives one segment of a run. environment: what it has besides the services'. arguments: those
         of `tests.flows.driver` behind the run."""
+        assert self._ready.wait(READY_SECONDS), "the nursery has not imported what drivers need"
         self._count += 1
         output = self._folder / f"driver-{self._count:03d}.txt"
         output.touch()
@@ -108,11 +111,13 @@ class Nursery:
     def _listen(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
-            word, number, value = line.split()
-            if word == "born":
-                self._born.put(int(value))
-            else:
-                self._living.pop(int(number)).end(int(value))
+            match line.split():
+                case ["ready"]:
+                    self._ready.set()
+                case ["born", _, pid]:
+                    self._born.put(int(pid))
+                case [_, number, code]:
+                    self._living.pop(int(number)).end(int(code))
 
 
 def main() -> int:
@@ -133,6 +138,7 @@ def main() -> int:
                 say(f"ended {living.pop(pid)} {os.waitstatus_to_exitcode(status)}")
 
     signal.signal(signal.SIGCHLD, reap)
+    say("ready")
     for number, line in enumerate(sys.stdin, 1):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()

@@ -194,7 +194,7 @@ class Fleet:
     def environment(self) -> Mapping[str, str]:
         """What the trainer's last bits depend on."""
         facts: Mapping[str, str] = self._calls.get(
-            [self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"]
+            [self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"], self._start_seconds
         )[0]
         return facts
 
@@ -232,7 +232,8 @@ class Fleet:
         self._all_ranks("load", self._epoch, inputs, self._branch, seconds=seconds)
         standings: list[RankStanding] = self._all_ranks("standing", self._epoch, seconds=seconds)
         if not any(rank.group for rank in standings):
-            address = self._calls.get([self._ranks[0].rendezvous.remote()], "trainer-0", [f"{TRAINER}-0"])[0]
+            asked = [self._ranks[0].rendezvous.remote()]
+            address = self._calls.get(asked, "trainer-0", [f"{TRAINER}-0"], seconds)[0]
             self._all_ranks("connect", self._epoch, len(self._ranks), address, seconds=seconds)
         if all(rank.version < 0 for rank in standings):
             self._all_ranks("initialise", self._epoch, seconds=seconds)
