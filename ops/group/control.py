@@ -80,7 +80,7 @@ def _revived(home: Home) -> bool:
 
 
 def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: bool) -> Group:
-    if record.ending:
+    if record.ending or state.ending:
         raise ConfigurationError(f"{home.folder}: the group is just being ended; try again in a moment")
     if not record.is_abandoned:
         raise ConfigurationError(

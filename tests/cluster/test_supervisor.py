@@ -122,6 +122,22 @@ def test_sigterm_ends_everything_and_sighup_nothing(run_folder):
     assert supervised(run_folder) == []
 
 
+def test_one_that_ends_its_services_is_attached_to_by_nobody(run_folder):
+    """It says so before it ends the first one; a driver that comes meanwhile waits for its end and starts another."""
+    code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    needed = script_service(run_folder, code, name="needed", stop_seconds=4.0)
+    services = [needed, replace(script_service(run_folder, ""), needs=("needed",))]
+    first = ensure_supervisor(run_folder, services, grace=60)
+    wait_ready(run_folder, ["echo"], 20)
+    os.kill(first.identity.pid, signal.SIGTERM)
+    files = SupervisorFiles.of(run_folder)
+    wait_until(lambda: (state := read_state(files)) and state.service("echo").state is ServiceState.ENDED)
+    second = ensure_supervisor(run_folder, services, grace=60)
+    assert second.identity != first.identity
+    assert not is_alive(first.identity)
+    wait_ready(run_folder, ["echo"], 20)
+
+
 def test_outlives_a_killed_driver_for_its_grace_and_no_longer(run_folder, request):
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(run_folder), str(request.config.rootpath)],

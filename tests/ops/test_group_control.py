@@ -28,6 +28,7 @@ from tests.ops.seeding import seed_run
 from yatt_core.cluster.client import current_state, stop_supervisor
 from yatt_core.cluster.process import ProcessIdentity
 from yatt_core.cluster.services import ServiceSpec
+from yatt_core.cluster.state import SupervisorFiles, write_state
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 ANY = Ports(0, 0, 0, 0)
@@ -245,6 +246,16 @@ def test_a_group_whose_terminal_went_away_is_taken_over_as_it_is(home: Home, sma
     assert second.record.ports == first.record.ports
     assert supervisor_of(home) == before
     assert group_status(home).held_by == f"in the terminal of pid {os.getpid()}"
+
+
+def test_a_group_that_is_ending_is_not_taken_over(home: Home, small: Members) -> None:
+    running(home, detach=False)
+    abandon(home)
+    state = current_state(home.group)
+    assert state is not None
+    write_state(SupervisorFiles.of(home.group), replace(state, ending="signal SIGTERM"))
+    with pytest.raises(ConfigurationError, match="just being ended"):
+        start(home, ANY, False, {})
 
 
 def test_a_killed_group_is_swept_and_started_at_the_same_ports(home: Home, small: Members) -> None:

@@ -62,7 +62,7 @@ def ensure_supervisor(
     with _locked(files):
         state = read_state(files)
         if state is not None and _serves(files, state):
-            if state.request_digest == request.digest and not state.ended:
+            if state.request_digest == request.digest and not state.ending:
                 files.driver.touch()
                 return state
             _stop(files, state, STOP_SECONDS)

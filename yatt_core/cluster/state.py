@@ -130,12 +130,16 @@ class ServiceReport:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorState:
-    """What a supervisor last published. ended: why it ended; empty while it runs."""
+    """What a supervisor last published. ended: why it ended; empty while it runs.
+
+    ending: why it ends its services, said before it ends the first one; from then on nobody may attach to it.
+    """
 
     identity: ProcessIdentity
     request_digest: str
     services: Mapping[str, ServiceReport]
     ended: str = ""
+    ending: str = ""
 
     def service(self, name: str) -> ServiceReport:
         """The report of one service; raises `InfrastructureError` when there is none of that name."""
@@ -155,6 +159,7 @@ class SupervisorState:
             request_digest=value["request_digest"],
             services={name: _report(item) for name, item in value["services"].items()},
             ended=value["ended"],
+            ending=value.get("ending", ""),
         )
 
 

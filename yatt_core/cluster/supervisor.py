@@ -60,6 +60,7 @@ class Supervisor:
         self._ending_order = ending_order(request.services)
         self._driver = DriverWatch(files.driver)
         self._signalled = ""
+        self._ending = ""
         self._unpublished = True
         self._touched_at = 0.0
 
@@ -108,14 +109,14 @@ class Supervisor:
                 return ""
             if self._driver.silence() <= grace:
                 return ""
-            reason = f"no sign of a driver for {grace:g} s"
-            self._write(reason)
-            return reason
+            self._ending = f"no sign of a driver for {grace:g} s"
+            self._write()
+            return self._ending
 
     def _publish(self) -> None:
         """Writes the state when it changed, else touches it; a full disk is no reason to end the services."""
         if self._unpublished:
-            self._write("")
+            self._write()
         elif time.monotonic() - self._touched_at > TOUCH_SECONDS:
             try:
                 os.utime(self._files.state)
@@ -123,10 +124,13 @@ class Supervisor:
             except OSError:
                 self._unpublished = True
 
-    def _write(self, ended: str) -> None:
+    def _write(self, ended: str = "") -> None:
+        if not self._files.root.exists():
+            return
         reports = {name: runner.report() for name, runner in self._runners.items()}
+        state = SupervisorState(self._identity, self._request.digest, reports, ended, self._ending)
         try:
-            write_state(self._files, SupervisorState(self._identity, self._request.digest, reports, ended))
+            write_state(self._files, state)
         except InfrastructureError as error:
             logger.warning("%s", error)
             self._unpublished = True
@@ -134,15 +138,14 @@ class Supervisor:
             self._unpublished = False
 
     def _end(self, reason: str) -> None:
+        self._ending = reason
+        self._write()
         for step in self._ending_order:
             with ThreadPoolExecutor(max_workers=len(step)) as pool:
                 list(pool.map(lambda name: self._runners[name].end(), step))
-            self._unpublished = True
-            if self._files.root.exists():
-                self._publish()
+            self._write()
         end_sessions([], self._files.mark, grace=0.0)
-        if self._files.root.exists():
-            self._write(reason)
+        self._write(ended=reason)
 
 
 def ports_of_killed(state: SupervisorState | None) -> Mapping[str, Mapping[str, int]]:
