@@ -25,7 +25,7 @@ from ops.group.record import GroupRecord, read_record, write_record
 from yatt_core.cluster.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor
 from yatt_core.cluster.process import ProcessIdentity
 from yatt_core.cluster.services import RestartPolicy, ServiceState
-from yatt_core.cluster.state import ServiceReport, SupervisorFiles, SupervisorState, log_tail, read_state, write_state
+from yatt_core.cluster.state import ServiceReport, SupervisorFiles, SupervisorState, log_tail, read_state
 from yatt_core.durable import make_folder
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
@@ -157,10 +157,7 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
             heard = _tell(heard, (read_state(files) or state).services, say)
         _tell(heard, (read_state(files) or state).services, say)  # what came of it between the last look and its end
     finally:
-        stop_supervisor(folder, 0.0)
-        last = read_state(files)
-        if last is not None and not last.ended:
-            write_state(files, replace(last, ended=KILLED))
+        stop_supervisor(folder, 0.0, killed=KILLED)
         for line in going_on(home):
             say(line)
     return True

@@ -25,8 +25,8 @@ from ops.group.status import group_status
 from tests.cluster.conftest import script_service, supervised, wait_until
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
-from yatt_core.cluster.client import current_state, stop_supervisor
-from yatt_core.cluster.process import ProcessIdentity
+from yatt_core.cluster.client import current_state, ensure_alive, stop_supervisor
+from yatt_core.cluster.process import ProcessIdentity, is_alive
 from yatt_core.cluster.services import ServiceSpec
 from yatt_core.cluster.state import SupervisorFiles, write_state
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -246,6 +246,24 @@ def test_a_group_whose_terminal_went_away_is_taken_over_as_it_is(home: Home, sma
     assert second.record.ports == first.record.ports
     assert supervisor_of(home) == before
     assert group_status(home).held_by == f"in the terminal of pid {os.getpid()}"
+
+
+def test_a_terminal_that_waits_to_replace_a_killed_supervisor_does_not_bring_back_what_down_ended(
+    home: Home, small: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(home)
+    killed, revived = supervisor_of(home), list[bool]()
+    os.kill(killed.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(killed))
+
+    def stop_and_let_in(folder: Path, timeout: float, killed: str) -> None:
+        stop_supervisor(folder, timeout, killed=killed)
+        revived.append(ensure_alive(folder))
+
+    monkeypatch.setattr(control, "stop_supervisor", stop_and_let_in)
+    assert stop(home, lambda line: None)
+    assert revived == [False]
+    assert supervised(home.group) == []
 
 
 def test_a_group_that_is_ending_is_not_taken_over(home: Home, small: Members) -> None:

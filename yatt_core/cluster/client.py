@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -30,6 +31,7 @@ from yatt_core.cluster.state import (
     driver_epoch,
     log_tail,
     read_state,
+    write_state,
 )
 from yatt_core.durable import make_folder, write_json
 from yatt_core.environment import code_revision
@@ -128,11 +130,14 @@ def wait_ready(folder: Path, names: Collection[str], timeout: float) -> Supervis
         time.sleep(POLL_SECONDS)
 
 
-def stop_supervisor(folder: Path, timeout: float = STOP_SECONDS, epoch: int | None = None) -> None:
+def stop_supervisor(
+    folder: Path, timeout: float = STOP_SECONDS, epoch: int | None = None, killed: str | None = None
+) -> None:
     """Ends the run's supervisor and all its services; on return none is left. Does nothing when none runs.
 
     After `timeout` seconds the supervisor is killed and its services are ended from here. epoch: of the driver that leaves;
-    what a later driver has attached to is left alone.
+    what a later driver has attached to is left alone. killed: what the state is to say of one that did not end in order, so
+    that `ensure_alive` does not start it again.
     """
     files = SupervisorFiles.of(folder)
     if not files.root.exists():
@@ -146,6 +151,9 @@ def stop_supervisor(folder: Path, timeout: float = STOP_SECONDS, epoch: int | No
             _stop(files, state, timeout)
         elif state is not None:
             _sweep(files, state)
+        last = read_state(files)
+        if killed is not None and last is not None and not last.ended:
+            write_state(files, replace(last, ended=killed))
 
 
 def _serves(files: SupervisorFiles, state: SupervisorState) -> bool:
