@@ -19,8 +19,6 @@ def settled(asked: Ports, last: Ports | None) -> Ports:
 
 
 def _any(old: int, taken: set[int]) -> int:
-    port = old
-    while not port or port in taken or not is_free(port):
-        port = free_port()
+    port = old if old and old not in taken and is_free(old) else free_port(taken)
     taken.add(port)
     return port

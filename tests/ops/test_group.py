@@ -179,9 +179,7 @@ def test_postgresql_is_reached_by_the_driver_that_is_installed() -> None:
 
 def test_ports_are_those_asked_for_or_those_of_the_last_start_or_free() -> None:
     old = [free_port()]
-    while (other := free_port()) in old:
-        pass
-    old.append(other)
+    old.append(free_port(old))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         last = Ports(old[0], taken.getsockname()[1], 1, old[1])
         found = settled(Ports(0, 0, 8686, 0), last)

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http.client import HTTPException
 from itertools import chain
 from pathlib import Path
@@ -38,14 +38,14 @@ logger = logging.getLogger("yatt.supervisor")
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def free_port() -> int:
-    """A loopback TCP port that nothing listens on now.
+def free_port(others: Collection[int] = ()) -> int:
+    """A loopback TCP port that nothing listens on now, and none of the others.
 
     None of those that the kernel gives to outgoing connections: one of these could take it while its service is started again.
     """
     first = secrets.randbelow(len(PORTS))
     for port in chain(PORTS[first:], PORTS[:first]):
-        if is_free(port):
+        if port not in others and is_free(port):
             return port
     raise InfrastructureError(f"no loopback port from {PORTS.start} to {PORTS.stop - 1} is free")
 
@@ -147,7 +147,10 @@ class ServiceRunner:
         self.life = self.life.started(now)
         self._started_at = now
         if not self._ports:
-            self._ports = {name: free_port() for name in self.spec.port_names()}
+            ports: dict[str, int] = {}
+            for name in self.spec.port_names():
+                ports[name] = free_port(ports.values())
+            self._ports = ports
         log_file = Path(self.spec.log_file)
         log_file.parent.mkdir(parents=True, exist_ok=True)
         try:
