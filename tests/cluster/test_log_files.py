@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.cluster.conftest import wait_until
 from yatt_core.cluster import runner
 from yatt_core.cluster.log_files import keep_bounded
 from yatt_core.cluster.runner import ServiceRunner
@@ -25,7 +26,7 @@ def test_a_writer_goes_on_in_the_file_that_was_emptied(tmp_path):
                 time.sleep(0.01)
             assert not keep_bounded(log, 10**6)
             assert keep_bounded(log, 3000), turn
-        time.sleep(0.1)
+        wait_until(lambda: log.stat().st_size > 0)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
         kept, written = (tmp_path / "a.log.1").read_text().splitlines(), log.read_text().splitlines()
         assert kept[0].startswith("line") and not kept[0].endswith(" 0"), "the second copy took the first one's place"
@@ -56,7 +57,7 @@ def test_a_service_that_talks_for_long_keeps_a_short_log(tmp_path, monkeypatch):
     service = ServiceSpec(
         name="talker", argv=(sys.executable, "-c", TALKS), environment={}, ready="log:line", log_file=str(log)
     )
-    talker = ServiceRunner(service, "YATT_TEST_LOG=x", RestartPolicy())
+    talker = ServiceRunner(service, f"YATT_TEST_LOG={tmp_path}:", RestartPolicy())
     try:
         deadline = time.monotonic() + 60
         while not (tmp_path / "talker.log.1").exists() and time.monotonic() < deadline:

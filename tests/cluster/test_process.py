@@ -110,7 +110,7 @@ def test_terminate_kills_what_ignores_sigterm():
     process.stdout.readline()
     began = time.monotonic()
     assert terminate(identity(process), grace=0.2)
-    assert 0.2 <= time.monotonic() - began < 3
+    assert 0.2 <= time.monotonic() - began < 4.5, "the SIGKILL is seen at once"
     assert process.wait() == -9
     process.stdout.close()
 

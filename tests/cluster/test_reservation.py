@@ -110,7 +110,12 @@ print(seats[0].kind, ray.get([seen.options(num_cpus=0, **seats[i % 2].options).r
 
 def test_actors_of_a_gpu_see_it_alone() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SHARED], cwd=ROOT, env={**os.environ, **OPEN}, text=True, capture_output=True, timeout=90
+        [sys.executable, "-c", SHARED],
+        cwd=ROOT,
+        env={**os.environ, **OPEN},
+        text=True,
+        capture_output=True,
+        timeout=170,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(maxsplit=1) == ["gpu", "['0', '1', '0', '1']\n"]

@@ -26,8 +26,16 @@ from yatt_core.cluster.client import (
     wait_ready,
 )
 from yatt_core.cluster.process import ProcessIdentity, is_alive
-from yatt_core.cluster.services import ServiceState
-from yatt_core.cluster.state import SupervisorFiles, SupervisorState, read_state, write_state
+from yatt_core.cluster.services import RestartPolicy, ServiceState
+from yatt_core.cluster.state import (
+    DriverWatch,
+    SupervisorFiles,
+    SupervisorRequest,
+    SupervisorState,
+    read_state,
+    write_state,
+)
+from yatt_core.cluster.supervisor import Supervisor
 from yatt_core.errors import InfrastructureError
 
 TREE = """
@@ -52,8 +60,8 @@ sys.path.insert(0, sys.argv[2])
 from tests.cluster.conftest import script_service
 from yatt_core.cluster.client import Heartbeat, ensure_supervisor, wait_ready
 folder = Path(sys.argv[1])
-ensure_supervisor(folder, [script_service(folder, '', name='one')], grace=1.5)
 with Heartbeat(folder, epoch=1, interval=0.2):
+    ensure_supervisor(folder, [script_service(folder, '', name='one')], grace=3.0)
     wait_ready(folder, ['one'], 20)
     print('up', flush=True)
     time.sleep(600)
@@ -99,7 +107,7 @@ def test_stop_leaves_nothing_within_its_bound(run_folder):
     assert len(supervised(run_folder)) == 6
     began = time.monotonic()
     stop_supervisor(run_folder)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20, "it ends by itself, long before it would be killed"
     assert supervised(run_folder) == []
     assert not is_alive(state.identity)
     assert current_state(run_folder) is None
@@ -146,35 +154,34 @@ def test_outlives_a_killed_driver_for_its_grace_and_no_longer(run_folder, reques
     assert driver.stdout is not None
     assert driver.stdout.readline() == b"up\n"
     service = leader(run_folder, "one")
-    time.sleep(2.0)
+    time.sleep(4.0)
     assert is_alive(service), "the heartbeat holds it beyond the grace"
     os.killpg(driver.pid, signal.SIGKILL)
     driver.communicate()
-    killed_at = time.monotonic()
     state = current_state(run_folder)
     assert state is not None
-    wait_until(lambda: not is_alive(state.identity))
-    assert 1.0 < time.monotonic() - killed_at < 6
+    wait_until(lambda: not is_alive(state.identity), 30)
+    assert time.time() - SupervisorFiles.of(run_folder).driver.stat().st_mtime >= 3.0
     assert supervised(run_folder) == []
     ended = read_state(SupervisorFiles.of(run_folder))
     assert ended is not None
-    assert "no sign of a driver for 1.5 s" in ended.ended
+    assert "no sign of a driver for 3 s" in ended.ended
 
 
-def test_does_not_end_while_a_driver_is_attaching(run_folder):
+def test_does_not_end_while_a_driver_is_attaching(tmp_path, monkeypatch):
     """Who attaches holds the lock until it has touched the driver's file."""
-    state = ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=0.3)
-    files = SupervisorFiles.of(run_folder)
+    files = SupervisorFiles.of(tmp_path)
+    files.root.mkdir()
+    supervisor = Supervisor(files, SupervisorRequest((), 60.0, ""), RestartPolicy(), {})
+    silence = iter([61.0, 61.0, 0.0, 61.0, 61.0])
+    monkeypatch.setattr(DriverWatch, "silence", lambda watch: next(silence))
     with files.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        time.sleep(1.0)
-        assert is_alive(state.identity)
-        with Heartbeat(run_folder, epoch=1, interval=0.05):
-            time.sleep(0.1)
-            fcntl.flock(lock, fcntl.LOCK_UN)
-            time.sleep(1.0)
-            assert current_state(run_folder) == read_state(files)
-    wait_until(lambda: not is_alive(state.identity))
+        assert supervisor._reason_to_end() == "", "a driver is attaching"
+    assert supervisor._reason_to_end() == "", "it has attached"
+    assert not files.state.exists()
+    assert supervisor._reason_to_end() == "no sign of a driver for 60 s"
+    assert state_of(files.state).ending == "no sign of a driver for 60 s", "said while no driver can attach"
 
 
 def test_same_request_attaches_and_another_replaces(run_folder):
@@ -286,6 +293,7 @@ def test_failed_service_is_told_with_its_log_and_leaves_the_others(run_folder):
 
 def test_not_ready_in_time_names_the_service(run_folder):
     ensure_supervisor(run_folder, [script_service(run_folder, "", ready="tcp://127.0.0.1:{port}")], grace=60)
+    wait_until(lambda: state_of(SupervisorFiles.of(run_folder).state).service("echo").state is ServiceState.STARTING)
     with pytest.raises(InfrastructureError, match=r"service echo not ready after 0.5 s, it is starting"):
         wait_ready(run_folder, ["echo"], 0.5)
 
@@ -363,8 +371,10 @@ def test_a_state_file_that_cannot_be_written_ends_no_service(run_folder):
     state = ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=60)
     wait_ready(run_folder, ["echo"], 20)
     file = SupervisorFiles.of(run_folder).state
+    os.kill(state.identity.pid, signal.SIGSTOP)  # so that it does not write the file again between the two
     file.rename(file.with_name("kept"))
     (file / "in the way").mkdir(parents=True)
+    os.kill(state.identity.pid, signal.SIGCONT)
     service = state_of(file.with_name("kept")).service("echo").identity
     os.kill(service.pid, signal.SIGKILL)  # a change to be written
     wait_until(lambda: "cannot be written" in SupervisorFiles.of(run_folder).log.read_text())

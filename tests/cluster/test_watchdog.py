@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.cluster.conftest import Head
 from tests.cluster.fleets import begin, fleet_of, fleet_spec, shard_tasks
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.nodes import avoided_nodes, node_names
+from yatt_core.controllers import calls
+from yatt_core.controllers.watchdog import gather_stacks
 from yatt_core.errors import InfrastructureError, StuckError
 
 NAMESPACE = "watchdog"
@@ -26,19 +29,20 @@ def attached(head: Head) -> Iterator[Head]:
 
 
 def test_a_rollout_that_hangs_for_ever_is_named_and_replaced(
-    attached: Head, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    attached: Head, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(calls, "gather_stacks", partial(gather_stacks, timeout=15.0))
     hang = tmp_path / "hang"
     spec = fleet_spec(f"rollout.engine.hang_file={hang}", "recovery.phase_deadline_seconds=60")
     fleet = fleet_of(spec, tmp_path, 1)
     try:
         begin(fleet)
         hang.write_text("0")
-        fleet.deadline = 3.0
+        fleet.deadline = 10.0
         tasks = shard_tasks(spec, 1)
         with caplog.at_level(logging.ERROR), pytest.raises(StuckError) as caught:
             list(fleet.collect(tasks))
-        assert "no shard within 3 s" in str(caught.value)
+        assert "no shard within 10 s" in str(caught.value)
         (failure,) = fleet.failures
         assert failure.actor.startswith("rollout-") and "in generate for" in failure.reason
         assert f"{failure.actor} in generate for" in str(caught.value)
