@@ -61,11 +61,14 @@ def _boot_id() -> str:
 
 
 def _process_start(pid: int) -> int | None:
-    """Start time in clock ticks; None if there is no such process, or only its unreaped remains (a zombie)."""
+    """Start time in clock ticks; None if there is no such process, or only its unreaped remains (a zombie).
+
+    Where other threads outlive the first one, as for a moment behind a kill, the process still holds its devices and files.
+    """
     try:
         line = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = line.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
-    state, start = fields[0], int(fields[19])
-    return None if state in "ZX" else start
+    state, threads, start = fields[0], int(fields[17]), int(fields[19])
+    return None if state in "ZX" and threads <= 1 else start

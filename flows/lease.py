@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 
 from db.engine import Fence
-from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
+from db.errors import LeaseHeld, LedgerError, LedgerUnavailable
 from db.holder import this_process
 from db.ledger import Ledger
 from yatt_core.errors import FencedError
@@ -64,6 +64,7 @@ class LeaseKeeper:
     ) -> None:
         self._address, self._fence, self._life, self._wait = address, fence, life_seconds, wait_seconds
         self._on_beat = on_beat
+        self._ledger: Ledger | None = None
         self._deadline = time.monotonic() + life_seconds
         self._allowed_until, self._work = float("inf"), ""
         self._lost = ""
@@ -102,27 +103,29 @@ class LeaseKeeper:
                 raise FencedError(self._lost)
 
     def _renew_for_ever(self) -> None:
-        ledger = Ledger.open(self._address, migrate=False)
         try:
             while not self._ended.wait(self._life / RENEWALS_PER_LIFE) and not self._lost:
                 if time.monotonic() > self._allowed_until:
                     self._lose(f"the driver hangs in {self._work}:\n{self._stack()}")
                 else:
-                    self._renew(ledger)
+                    self._renew()
         finally:
-            ledger.close()
+            if self._ledger is not None:
+                self._ledger.close()
 
-    def _renew(self, ledger: Ledger) -> None:
+    def _renew(self) -> None:
         asked = time.monotonic()
         try:
-            ledger.leases.renew(self._fence, self._life)
-            self._on_beat(ledger)
-        except Fenced as error:
-            self._lose(str(error))
+            if self._ledger is None:
+                self._ledger = Ledger.open(self._address, migrate=False)
+            self._ledger.leases.renew(self._fence, self._life)
+            self._on_beat(self._ledger)
         except LedgerUnavailable as error:
             log.warning("the lease could not be renewed: %s", error)
         except LedgerError as error:
             self._lose(str(error))
+        except Exception as error:  # noqa: BLE001 - a thread that dies would end the lease without a word
+            self._lose(f"it could not be renewed: {type(error).__name__}: {error}")
         else:
             with self._told:
                 self._deadline = asked + self._life

@@ -9,11 +9,13 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    finished = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    finished = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
 
@@ -22,6 +24,7 @@ def files_of(folder: Path) -> set[Path]:
     return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.timeout(900)
 def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     """Its libraries are those of the tests' environment, so that nothing has to be fetched."""
     source = tmp_path / "source"

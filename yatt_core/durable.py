@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,12 +80,17 @@ def sync_file(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
+def temporary_name(path: Path) -> Path:
+    """A name beside a file to make it under. No other writer has it: on a shared disk, others may have the same process id."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Publishes a file: whoever sees the name sees all the bytes, also after a crash.
 
     Raises `InfrastructureError` when the disk refuses; nothing half-written is then left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     try:
         with refusals(f"{path}: {len(data)} bytes cannot be written"):
             with temporary.open("wb") as stream:

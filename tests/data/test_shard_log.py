@@ -234,7 +234,7 @@ def test_sweep_takes_leftovers_and_leaves_what_is_named(tmp_path):
     make(tmp_path, epoch=1)
     ShardLog(tmp_path, KEY, 2).append_responses(0, batch_of(0)[0])
     keep = tmp_path / shard_folder(KEY, 1)
-    (keep / ".samples.parquet.77.tmp").write_bytes(b"x")
+    (keep / ".samples.parquet.0123456789abcdef.tmp").write_bytes(b"x")
     (keep.parent / ".w00-s0002.e0000.77.trash").mkdir()
     (keep.parent / "prepared.e0001").mkdir()
     (keep.parent / "telemetry.collect.json").write_text("{}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from sqlalchemy import select
 
 from db.engine import DatabaseTime, Fence
 from db.errors import Conflict, Fenced, LeaseHeld, RunNotFound
-from db.holder import is_gone, this_process
+from db.holder import Holder, is_gone, this_process
 from db.ledger import Ledger
 from tests.db.tools import SimulatedClock, holder
 
@@ -120,15 +122,42 @@ def test_is_gone_knows_this_process_and_doubts_other_hosts() -> None:
     assert not is_gone(replace(me, host="elsewhere", pid=2**22 + 1)), "nobody here can tell"
 
 
+def stat_of(pid: int) -> list[str]:
+    """From the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def holder_at(pid: int) -> Holder:
+    return replace(this_process(), pid=pid, process_start=int(stat_of(pid)[19]))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
 def test_is_gone_sees_through_a_zombie() -> None:
     child = subprocess.Popen(["sleep", "60"])
-    stat = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-    theirs = replace(this_process(), pid=child.pid, process_start=int(stat[19]))
+    theirs = holder_at(child.pid)
     assert not is_gone(theirs)
     child.kill()
-    deadline = time.monotonic() + 10
-    while not is_gone(theirs) and time.monotonic() < deadline:  # dead, but nobody has waited for it yet
-        time.sleep(0.01)
-    assert is_gone(theirs)
+    wait_until(lambda: is_gone(theirs))  # dead, but nobody has waited for it yet
     child.wait()
     assert is_gone(theirs)
+
+
+def test_a_holder_whose_first_thread_ended_lives_until_the_others_did() -> None:
+    outlived = (
+        "import ctypes, threading; threading.Thread(target=threading.Event().wait).start(); "
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    with subprocess.Popen([sys.executable, "-c", outlived]) as child:
+        try:
+            theirs = holder_at(child.pid)
+            wait_until(lambda: stat_of(child.pid)[0] == "Z")
+            assert not is_gone(theirs)
+        finally:
+            child.kill()
+        wait_until(lambda: is_gone(theirs))

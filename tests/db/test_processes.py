@@ -50,7 +50,7 @@ def test_a_driver_killed_while_it_commits_leaves_whole_iterations(address: str |
 def test_two_drivers_fight_and_nothing_is_done_twice(address: str | Path) -> None:
     with Ledger.open(address) as ledger:
         ledger.runs.create("toy", {}, "d", 10_000)
-        children = [start("contend", address, seed, 2, stdin=subprocess.PIPE) for seed in (1, 2)]
+        children = [start("contend", address, seed, stdin=subprocess.PIPE) for seed in (1, 2)]
         totals: Counter[str] = Counter()
         for child in children:  # on a busy machine one would be done before the other has started
             assert child.stdout is not None and child.stdout.readline() == "ready\n"
@@ -58,8 +58,10 @@ def test_two_drivers_fight_and_nothing_is_done_twice(address: str | Path) -> Non
             assert child.stdin is not None
             child.stdin.write("go\n")
             child.stdin.flush()
+        while all(child.poll() is None for child in children):  # the first that has seen enough ends it for both
+            time.sleep(0.05)
         for child in children:
-            output, _ = child.communicate(timeout=60)
+            output, _ = child.communicate(timeout=60)  # it closes the input
             assert child.returncode == 0
             committed, fenced = map(int, output.split())
             totals.update(committed=committed, fenced=fenced)

@@ -139,18 +139,19 @@ def test_a_server_that_is_away_is_said(postgresql: Server, ledger: Ledger) -> No
 def test_a_driver_that_stands_still_within_a_transaction_does_not_hold_the_run(
     postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "IDLE_IN_TRANSACTION_MS", 50)
     address = empty_address(postgresql)
-    with Ledger.open(address) as first, Ledger.open(address) as second:
-        run = first.runs.create("toy", {}, "d", 1).id
-        fence = first.leases.acquire(run, holder("first"), ttl_seconds=0)
-        with pytest.raises(LedgerUnavailable), first._database.fenced(fence) as (connection, _):
-            lock_run(connection, first._database, run)
-            later = second.leases.acquire(
-                run, holder("second"), ttl_seconds=10
-            )  # waits until the server ends the first
-            assert later.epoch == fence.epoch + 1
-            lock_run(connection, first._database, run)
+    with Ledger.open(address) as second:
+        run = second.runs.create("toy", {}, "d", 1).id
+        monkeypatch.setattr(engine, "IDLE_IN_TRANSACTION_MS", 1000)
+        with Ledger.open(address) as first:
+            fence = first.leases.acquire(run, holder("first"), ttl_seconds=0)
+            later: Fence | None = None
+            with pytest.raises(LedgerUnavailable), first._database.fenced(fence) as (connection, _):
+                lock_run(connection, first._database, run)
+                # waits until the server ends the first
+                later = second.leases.acquire(run, holder("second"), ttl_seconds=10)
+                lock_run(connection, first._database, run)
+            assert later == Fence(run, fence.epoch + 1)
 
 
 def test_a_value_that_the_database_cannot_hold_is_no_outage(ledger: Ledger) -> None:

@@ -1,16 +1,18 @@
 """A driver in a process of its own, for the tests that kill it or let two of them contend.
 
 worker.py forever PATH              commit without end; prints each iteration once it is acknowledged
-worker.py contend PATH SEED SECONDS says that it is ready, waits for a line, then takes the lease again and again, with pauses
-                                    longer than it lives
+worker.py contend PATH SEED         says that it is ready, waits for a line, then takes the lease again and again, with pauses
+                                    longer than it lives, until it has committed enough and was replaced, or its input ends
 worker.py open PATH                 open (and migrate) the ledger
 """
 
 from __future__ import annotations
 
 import random
+import select
 import sys
 import time
+from collections.abc import Callable
 
 from db.engine import Fence
 from db.errors import Fenced, LeaseHeld
@@ -19,6 +21,8 @@ from db.ledger import Ledger
 from tests.db.tools import commit_of
 
 SHORT = 0.05
+ENOUGH = 20
+SECONDS, SECONDS_AT_MOST = 2.0, 50.0
 
 
 def forever(path: str) -> None:
@@ -36,30 +40,39 @@ def forever(path: str) -> None:
         iteration += 1
 
 
-def contend(path: str, seed: str, seconds: str) -> None:
+def contend(path: str, seed: str) -> None:
     """Nobody is ever known to be gone here, so that only expiry and the epoch decide."""
     chance, fenced = random.Random(int(seed)), 0
     committed: list[int] = []
+
+    def is_over() -> bool:
+        seconds = time.monotonic() - began
+        seen_enough = len(committed) > ENOUGH and fenced > 0
+        other_has_seen_enough = bool(select.select([sys.stdin], [], [], 0.0)[0])
+        return seconds > SECONDS_AT_MOST or other_has_seen_enough or (seen_enough and seconds > SECONDS)
+
     with Ledger.open(path) as ledger:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()
-        end = time.monotonic() + float(seconds)
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while not is_over():
             try:
                 fence = ledger.leases.acquire("toy-1", this_process(seed), SHORT, holder_is_gone=lambda _: False)
             except LeaseHeld:
                 time.sleep(0.005)
                 continue
             try:
-                stint(ledger, fence, chance, end, committed)
+                stint(ledger, fence, chance, committed, is_over)
             except Fenced:
                 fenced += 1
     sys.stdout.write(f"{len(committed)} {fenced}\n")
 
 
-def stint(ledger: Ledger, fence: Fence, chance: random.Random, end: float, committed: list[int]) -> None:
-    while time.monotonic() < end and chance.random() > 0.05:
+def stint(
+    ledger: Ledger, fence: Fence, chance: random.Random, committed: list[int], is_over: Callable[[], bool]
+) -> None:
+    while not is_over() and chance.random() > 0.05:
         latest = ledger.commits.latest("toy-1")
         if chance.random() < 0.15:
             time.sleep(SHORT * 2)

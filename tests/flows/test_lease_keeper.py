@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from db.engine import Fence
+from db.errors import LedgerVersionError
 from db.holder import this_process
 from db.ledger import Ledger
 from flows.lease import LeaseKeeper
@@ -30,6 +33,13 @@ def held(tmp_path: Path) -> Iterator[tuple[str, Ledger, Fence]]:
 def keeper_of(held: tuple[str, Ledger, Fence], wait: float = WAIT, **options: Any) -> LeaseKeeper:
     address, _, fence = held
     return LeaseKeeper(address, fence, LIFE, wait, **options)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
 
 
 def lost(keeper: LeaseKeeper) -> str:
@@ -88,4 +98,38 @@ def test_a_main_loop_that_hangs_is_not_kept_alive(held: tuple[str, Ledger, Fence
     reason = lost(keeper)
     assert "hangs in learn of iteration 3" in reason
     assert "test_lease_keeper" in reason, "with the stack of the main thread"
+    keeper.stop()
+
+
+def test_a_ledger_that_is_away_when_it_is_opened_is_tried_again(
+    held: tuple[str, Ledger, Fence], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held[1].close()
+    path, away = tmp_path / "ledger.db", tmp_path / "away.db"
+    path.rename(away)
+    beaten = threading.Event()
+    keeper = keeper_of(held, wait=20.0, on_beat=lambda _: beaten.set())
+    with caplog.at_level("WARNING", "yatt_core.flow"):
+        keeper.start()
+        assert eventually(lambda: "could not be renewed: the ledger" in caplog.text)
+    away.rename(path)
+    assert beaten.wait(20)
+    keeper.check()
+    keeper.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (LedgerVersionError("revision 9 is not known"), "revision 9 is not known"),
+        (KeyError("column"), "it could not be renewed: KeyError: 'column'"),
+    ],
+)
+def test_an_error_that_trying_again_does_not_mend_is_why_the_lease_is_lost(
+    held: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    monkeypatch.setattr(Ledger, "open", Mock(side_effect=error))
+    keeper = keeper_of(held, wait=20.0)
+    keeper.start()
+    assert lost(keeper) == reason
     keeper.stop()

@@ -11,6 +11,12 @@ import time
 from pathlib import Path
 
 CALLS = 0
+MARK = "YATT_TEST_LEFT_BEHIND"
+
+
+def left_behind() -> str:
+    """An argument by which the test finds what a tool of its own left behind; the process of tools inherits it."""
+    return os.environ[MARK]
 
 
 def counting(expression: str, file: str, more: str = "") -> str:
@@ -34,7 +40,7 @@ def hang_in_c(expression: str) -> str:
 def hang_deaf(expression: str) -> str:
     """Ignores all signals that can be ignored, and so does the process that it starts."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", "left-by-a-tool"])
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", left_behind()])
     while True:
         time.sleep(1)
 
@@ -113,7 +119,7 @@ def hang_elsewhere(expression: str) -> str:
 
 def detach(expression: str) -> str:
     """Leaves a process behind that leads a session of its own, and whose parent is gone."""
-    command = [sys.executable, "-c", "import time; time.sleep(3600)", "left-by-a-tool"]
+    command = [sys.executable, "-c", "import time; time.sleep(3600)", left_behind()]
     starter = f"import subprocess; subprocess.Popen({command}, start_new_session=True)"
     subprocess.run([sys.executable, "-c", starter], check=True)
     return expression

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.tools.functions import MARK
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.tools import ToolsSpec
 from yatt_core.tools.calls import ToolAnswer, ToolCall, read_call
@@ -35,6 +36,14 @@ BAD = (
     "hang_elsewhere",
     "detach",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def marked() -> Iterator[None]:
+    """What tools of this test process leave behind is told from what those of other ones do, which run beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, f"left-by-a-tool-of-{os.getpid()}")
+        yield
 
 
 def spec_of(*names: str, seconds: float = 20.0, **changes: object) -> ToolsSpec:
@@ -99,12 +108,12 @@ def test_what_a_tool_detached_ends_with_it(toolbox: Toolbox) -> None:
 
 
 def left_by_tools() -> list[psutil.Process]:
-    return [p for p in psutil.process_iter(["cmdline"]) if "left-by-a-tool" in (p.info["cmdline"] or ())]
+    return [p for p in psutil.process_iter(["cmdline"]) if os.environ[MARK] in (p.info["cmdline"] or ())]
 
 
-def wait_until_nothing_is_left() -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while left_by_tools():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -191,11 +200,12 @@ def test_calls_under_way_end_with_a_process_of_tools_that_is_killed() -> None:
     toolbox = Toolbox(spec_of("hang_deaf", "detach", parallel_calls=2))
     answers = toolbox.answer({n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "detach"))})
     assert next(answers)[0] == 1
+    wait_until(lambda: bool(left_by_tools()))
     assert toolbox._process
     toolbox._process.kill()
     with pytest.raises(InfrastructureError, match="process of tools is gone"):
         next(answers)
-    wait_until_nothing_is_left()
+    wait_until(lambda: not left_by_tools())
 
 
 def test_a_lost_process_is_a_failure_of_infrastructure_and_replaced(toolbox: Toolbox) -> None:

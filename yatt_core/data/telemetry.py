@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, va
     """
     folder = run_folder / iteration_folder(branch, iteration)
     path = folder / f"{PREFIX}{name}{SUFFIX}"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = durable.temporary_name(path)
     try:
         durable.make_folder(folder)
         temporary.write_text(json.dumps(values, sort_keys=True, indent=1) + "\n")
