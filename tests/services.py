@@ -12,7 +12,8 @@ from yatt_core.cluster.client import ensure_supervisor, wait_ready
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
 
 ROOT = Path(__file__).parent.parent
-GRACE_SECONDS = 3600.0
+GRACE_SECONDS = 3 * 3600.0
+"""Nobody shows life to these services, and all matrices may take longer than an hour."""
 
 
 def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None) -> dict[str, str]:
