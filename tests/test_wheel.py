@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +16,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    finished = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+    outside = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # which may name the checkout
+    finished = subprocess.run(command, cwd=cwd, env=outside, capture_output=True, text=True, timeout=600, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
 
