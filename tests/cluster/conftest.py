@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +20,6 @@ from yatt_core.cluster.state import SupervisorFiles, SupervisorState
 from yatt_core.controllers.fleet import Fleet
 
 NAMESPACE = "test"
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    """Waits for something that another process does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 def supervised(folder: Path) -> list[ProcessIdentity]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import ray
 
-from tests.cluster.conftest import Head, wait_until
+from tests.cluster.conftest import Head
 from tests.cluster.fleets import (
     RUN,
     Heartbeat,
@@ -26,6 +26,7 @@ from tests.cluster.fleets import (
     pids,
     shard_tasks,
 )
+from tests.waiting import wait_until
 from yatt_core.controllers.fleet import Fleet
 from yatt_core.data.chunks import read_chunk, write_chunk
 from yatt_core.data.shard_log import find_sealed

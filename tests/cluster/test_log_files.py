@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.cluster.conftest import wait_until
+from tests.waiting import wait_until
 from yatt_core.cluster import runner
 from yatt_core.cluster.log_files import keep_bounded
 from yatt_core.cluster.runner import ServiceRunner

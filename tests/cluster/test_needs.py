@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cluster.conftest import script_service, supervised, wait_until
+from tests.cluster.conftest import script_service, supervised
+from tests.waiting import wait_until
 from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.cluster.process import is_alive, offspring
 from yatt_core.cluster.services import ServiceSpec, ServiceState, ending_order

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import wait_until
+from tests.waiting import wait_until
 from yatt_core.cluster.client import Heartbeat
 from yatt_core.cluster.presence import GONE_EXIT_CODE, Presence, StackReport
 from yatt_core.controllers.watchdog import describe, find_stuck, gather_stacks

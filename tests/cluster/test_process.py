@@ -12,7 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from tests.cluster.conftest import wait_until
+from tests.waiting import wait_until
 from yatt_core.cluster.process import (
     ProcessIdentity,
     end_sessions,

@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cluster.conftest import script_service, supervised, wait_until
+from tests.cluster.conftest import script_service, supervised
+from tests.waiting import wait_until
 from yatt_core.cluster import client
 from yatt_core.cluster.client import (
     Heartbeat,

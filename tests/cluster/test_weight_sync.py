@@ -15,7 +15,7 @@ import pytest
 import ray
 from ray._private.internal_api import get_memory_info_reply
 
-from tests.cluster.conftest import Head, wait_until
+from tests.cluster.conftest import Head
 from tests.cluster.fleets import (
     Heartbeat,
     begin,
@@ -26,6 +26,7 @@ from tests.cluster.fleets import (
     pid_of,
     shard_tasks,
 )
+from tests.waiting import wait_until
 from yatt_core.cluster.gcs import living_nodes
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, metered_get
 from yatt_core.controllers.fleet import Fleet

@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from db.errors import Conflict, Fenced, LeaseHeld, RunNotFound
 from db.holder import Holder, is_gone, this_process
 from db.ledger import Ledger
 from tests.db.tools import SimulatedClock, holder
+from tests.waiting import wait_until
 
 
 def test_a_living_holder_keeps_the_lease(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
@@ -131,19 +131,12 @@ def holder_at(pid: int) -> Holder:
     return replace(this_process(), pid=pid, process_start=int(stat_of(pid)[19]))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
 def test_is_gone_sees_through_a_zombie() -> None:
     child = subprocess.Popen(["sleep", "60"])
     theirs = holder_at(child.pid)
     assert not is_gone(theirs)
     child.kill()
-    wait_until(lambda: is_gone(theirs))  # dead, but nobody has waited for it yet
+    wait_until(lambda: is_gone(theirs), seconds=30.0)  # dead, but nobody has waited for it yet
     child.wait()
     assert is_gone(theirs)
 
@@ -156,8 +149,8 @@ def test_a_holder_whose_first_thread_ended_lives_until_the_others_did() -> None:
     with subprocess.Popen([sys.executable, "-c", outlived]) as child:
         try:
             theirs = holder_at(child.pid)
-            wait_until(lambda: stat_of(child.pid)[0] == "Z")
+            wait_until(lambda: stat_of(child.pid)[0] == "Z", seconds=30.0)
             assert not is_gone(theirs)
         finally:
             child.kill()
-        wait_until(lambda: is_gone(theirs))
+        wait_until(lambda: is_gone(theirs), seconds=30.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,6 +16,7 @@ from db.errors import LedgerVersionError
 from db.holder import this_process
 from db.ledger import Ledger
 from flows.lease import LeaseKeeper
+from tests.waiting import wait_until
 from yatt_core.errors import FencedError
 
 LIFE = 0.5
@@ -33,13 +34,6 @@ def held(tmp_path: Path) -> Iterator[tuple[str, Ledger, Fence]]:
 def keeper_of(held: tuple[str, Ledger, Fence], wait: float = WAIT, **options: Any) -> LeaseKeeper:
     address, _, fence = held
     return LeaseKeeper(address, fence, LIFE, wait, **options)
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def lost(keeper: LeaseKeeper) -> str:
@@ -111,7 +105,7 @@ def test_a_ledger_that_is_away_when_it_is_opened_is_tried_again(
     keeper = keeper_of(held, wait=20.0, on_beat=lambda _: beaten.set())
     with caplog.at_level("WARNING", "yatt_core.flow"):
         keeper.start()
-        assert eventually(lambda: "could not be renewed: the ledger" in caplog.text)
+        wait_until(lambda: "could not be renewed: the ledger" in caplog.text, seconds=20.0)
     away.rename(path)
     assert beaten.wait(20)
     keeper.check()

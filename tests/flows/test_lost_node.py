@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import wait_until
 from tests.cluster.many_nodes import ManyNodes
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
+from tests.waiting import wait_until
 
 SHAPE = (
     "iterations=8", "data.prompts_per_iteration=6", "data.logical_shards=6", "rollout.batch_samples=4",

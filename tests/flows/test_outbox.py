@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from flows import outbox
 from flows.notifications import NotificationDeliverer
 from flows.outbox import Deliverer, OutboxPump, TrackerDeliverer, deliver_pending, tracking_run
 from flows.protocols import Notice, OutboxItem, Told
+from tests.waiting import wait_until
 from yatt_core.errors import InfrastructureError
 from yatt_core.spec.guards import NotifySpec
 
@@ -112,7 +112,7 @@ def test_rows_that_the_ledger_could_not_book_are_sent_again(
 
     monkeypatch.setattr(Deliveries, "delivered", locked)
     pump = pumped(address, fence, TrackerDeliverer(tracker), monkeypatch)
-    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251))
+    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251), seconds=30.0)
     assert pump.stop(30)
     assert list(dict.fromkeys(item.key for item in tracker.arrived))[1:] == [f"{fence.run}/tag{i}" for i in range(250)]
 
@@ -151,13 +151,6 @@ def pumped(address: str, fence: Fence, deliverer: Deliverer, monkeypatch: pytest
     return pump
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def lose_answers(monkeypatch: pytest.MonkeyPatch, name: str, losses: Iterator[bool]) -> None:
     """The write is done, and nobody hears of it."""
     write = getattr(Deliveries, name)
@@ -179,7 +172,7 @@ def test_an_answer_of_the_ledger_that_is_lost_ends_no_delivery(
     tracker = RecordingTracker()
     lose_answers(monkeypatch, lost, iter([True, False, True]))
     pump = pumped(address, fence, TrackerDeliverer(tracker), monkeypatch)
-    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251))
+    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251), seconds=30.0)
     assert pump.stop(30)
     assert len(tracker.arrived) == len({item.key for item in tracker.arrived}) == 251
 
@@ -194,7 +187,7 @@ def test_people_hear_once_of_what_the_ledgers_answer_was_lost_for(
     pump = pumped(address, fence, NotificationDeliverer(people, NotifySpec(interval_seconds=0.0)), monkeypatch)
     for name in ("a", "b"):
         ledger.outbox.enqueue(fence, [OutboxEntry(name, NOTIFICATION, {"text": name}, 0)])
-        wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True)[0] == 0)
+        wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True)[0] == 0, seconds=30.0)
     assert pump.stop(30)
     assert people.heard == ["a", "b"]
 
@@ -224,7 +217,7 @@ def test_a_tracker_that_breaks_is_tried_again(
 
     tracker.deliver = breaking  # type: ignore[method-assign]
     pump = pumped(address, fence, TrackerDeliverer(tracker), monkeypatch)
-    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251))
+    wait_until(lambda: ledger.outbox.counts(fence.run) == (0, 251), seconds=30.0)
     assert pump.stop(30)
 
 

@@ -22,9 +22,10 @@ from ops.group.control import Group, await_ready, hold, start, stop
 from ops.group.members import KEEPER, MLFLOW, Ports
 from ops.group.record import read_record, write_record
 from ops.group.status import group_status
-from tests.cluster.conftest import script_service, supervised, wait_until
+from tests.cluster.conftest import script_service, supervised
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
+from tests.waiting import wait_until
 from yatt_core.cluster.client import current_state, ensure_alive, stop_supervisor
 from yatt_core.cluster.process import ProcessIdentity, is_alive
 from yatt_core.cluster.services import ServiceSpec

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from flows.outbox import OutboxPump
 from flows.protocols import Notice, Told
 from ops.notifier import AppriseNotifier, _without
 from tests.http_sink import Sink, http_sink
+from tests.waiting import wait_until
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.guards import NotifySpec
 
@@ -121,13 +121,6 @@ def tell(ledger: Ledger, fence: Fence, *names: str) -> None:
     ledger.outbox.enqueue(fence, entries)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def deliverer(*sinks: Sink, interval: float) -> NotificationDeliverer:
     addresses = [address(sink) for sink in sinks]
     return NotificationDeliverer(AppriseNotifier(addresses, "YATT_NOTIFY"), NotifySpec(interval_seconds=interval))
@@ -158,10 +151,10 @@ def test_a_message_that_was_not_taken_is_sent_again_by_the_pump(
     tell(ledger, fence, "a")
     pump = OutboxPump(at, fence, deliverer(sink, interval=0.0))
     pump.start()
-    wait_until(lambda: len(sink.posts) >= 2)
+    wait_until(lambda: len(sink.posts) >= 2, seconds=30.0)
     tell(ledger, fence, "b")
     sink.status = 200
-    wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True) == (0, 2))
+    wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True) == (0, 2), seconds=30.0)
     assert pump.stop(30)
     assert "[toy-1/a]" in sink.taken and "[toy-1/b]" in sink.taken
 

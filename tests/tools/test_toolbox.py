@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.tools.functions import MARK
+from tests.waiting import wait_until
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.tools import ToolsSpec
 from yatt_core.tools.calls import ToolAnswer, ToolCall, read_call
@@ -111,13 +111,6 @@ def left_by_tools() -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["cmdline"]) if os.environ[MARK] in (p.info["cmdline"] or ())]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_results_are_texts_or_json(toolbox: Toolbox) -> None:
     assert ask(toolbox, "talkative") == ToolAnswer('{"said": ["1", 1.5, null, "ü"]}'), "what it prints is no answer"
     assert ask(toolbox, "talkative", expression="\ud800").text == '{"said": ["?", 1.5, null, "ü"]}', "always valid text"
@@ -200,12 +193,12 @@ def test_calls_under_way_end_with_a_process_of_tools_that_is_killed() -> None:
     toolbox = Toolbox(spec_of("hang_deaf", "detach", parallel_calls=2))
     answers = toolbox.answer({n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "detach"))})
     assert next(answers)[0] == 1
-    wait_until(lambda: bool(left_by_tools()))
+    wait_until(lambda: bool(left_by_tools()), seconds=30.0)
     assert toolbox._process
     toolbox._process.kill()
     with pytest.raises(InfrastructureError, match="process of tools is gone"):
         next(answers)
-    wait_until(lambda: not left_by_tools())
+    wait_until(lambda: not left_by_tools(), seconds=30.0)
 
 
 def test_a_lost_process_is_a_failure_of_infrastructure_and_replaced(toolbox: Toolbox) -> None:
