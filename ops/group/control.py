@@ -152,10 +152,12 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
             write_record(folder, replace(record, ending=True))
         files.stop.touch()
         heard, deadline = state.services, time.monotonic() + timeout
-        while current_state(folder) is not None and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+        while True:
+            goes_on = current_state(folder) is not None  # before it is read: so its last words are heard
             heard = _tell(heard, (read_state(files) or state).services, say)
-        _tell(heard, (read_state(files) or state).services, say)  # what came of it between the last look and its end
+            if not goes_on or time.monotonic() >= deadline:
+                break
+            time.sleep(POLL_SECONDS)
     finally:
         stop_supervisor(folder, 0.0, killed=KILLED)
         for line in going_on(home):
