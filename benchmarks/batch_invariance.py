@@ -22,9 +22,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from transformers import logging as transformers_logging
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.protocols.protocol import GenerateRequest, GenerateResult
 
 SEED = 0
 MEMBERS = 160

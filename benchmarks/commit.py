@@ -20,13 +20,13 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
-from db.commit import IterationCommit
-from db.engine import Fence, database_url, open_engine
-from db.holder import this_process
+from db.core.engine import Fence, database_url, open_engine
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.metrics import Metric
-from db.outbox import OutboxEntry
-from db.records import DecisionRow, ShardRow, SnapshotRow
+from db.write.commit import IterationCommit
+from db.write.metrics import Metric
+from db.write.outbox import OutboxEntry
+from db.write.records import DecisionRow, ShardRow, SnapshotRow
 
 ITERATIONS = 10_000
 WINDOW = 500

@@ -20,9 +20,9 @@ from benchmarks.payload.actors import EPOCH
 from benchmarks.payload.coordination import coordinate_ms
 from benchmarks.payload.drivers import ACTORS, CENTRAL, PIPELINED, SHARDED, DriverProcess, Iteration, Place
 from benchmarks.payload.images import Look, look_at, make_images, read_image
-from yatt_core.cluster.client import Heartbeat, ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.spec import load_spec
+from yatt_core.supervisor.client import Heartbeat, ensure_supervisor, stop_supervisor, wait_ready
 
 SPEC = Path(__file__).parent.parent / "configs" / "virtual.yaml"
 SIZES = (16, 64, 256, 1024, 2048)

@@ -24,7 +24,7 @@ import httpx
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.seeded_ledger import ITERATIONS, RUNS, seed
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from yatt_core.spec import load_spec
 
 PAGES: Mapping[str, str] = {

@@ -22,11 +22,11 @@ import numpy.typing as npt
 import ray
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
-from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
-from yatt_core.data.balance import balance_equal, pack
-from yatt_core.data.packed import PackedArrays, pack_arrays
+from yatt_core.engines.train.steps.balance import balance_equal, pack
+from yatt_core.supervisor.client import ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.wire.packed import PackedArrays, pack_arrays
 
 BATCH_BYTES = 10_500_000
 SAMPLES, PROMPT = 512, 64

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from yatt_core.data.experience import experience_schema
-from yatt_core.data.shard_log import ShardLog
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult
+from yatt_core.experience.shard_log import ShardLog
+from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, ShardRef
+from yatt_core.protocols.protocol import GenerateRequest, GenerateResult
+from yatt_core.protocols.receipts import BatchTask, ShardRef
 
 
 def seal_responses(folder: Path, iteration: int, request: GenerateRequest, result: GenerateResult) -> BatchTask:

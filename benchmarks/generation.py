@@ -19,11 +19,11 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from benchmarks.common import progress
-from yatt_core.data.model_folder import make_model
-from yatt_core.engines.protocol import GenerateRequest
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
-from yatt_core.spec.model import ModelFromConfig
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.models.model_folder import make_model
+from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.spec.sections.model import ModelFromConfig
 
 SEED = 0
 VOCABULARY, PROMPT = 4096, 32

@@ -27,17 +27,17 @@ import torch
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.experience import seal_responses
-from yatt_core.data.model_folder import make_model
 from yatt_core.engines.device import own_device
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RankContext
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import ExitCode
+from yatt_core.models.model_folder import make_model
 from yatt_core.planning.cluster import card_of, read_cards
 from yatt_core.planning.shape import ModelShape, shape_of
-from yatt_core.receipts import BatchTask
+from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, RankContext
+from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec import RunSpec, parse_spec
-from yatt_core.spec.model import ModelFromConfig
+from yatt_core.spec.sections.model import ModelFromConfig
 
 SEED = 0
 ROUNDS, GEMM_ROUNDS = 3, 10

@@ -20,18 +20,18 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.experience import seal_responses
-from yatt_core.data.buckets import buckets_of
-from yatt_core.data.model_folder import make_model
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RankContext
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
+from yatt_core.models.model_folder import make_model
 from yatt_core.planning.account import COLLECT, LEARN, PREPARE, SYNC, Bytes, RoleMemory
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.cluster import CORE, DescribedCluster, read_cards
-from yatt_core.planning.demand import demand_of
+from yatt_core.planning.memory.demand import demand_of
 from yatt_core.planning.roles import Roles, roles_of
+from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, RankContext
 from yatt_core.spec import RunSpec, parse_spec
-from yatt_core.spec.model import ModelFromConfig
+from yatt_core.spec.sections.model import ModelFromConfig
+from yatt_core.wire.buckets import buckets_of
 
 VOCABULARY = 16_384
 PROMPT, RESPONSE, SAMPLES = 48, 16, 8

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
-from flows.home import Home
-from ops.cli.evaluate import snapshot_weights, wilson_interval
-from ops.cli.options import opened_snapshot
-from yatt_core.data.inputs import INPUTS, Inputs
-from yatt_core.data.prompts import Prompt, media_of
+from flows.run.home import Home
+from ops.cli.commands.checkpoints.evaluate import snapshot_weights, wilson_interval
+from ops.cli.lookup import opened_snapshot
 from yatt_core.data.shapes import write_shapes
-from yatt_core.data.text import TextCodec, open_codec
-from yatt_core.engines.protocol import RolloutEngine
 from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.inputs.reader import INPUTS, Inputs
+from yatt_core.prompts.codec import TextCodec, open_codec
+from yatt_core.prompts.stream import Prompt, media_of
+from yatt_core.protocols.protocol import RolloutEngine
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request

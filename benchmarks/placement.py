@@ -17,10 +17,10 @@ from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.placement_live import live_runs
-from yatt_core.placement.campaign import Campaign, draw_iterations, run_campaign, setting_of
-from yatt_core.placement.dynamic import Dynamic
-from yatt_core.placement.fixed import ColocatePool, SplitPool
 from yatt_core.placement.lower_bound import wave_lower_bound
+from yatt_core.placement.policies.dynamic import Dynamic
+from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
+from yatt_core.placement.simulation.campaign import Campaign, draw_iterations, run_campaign, setting_of
 from yatt_core.placement.workload import Workload, read_workload, value_at
 
 FOLDER = Path(__file__).parent / "placement_workloads"

@@ -19,15 +19,15 @@ import numpy as np
 import yaml
 
 from benchmarks.common import progress, trained
-from flows.placement_inputs import REMEMBERED
+from flows.placement.inputs import REMEMBERED
 from yatt_core.placement.actions import SERVES, parse_action
-from yatt_core.placement.campaign import collect
 from yatt_core.placement.logged import LoggedConduct
+from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
-from yatt_core.placement.registry import find_policy
 from yatt_core.placement.seen import IterationTelemetry, Setting
+from yatt_core.placement.simulation.campaign import collect
 from yatt_core.placement.workload import EngineConstants, Workload, read_workload, value_at
-from yatt_core.spec.placement import PlacementSpec
+from yatt_core.spec.sections.placement import PlacementSpec
 
 CLOCK_FACTOR = 2.5
 ITERATIONS = 3

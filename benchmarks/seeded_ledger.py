@@ -26,11 +26,9 @@ from sqlalchemy import (
     update,
 )
 
-from db.engine import Fence
-from db.events import GENESIS
-from db.holder import this_process
-from db.ledger import Ledger
-from db.models import (
+from db.core.engine import Fence
+from db.core.holder import this_process
+from db.core.models import (
     ControlState,
     Event,
     Iteration,
@@ -44,11 +42,13 @@ from db.models import (
     Shard,
     Snapshot,
 )
-from db.records import ShardRow
-from flows.home import Home
-from flows.state import ControlState as StateOfFlow
-from yatt_core.data.experience import experience_schema
-from yatt_core.data.shard_log import ShardLog
+from db.ledger import Ledger
+from db.write.events import GENESIS
+from db.write.records import ShardRow
+from flows.run.control_state import ControlState as StateOfFlow
+from flows.run.home import Home
+from yatt_core.experience.shard_log import ShardLog
+from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
 from yatt_core.spec import RunSpec
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from db.ledger import Ledger
-from flows.home import Home
-from flows.launch import create_run, run_segment
-from flows.protocols import IterationSummary, SilentObserver
+from flows.launch import run_session
+from flows.run.creation import create_run
+from flows.run.home import Home
+from flows.run.protocols import IterationSummary, SilentObserver
 from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parent.parent / "configs" / "quickstart.yaml"
@@ -88,7 +89,7 @@ def measure(iterations: int = ITERATIONS, overrides: Sequence[str] = ()) -> Repo
     with tempfile.TemporaryDirectory(prefix="yatt") as folder:
         home = Home(Path(folder))
         run = create_run(home, spec)
-        run_segment(home, run, Watcher(), None)
+        run_session(home, run, Watcher(), None)
         with Ledger.open(home.ledger) as ledger:
             seconds = ledger.metrics.history(run, "seconds/iteration")
             checkpoints = [value for _, value in ledger.metrics.history(run, "seconds/checkpoint")]

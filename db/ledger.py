@@ -14,25 +14,25 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from db.alarms import Alarms
-from db.aliases import Aliases
-from db.audit import Audits
-from db.browse import Browser
-from db.commit import Commits
-from db.engine import Clock, Database, DatabaseTime, database_url, open_engine
-from db.errors import LedgerUnavailable
-from db.events import Events
-from db.fleet import FleetReader
-from db.lease import Leases
-from db.lines import Lines
-from db.metrics import Metrics
-from db.migrate import ensure_current
-from db.outbox import Deliveries
-from db.overview import Overviews
-from db.phases import Phases
-from db.records import Records
-from db.runs import Runs
-from db.series import SeriesReader
+from db.core.engine import Clock, Database, DatabaseTime, database_url, open_engine
+from db.core.errors import LedgerUnavailable
+from db.core.migrate import ensure_current
+from db.read.audit import Audits
+from db.read.browse import Browser
+from db.read.lines import Lines
+from db.read.overview import Overviews
+from db.read.run_list import FleetReader
+from db.read.series import SeriesReader
+from db.write.alarms import Alarms
+from db.write.aliases import Aliases
+from db.write.commit import Commits
+from db.write.events import Events
+from db.write.lease import Leases
+from db.write.metrics import Metrics
+from db.write.outbox import Deliveries
+from db.write.phases import Phases
+from db.write.records import Records
+from db.write.runs import Runs
 
 
 class Ledger:

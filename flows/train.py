@@ -18,30 +18,33 @@ from __future__ import annotations
 from prefect import flow
 from prefect.runtime import flow_run
 
-from db.errors import LedgerUnavailable
-from flows import artifacts
-from flows.answers import Paused, PhaseRetry
-from flows.claims import claimed_segment
-from flows.guard_answers import roll_back
-from flows.phases import checkpoint, collect, commit, commit_start, evaluate, learn, place, prepare, sync, warm_up
-from flows.recovery import recover
-from flows.segment import Outcome, Segment
-from flows.state import ControlState
-from flows.stopping import StopNow
+from db.core.errors import LedgerUnavailable
+from flows.driver.iteration_meter import IterationMeter
+from flows.driver.run_status import Outcome
+from flows.driver.session import DriverSession
+from flows.driver.session_claims import claimed_session
+from flows.driver.stopping import StopNow
+from flows.phases import artifacts
+from flows.phases.commit import IterationResults, commit, commit_start
+from flows.phases.failure_policy import Paused, PhaseRetry
+from flows.phases.guard_rollback import roll_back
+from flows.phases.recovery import recover
+from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prepare, sync, warm_up
+from flows.run.control_state import ControlState
 
 
 @flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
 def train(run: str) -> Outcome:
     """Takes the run's lease, goes on behind its last commit, and ends at its target, at a stop request or at a failure."""
-    with claimed_segment(run) as segment:
-        segment.book(flow_run.get_id() or "", flow_run.get_name() or "")
-        with artifacts.progress(segment) as progress:
-            outcome = drive(segment, progress)
-        artifacts.report(segment, outcome)
+    with claimed_session(run) as session:
+        session.book(flow_run.get_id() or "", flow_run.get_name() or "")
+        with artifacts.progress(session) as progress:
+            outcome = drive(session, progress)
+        artifacts.report(session, outcome)
     return outcome
 
 
-def drive(segment: Segment, progress: artifacts.Progress) -> Outcome:
+def drive(session: DriverSession, progress: artifacts.Progress) -> Outcome:
     """Goes on until the target, a stop request, or what only a person can answer.
 
     A failure leads back to the last commit, a guard perhaps further.
@@ -49,53 +52,52 @@ def drive(segment: Segment, progress: artifacts.Progress) -> Outcome:
     state: ControlState | None = None
     while True:
         try:
-            if state is not None and roll_back(segment, state):
+            if state is not None and roll_back(session, state):
                 state = None
-            elif state is not None and not segment.goes_on(state):
-                return segment.close(state)
-            state = advance(segment, state)
+            elif state is not None and not session.goes_on(state):
+                return session.close(state)
+            state = advance(session, state)
             progress.update(state.iteration)
         except PhaseRetry:
             state = None
         except LedgerUnavailable as error:
-            segment.await_ledger(error)
+            session.await_ledger(error)
             state = None
         except StopNow:
             assert state is not None, "a recovery is not left in the middle"
         except Paused as paused:
-            return segment.pause(str(paused))
+            return session.pause(str(paused))
 
 
-def advance(segment: Segment, state: ControlState | None) -> ControlState:
-    """The next state: recovered from the ledger, at the start, after a failure, and where nodes have come or gone; else one
-    iteration further.
+def advance(session: DriverSession, state: ControlState | None) -> ControlState:
+    """Returns the next state: one iteration further.
+
+    At the start, after a failure, and where nodes have come or gone, it is the last commit's, recovered from the ledger.
     """
-    if state is None or segment.fleet.outgrown():
-        after = recover(segment, segment.committed_iteration()).state
-    elif state.iteration < 0:
-        after = begin(segment, state)
-    else:
-        after = iterate(segment, state)
-    segment.restart_clock()
-    return after
+    if state is None or session.fleet.outgrown():
+        return recover(session, session.context.committed_iteration).state
+    meter = IterationMeter.start(session.context.clock, session.meter)
+    return begin(session, state, meter) if state.iteration < 0 else iterate(session, state, meter)
 
 
-def begin(segment: Segment, state: ControlState) -> ControlState:
+def begin(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
     """Iteration 0: the policy before the first update, warmed up, kept as a snapshot and measured."""
-    warm = warm_up(segment, 0)
-    sync(segment, 0)
-    return commit_start(segment, 0, state, warm, evaluate(segment, 0))
+    warm = warm_up(session, 0)
+    sync(session, 0)
+    evaluation = evaluate(session, 0)
+    return commit_start(session, 0, state, warm, evaluation, meter)
 
 
-def iterate(segment: Segment, state: ControlState) -> ControlState:
+def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
     """One iteration: every phase in order, ended by its commit."""
     iteration = state.iteration + 1
-    decision = place(segment, iteration, state)
-    experience = collect(segment, iteration, state, decision)
-    prepared = prepare(segment, iteration, state, experience)
-    update = learn(segment, iteration, experience, prepared)
-    sync(segment, iteration)
-    evaluation = evaluate(segment, iteration) if segment.evaluates(iteration) else None
-    if segment.takes_snapshot(iteration):
-        checkpoint(segment, iteration)
-    return commit(segment, iteration, state, decision, experience, prepared, update, evaluation)
+    placement = place(session, iteration, state)
+    collected = collect(session, iteration, state, placement)
+    prepared = prepare(session, iteration, state, collected.experience)
+    update = learn(session, iteration, collected.experience, prepared)
+    synced = sync(session, iteration)
+    evaluation = evaluate(session, iteration) if session.evaluates(iteration) else None
+    if session.takes_snapshot(iteration):
+        checkpoint(session, iteration)
+    results = IterationResults(placement, collected, prepared, update, synced, evaluation)
+    return commit(session, iteration, state, results, meter)

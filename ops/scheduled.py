@@ -8,14 +8,13 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from flows.home import Home
-from flows.launch import load_run
-from flows.scheduled import Ending, drive_window, window_flow
-from ops.cli.options import keep_caches_inside
-from ops.cli.progress import watching
-from ops.notifier import AppriseNotifier
-from ops.outliving import outlive_readers
-from ops.tracking.mlflow_tracker import MlflowTracker
+from flows.run.creation import load_run
+from flows.run.home import Home
+from flows.schedule.scheduled import Ending, drive_window, window_flow
+from ops.integrations.apprise_notifier import AppriseNotifier
+from ops.integrations.mlflow_tracker import MlflowTracker
+from ops.presentation.progress import watching
+from ops.process import keep_caches_inside, outlive_readers
 
 WINDOW_LOG = "window.log"
 

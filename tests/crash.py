@@ -22,8 +22,8 @@ _context.set_forkserver_preload(
     [
         "pytest",
         "tests.checkpoints.scenarios",
-        "tests.data.scenarios",
-        "tests.data.example_specs",
+        "tests.experience.scenarios",
+        "tests.inputs.example_specs",
         "tests.object_store.scenarios",
     ]
 )

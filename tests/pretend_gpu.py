@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from yatt_core.engines import offload
-from yatt_core.engines.rollout import torch_engine as rollout_engine
-from yatt_core.engines.train import engine as train_engine
+from yatt_core.engines.rollout.torch import engine as rollout_engine
+from yatt_core.engines.train.base import engine as train_engine
 from yatt_core.judges import reward_model
 
 GPU = torch.device("cuda", 0)

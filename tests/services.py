@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from flows import prefect_server
-from yatt_core.cluster.client import ensure_supervisor, wait_ready
+from flows.prefect_io import prefect_server
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
+from yatt_core.supervisor.client import ensure_supervisor, wait_ready
 
 ROOT = Path(__file__).parent.parent
 GRACE_SECONDS = 3 * 3600.0

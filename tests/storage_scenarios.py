@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, write
-from tests.data.scenarios import BATCHES, KEY, SAMPLES, make_shard, prepare, prepared_ranks, sealed_folders
+from tests.experience.scenarios import BATCHES, KEY, SAMPLES, make_shard, prepare, prepared_ranks, sealed_folders
 from yatt_core import durable
 from yatt_core.checkpoints.publish import publish_snapshot
 from yatt_core.checkpoints.retention import delete_snapshot, sweep_snapshots
 from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.checkpoints.verify import verify_snapshot
-from yatt_core.data.experience import group_digests
-from yatt_core.data.prepared import PREPARED_KIND, prepared_folder, read_prepared, write_prepared
-from yatt_core.data.shard_log import ShardLog, sweep, verify_shard
+from yatt_core.experience.prepared import PREPARED_KIND, prepared_folder, read_prepared, write_prepared
+from yatt_core.experience.shard_log import ShardLog, sweep, verify_shard
+from yatt_core.experience.table import group_digests
 from yatt_core.manifests import MANIFEST, load_manifest
 
 Tell = Callable[[str], None]

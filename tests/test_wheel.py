@@ -51,6 +51,6 @@ def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     run(
         python,
         "-c",
-        "import db.migrate, pathlib; from db.ledger import Ledger; Ledger.open('l.db').close()",
+        "import db.core.migrate, pathlib; from db.ledger import Ledger; Ledger.open('l.db').close()",
         cwd=tmp_path,
     )

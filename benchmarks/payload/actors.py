@@ -9,10 +9,10 @@ import numpy as np
 import ray
 
 from benchmarks.payload.images import Look, Packed, UInt8, look_at, read_image
-from yatt_core.data.batch import load_batch
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
-from yatt_core.engines.rollout.actor import RolloutActor
-from yatt_core.receipts import ShardRef
+from yatt_core.actors.rollout import RolloutActor
+from yatt_core.experience.batch import load_batch
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.receipts import ShardRef
 
 EPOCH, VERSION = 1, 0
 

@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 
-from yatt_core.controllers.sampling import Sampling, SamplingRule, WaveGroups
-from yatt_core.receipts import GroupFacts
+from yatt_core.experience.dynamic_sampling import Sampling, SamplingRule, WaveGroups
+from yatt_core.protocols.receipts import GroupFacts
 
 CONTROLLERS, SHARDS_EACH, GROUPS = 256, 4, 2_048
 AVERAGE, VALID = 10.0, 0.1

@@ -18,9 +18,9 @@ from benchmarks.payload.images import Look
 from benchmarks.payload.memory import Growth, PeakGrowth
 from benchmarks.payload.pipelined import PipelinedIteration
 from benchmarks.payload.sharded import ImageController, ShardedIteration
+from yatt_core.actors.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.metering import BytesMeter
-from yatt_core.controllers.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.spec import RunSpec
 
 SHARDED, CENTRAL, PIPELINED = "sharded", "central", "pipelined"

@@ -16,15 +16,15 @@ from ray import cloudpickle
 from benchmarks.payload.actors import EPOCH, VERSION
 from benchmarks.payload.images import Look, batches
 from benchmarks.payload.memory import Growth, PeakGrowth
+from yatt_core.actors.presence import Presence
 from yatt_core.cluster.metering import BytesMeter, metered_get
-from yatt_core.cluster.presence import Presence
-from yatt_core.controllers.generation import GenerationStream
-from yatt_core.controllers.in_flight import BytesInFlight
-from yatt_core.data.experience import experience_schema
-from yatt_core.data.shard_log import ShardLog
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult
+from yatt_core.dispatch.generation import GenerationStream
+from yatt_core.dispatch.in_flight import BytesInFlight
+from yatt_core.experience.shard_log import ShardLog
+from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import PromptRef, ShardReceipt, ShardRef, ShardTask
+from yatt_core.protocols.protocol import GenerateRequest, GenerateResult
+from yatt_core.protocols.receipts import PromptRef, ShardReceipt, ShardRef, ShardTask
 from yatt_core.spec.run import ControllerSpec
 
 SHARD_SAMPLES = 4

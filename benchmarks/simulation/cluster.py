@@ -17,7 +17,7 @@ from benchmarks.simulation.trace import DRIVER, ENGINE, TRAINER, Fault, Trace
 from yatt_core.checkpoints.publish import SnapshotIdentity
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, ShardReceipt, ShardTask, SnapshotReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardTask, SnapshotReceipt, UpdateReceipt
 
 START_MS = 1_700_000_000_000
 

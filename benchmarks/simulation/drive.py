@@ -17,22 +17,22 @@ from unittest import mock
 
 from prefect import Task
 
-import flows.phases
-import flows.recovery
+import flows.phases.recovery
+import flows.phases.tasks
 import flows.train
 from benchmarks.simulation.cluster import Cluster, DriverKilled
 from benchmarks.simulation.fleet import SimulatedFleet
 from benchmarks.simulation.trace import Trace
-from db.holder import this_process
+from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.accounting import Accounts, accounts_of
-from flows.advice import Advice, advise
-from flows.home import Home
-from flows.launch import create_run
-from flows.protocols import SilentObserver
-from flows.segment import Segment
+from flows.driver.session import Segment
+from flows.reports.accounting import Accounts, accounts_of
+from flows.reports.advice import Advice, advise
+from flows.run.creation import create_run
+from flows.run.home import Home
+from flows.run.protocols import SilentObserver
 from yatt_core.cluster.devices import Device
-from yatt_core.controllers.fleet import Fleet
+from yatt_core.run_actors.run_actors import Fleet
 from yatt_core.spec import RunSpec, parse_spec
 
 DEVICES, ENGINES, RANKS, SHARDS = 64, 16, 64, 16
@@ -144,9 +144,9 @@ def without_prefect_and_ray() -> Iterator[None]:
     """The phases as plain functions, and the simulated devices as Ray's."""
     devices = tuple(Device(i, "gpu", f"node-{i // 8}", f"node-{i // 8}:gpu{i % 8}") for i in range(DEVICES))
     with ExitStack() as stack:
-        for module in (flows.train, flows.phases, flows.recovery):
+        for module in (flows.train, flows.phases.tasks, flows.phases.recovery):
             for name, value in list(vars(module).items()):
                 if isinstance(value, Task):
                     stack.enter_context(mock.patch.object(module, name, value.fn))
-        stack.enter_context(mock.patch("flows.fleet_start.inventory", lambda: devices))
+        stack.enter_context(mock.patch("flows.driver.actors_start.inventory", lambda: devices))
         yield

@@ -9,10 +9,10 @@ from pathlib import Path
 from yatt_core import durable
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
 from yatt_core.checkpoints.verify import verify_snapshot
-from yatt_core.data.batch import SAMPLES_FILE, SHARD_KIND
+from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND
 from yatt_core.keys import shard_folder
 from yatt_core.manifests import entry_of_bytes, publish_manifest
-from yatt_core.receipts import GroupFacts, ShardReceipt, ShardTask, SnapshotReceipt
+from yatt_core.protocols.receipts import GroupFacts, ShardReceipt, ShardTask, SnapshotReceipt
 
 STATE_FILE = "state"
 

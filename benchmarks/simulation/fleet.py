@@ -1,4 +1,4 @@
-"""A driver's view of a simulated cluster: the calls of `yatt_core.controllers.fleet.Fleet`, on simulated time.
+"""A driver's view of a simulated cluster: the calls of `yatt_core.run_actors.run_actors.Fleet`, on simulated time.
 
 What the real fleet learns from Ray, that an actor is gone, it learns here from the cluster: at the call that needs the actor,
 also when the actor was lost long before.
@@ -14,11 +14,10 @@ from benchmarks.simulation.cluster import Cluster, Gathering, Publication, Updat
 from benchmarks.simulation.files import read_snapshot
 from benchmarks.simulation.trace import ENGINE, TRAINER
 from yatt_core.checkpoints.publish import SnapshotIdentity
-from yatt_core.controllers.fleet import FleetStanding
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, snapshot_folder
 from yatt_core.placement.seen import Conduct
-from yatt_core.receipts import (
+from yatt_core.protocols.receipts import (
     BatchTask,
     EvaluateReceipt,
     InputsReceipt,
@@ -30,6 +29,7 @@ from yatt_core.receipts import (
     UpdateReceipt,
     WarmupReceipt,
 )
+from yatt_core.run_actors.run_actors import FleetStanding
 from yatt_core.spec import RunSpec
 
 HELD_OUT = 4

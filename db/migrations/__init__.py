@@ -1,1 +1,1 @@
-"""Alembic migrations of the ledger, run by `Ledger.open`. A new one: `alembic revision`, then `HEAD` in db/migrate.py."""
+"""Alembic migrations of the ledger, run by `Ledger.open`. A new one: `alembic revision`, then `HEAD` in db/core/migrate.py."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
-from db.errors import (
+from db.core.errors import (
     Fenced,
     LeaseHeld,
     LedgerAddressError,
@@ -14,7 +14,7 @@ from db.errors import (
     LedgerVersionError,
     RunNotFound,
 )
-from ops.cli.output import shortened
+from ops.presentation.words import shortened
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
 

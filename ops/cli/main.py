@@ -17,29 +17,14 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from ops.cli import (
-    alarms,
-    audit,
-    branches,
-    dashboard,
-    deploy,
-    doctor,
-    evaluate,
-    export,
-    failures,
-    group,
-    logs,
-    placement,
-    plan,
-    promote,
-    rollouts,
-    runs,
-    schema,
-    tokens,
-    train,
-)
+from ops.cli import failures
+from ops.cli.commands.checkpoints import evaluate, export, promote
+from ops.cli.commands.driving import branches, deploy, train
+from ops.cli.commands.inspection import alarms, audit, logs, placement, rollouts, runs
+from ops.cli.commands.planning import doctor, plan, schema
+from ops.cli.commands.services import dashboard, group, tokens
 from ops.cli.options import HomeOption, examples
-from ops.cli.output import shortened
+from ops.presentation.words import shortened
 from yatt_core.errors import ConfigurationError, ExitCode
 
 DEBUG = "--debug"

@@ -5,9 +5,6 @@ Imported with the program, so nothing heavy is imported here before it is needed
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,13 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from db.ledger import Ledger
-    from db.records import SnapshotRow
-    from flows.home import Home
-    from yatt_core.spec import RunSpec
-
-LATEST = "latest"
-SQLITE = "sqlite:///"
+    pass
 
 
 class Alias(StrEnum):
@@ -59,88 +50,3 @@ KeptOption = Annotated[int | None, typer.Option(min=0, help="A kept snapshot's i
 def examples(*commands: str) -> str:
     """The end of a command's help."""
     return "\n\n".join(("Examples:", *commands))
-
-
-@contextmanager
-def opened_ledger(home: Home) -> Iterator[Ledger]:
-    """The ledger that is there; none is made or migrated. Raises `ConfigurationError` where there is none."""
-    from db.ledger import Ledger
-    from flows.home import LEDGER_VARIABLE
-    from yatt_core.errors import ConfigurationError
-
-    file = Path(home.ledger.removeprefix(SQLITE))
-    if home.ledger.startswith(SQLITE) and not file.exists():
-        if os.environ.get(LEDGER_VARIABLE):
-            where, remedy = f"{LEDGER_VARIABLE}: {file}", f"set {LEDGER_VARIABLE} to where they are, or unset it"
-        else:
-            where, remedy = str(home.folder), "say where they are with --home or $YATT_HOME"
-        raise ConfigurationError(f"{where}: no runs here; start one with `yatt train SPEC`, or {remedy}")
-    with Ledger.open(home.ledger, migrate=False) as ledger:
-        yield ledger
-
-
-def find_run(ledger: Ledger, name: str) -> str:
-    """The id of the run that a person means. Raises `RunNotFound`."""
-    from db.errors import RunNotFound
-
-    if name != LATEST:
-        return ledger.runs.find(name).id
-    newest = ledger.runs.list(limit=1)
-    if not newest:
-        raise RunNotFound("there are no runs in this ledger yet; start one with `yatt train SPEC`")
-    return newest[0].id
-
-
-def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRow:
-    """The kept snapshot of an iteration, or the newest. Raises `ConfigurationError`, naming those that are kept."""
-    from yatt_core.errors import ConfigurationError
-
-    rows = ledger.records.snapshots(run)
-    if not rows:
-        raise ConfigurationError(f"run {run}: it has no snapshot yet")
-    for row in rows:
-        if row.is_meant(iteration):
-            return row
-    kept = ", ".join(str(row.iteration) for row in reversed(rows))
-    raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept; there are those of {kept}")
-
-
-def aliased_snapshot(ledger: Ledger, run: str, alias: str) -> SnapshotRow:
-    """The snapshot that an alias points to, on whatever branch. Raises `ConfigurationError`, naming the aliases there are."""
-    from yatt_core.errors import ConfigurationError
-
-    pointing = ledger.aliases.pointing(run)
-    if alias not in pointing:
-        there = ", ".join(sorted(pointing)) or "none yet"
-        raise ConfigurationError(f"run {run}: it has no {alias}; aliases: {there}. See `yatt promote --help`")
-    rows = ledger.records.own_snapshots(run)
-    return next(row for row in rows if (row.branch, row.iteration, row.epoch) == pointing[alias])
-
-
-def opened_snapshot(
-    home: Home, run: str, iteration: int | None, alias: str | None = None
-) -> tuple[str, RunSpec, SnapshotRow]:
-    """The id of the run that a person means, its spec, and its kept snapshot: of an iteration, or what an alias points to.
-
-    The snapshot and the run's inputs are then in the run's folder. Raises as `find_run`, `kept_snapshot` and `aliased_snapshot`.
-    """
-    from flows.storage import fetch_lacking, store_of
-    from yatt_core.errors import ConfigurationError
-    from yatt_core.spec import parse_spec
-    from yatt_core.storage.inputs import fetch_inputs
-
-    if iteration is not None and alias is not None:
-        raise ConfigurationError("--iteration and --alias: right would be one of the two, since both name a snapshot")
-    with opened_ledger(home) as ledger:
-        name = find_run(ledger, run)
-        row = kept_snapshot(ledger, name, iteration) if alias is None else aliased_snapshot(ledger, name, alias)
-        folder = home.run_folder(row.run)
-        store = store_of(ledger, row.run, folder)
-        fetch_inputs(folder, store)
-        fetch_lacking(store, folder, [row])
-        return name, parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}"), row
-
-
-def keep_caches_inside(home: Home) -> None:
-    """Some of our libraries import matplotlib, whose cache of fonts would otherwise lie in the user's own folder."""
-    os.environ.setdefault("MPLCONFIGDIR", str(home.folder / ".matplotlib"))

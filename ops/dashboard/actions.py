@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from ops.dashboard.access import Acting
 from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
-from ops.dashboard.queries import snapshots
-from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
 from ops.dashboard.texts import GivenReason, PhaseName, Reason
+from ops.queries import snapshots
+from ops.queries.run_list import DRIVEN, FleetRun, find_line
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import redact
 
@@ -119,7 +119,7 @@ def resume(served: Served, by: Acting, run_id: RunId, asked: Resume) -> Done:
 @router.post("/retry", status_code=HTTPStatus.ACCEPTED)
 def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
     """Gives a phase that failed too often its whole budget again, and starts a driver."""
-    from flows import branches
+    from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
     charged = branches.forgive(served.home, run_id, asked.iteration, asked.phase, said(by, asked.reason))
@@ -131,7 +131,7 @@ def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
 @router.post("/rollback")
 def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done:
     """Goes back to an iteration: what follows goes on a new branch. Resuming it is another request."""
-    from flows import branches
+    from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
     done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason))
@@ -144,7 +144,7 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
 @router.post("/promote")
 def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
     """Has an alias point to a kept snapshot, once its files are verified. MLflow is told behind the answer."""
-    from ops.registry.promote import promote as promote_snapshot
+    from ops.integrations.promotion import promote as promote_snapshot
 
     find_line(served.ledger, run_id)
     with served.reading():
@@ -187,7 +187,7 @@ def said(by: str, reason: str) -> str:
 
 
 def _tell_registry(served: Context, run_id: str) -> None:
-    from ops.registry.promote import deliver
+    from ops.integrations.promotion import deliver
 
     waits = deliver(served.home, run_id)
     if waits is not None:

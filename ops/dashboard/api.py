@@ -1,4 +1,4 @@
-"""The JSON API's reading half, under /api/v1: one route for each read model of `ops.dashboard.queries`.
+"""The JSON API's reading half, under /api/v1: one route for each read model of `ops.queries`.
 
 Every list has a limit. Runs go by their whole id, looked up in the ledger before anything of a folder is read.
 """
@@ -9,13 +9,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from db.events import EventRow
-from db.runs import STATES
-from db.series import SeriesKey
-from ops.cli.logs import LEVELS, Filter
+from db.read.series import SeriesKey
+from db.write.events import EventRow
+from db.write.runs import STATES
 from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
-from ops.dashboard.queries import compare, faults, fleet, lineage, logs, placement, rollouts, run, series, snapshots
 from ops.dashboard.texts import Like, Text, one_of
+from ops.queries import compare, faults, lineage, logs, placement, rollouts, run, run_list, series, snapshots
+from ops.queries.log_files import LEVELS, Filter
 
 router = APIRouter(prefix="/api/v1")
 Keys = Annotated[list[Text], Query(max_length=series.KEYS, description="Metrics by their keys.")]
@@ -31,9 +31,9 @@ Place = Annotated[
 @router.get("/runs", tags=["fleet"])
 def list_runs(
     served: Served, text: SearchText = "", state: State | None = None, limit: Limit = 50, offset: Offset = 0
-) -> fleet.Fleet:
+) -> run_list.Fleet:
     """Runs whose id holds a text, in a state: running ones first, then the newest."""
-    return fleet.fleet(served.ledger, text, state, limit, offset)
+    return run_list.fleet(served.ledger, text, state, limit, offset)
 
 
 @router.get("/runs/{run_id}", tags=["run"])
@@ -148,7 +148,7 @@ def list_events(
     served: Served, run_id: RunId, kind: Text | None = None, limit: Limit = 100, before: Before = None
 ) -> tuple[EventRow, ...]:
     """Links of the run's audit chain, the newest first; before: of smaller numbers."""
-    fleet.find_line(served.ledger, run_id)
+    run_list.find_line(served.ledger, run_id)
     return tuple(served.ledger.browse.events(run_id, limit, before, () if kind is None else (kind,)))
 
 

@@ -18,14 +18,13 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
 from db.ledger import Ledger
-from flows.home import Home
-from ops.dashboard import access, actions, api, live, problems
+from flows.run.home import Home
+from ops.dashboard import access, actions, api, live, metrics, problems
 from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.pages import routes as pages
 from ops.dashboard.security import Guard
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.tokens import TokenStore
-from ops.metrics import route
 
 _STATUSES = ("401", "403", "404", "409", "413", "421", "422", "503")
 THREADS = 12
@@ -68,7 +67,7 @@ def create_app(home: Home | None = None) -> FastAPI:
     )
     app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams())
     problems.install(app)
-    for part in (api, access, actions, live, route):
+    for part in (api, access, actions, live, metrics):
         app.include_router(part.router)
     app.get("/health", tags=["service"])(health)
     pages.install(app)

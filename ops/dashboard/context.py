@@ -16,7 +16,7 @@ from fastapi import Depends, HTTPException, Path, Query, Request
 from pydantic import Field
 
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.driving import Drivers
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.texts import Text

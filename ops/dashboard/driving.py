@@ -14,14 +14,14 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from db.errors import LeaseHeld
+from db.core.errors import LeaseHeld
 from db.ledger import Ledger
-from flows.home import Home
-from flows.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE
-from ops.dashboard.queries.fleet import DRIVEN, find_line
-from yatt_core.cluster.state import MARK_VARIABLE
+from flows.prefect_io.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE
+from flows.run.home import Home
+from ops.queries.run_list import DRIVEN, find_line
 from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.logs import redact
+from yatt_core.supervisor.state import MARK_VARIABLE
 
 RESUME_LOG = "resume.log"
 OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE)

@@ -19,9 +19,9 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from db.errors import LedgerUnavailable
+from db.core.errors import LedgerUnavailable
 from ops.dashboard.context import Context, RunId, Served
-from ops.dashboard.queries.fleet import find_line
+from ops.queries.run_list import find_line
 
 router = APIRouter(prefix="/api/v1", tags=["live"])
 POLL_SECONDS, SILENCE_SECONDS = 1.0, 15.0

@@ -17,8 +17,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
-from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
-from ops.cli.output import shortened
+from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
+from ops.presentation.words import shortened
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
 from yatt_core.logs import redact
 

@@ -11,7 +11,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from ops.registry.promote import LONGEST_REASON
+from ops.integrations.promotion import LONGEST_REASON
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ service group.
 
 from __future__ import annotations
 
-from flows.home import Home
-from flows.prefect_server import named_server
+from flows.prefect_io.prefect_server import named_server
+from flows.run.home import Home
 from ops.group.members import PREFECT
 from ops.group.password import own_password
 from ops.group.record import read_record
-from yatt_core.cluster.client import current_state
+from yatt_core.supervisor.client import current_state
 
 NOWHERE = "http://127.0.0.1:9"
 """Prefect's client wants an address even where it is not to ask anybody."""

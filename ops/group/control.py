@@ -1,4 +1,4 @@
-"""Starting, holding and ending the service group. A supervisor process (`yatt_core/cluster/supervisor.py`) owns its members.
+"""Starting, holding and ending the service group. A supervisor process (`yatt_core/supervisor/supervisor.py`) owns its members.
 
 Consumes a home and ports; produces `HOME/group/` with the supervisor's state, `group.json` and the members' logs, and tells
 what happens through `say`. Nothing here prints.
@@ -14,20 +14,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.home import Home
-from ops.cli.preflight import check_folder
+from flows.run.home import Home
 from ops.group.drivers import going_on
 from ops.group.members import Ports, members, secrets
 from ops.group.password import settle_password
 from ops.group.ports import settled
 from ops.group.preflight import check_before_start
 from ops.group.record import GroupRecord, read_record, write_record
-from yatt_core.cluster.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor
-from yatt_core.cluster.process import ProcessIdentity
-from yatt_core.cluster.services import RestartPolicy, ServiceState
-from yatt_core.cluster.state import ServiceReport, SupervisorFiles, SupervisorState, log_tail, read_state
+from ops.preflight.home_folder import check_folder
 from yatt_core.durable import make_folder
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.supervisor.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor
+from yatt_core.supervisor.process import ProcessIdentity
+from yatt_core.supervisor.services import RestartPolicy, ServiceState
+from yatt_core.supervisor.state import ServiceReport, SupervisorFiles, SupervisorState, log_tail, read_state
 
 POLL_SECONDS = 0.2
 HOLD_SECONDS = 1.0

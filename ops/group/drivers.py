@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from db.errors import LedgerError
-from db.holder import is_gone, this_process
+from db.core.errors import LedgerError
+from db.core.holder import is_gone, this_process
 from db.ledger import Ledger
-from flows.home import Home
-from flows.lease import is_keeper
+from flows.run.home import Home
+from flows.run.lease import is_keeper
 from yatt_core.logs import redact
 
 

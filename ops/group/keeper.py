@@ -17,19 +17,19 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from db.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
+from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
-from flows.dead_letters import BATCH, Trouble, deliver_dead, is_dead
-from flows.home import Home
-from flows.launch import current_spec
-from flows.notifications import NotificationDeliverer
-from flows.outbox import Deliverer, TrackerDeliverer, in_words, is_foreseen
-from flows.protocols import Tracker
+from flows.delivery.notifications import NotificationDeliverer
+from flows.delivery.orphaned_outbox import BATCH, Trouble, deliver_dead, is_dead
+from flows.delivery.outbox import Deliverer, TrackerDeliverer, in_words, is_foreseen
+from flows.run.creation import current_spec
+from flows.run.home import Home
+from flows.run.protocols import Tracker
 from ops.group.keeper_state import Undelivered, write_undelivered
 from ops.group.members import KEEPER_READY
 from ops.group.reaping import start_reaping
-from ops.notifier import AppriseNotifier
-from ops.tracking.mlflow_tracker import MlflowTracker
+from ops.integrations.apprise_notifier import AppriseNotifier
+from ops.integrations.mlflow_tracker import MlflowTracker
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.logs import redact
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows import prefect_server
-from flows.home import LEDGER_VARIABLE, Home, with_driver
-from flows.prefect_server import PASSWORD_VARIABLE, PREFECT_VARIABLE, SERVER_PASSWORD_VARIABLE
+from flows.prefect_io import prefect_server
+from flows.prefect_io.prefect_server import PASSWORD_VARIABLE, PREFECT_VARIABLE, SERVER_PASSWORD_VARIABLE
+from flows.run.home import LEDGER_VARIABLE, Home, with_driver
 from ops.group.password import password_of
-from yatt_core.cluster.services import ServiceSpec
+from yatt_core.supervisor.services import ServiceSpec
 
 PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER = prefect_server.NAME, prefect_server.WORKER, "mlflow", "dashboard", "keeper"
 ORDER = (PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER)

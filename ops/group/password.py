@@ -12,8 +12,8 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from flows.home import Home
-from flows.prefect_server import SERVER_PASSWORD_VARIABLE
+from flows.prefect_io.prefect_server import SERVER_PASSWORD_VARIABLE
+from flows.run.home import Home
 from yatt_core.durable import make_folder, refusals
 
 FILE, USER = "prefect-password", "yatt"

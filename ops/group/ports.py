@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from ops.group.members import Ports
-from yatt_core.cluster.runner import free_port, is_free
+from yatt_core.supervisor.runner import free_port, is_free
 
 
 def settled(asked: Ports, last: Ports | None) -> Ports:

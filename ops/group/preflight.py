@@ -12,12 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 
-from flows.home import LEDGER_VARIABLE, Home
-from flows.prefect_server import DATABASE_VARIABLE
+from flows.prefect_io.prefect_server import DATABASE_VARIABLE
+from flows.run.home import LEDGER_VARIABLE, Home
 from ops.group.members import DASHBOARD, MLFLOW, PREFECT, Ports, databases
-from yatt_core.cluster.runner import is_free
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.logs import redact
+from yatt_core.supervisor.runner import is_free
 
 TRIGRAMS = "pg_trgm"
 RIGHT = "\nright would be postgresql://user:password@host:5432/database of a server that runs, or unset for SQLite"
@@ -83,8 +83,8 @@ def listener(port: int) -> str:
 
 def check_database(variable: str, address: str) -> None:
     """A PostgreSQL has to answer, and Prefect's to have the extension that its tables need. A ledger is made or migrated."""
-    from db.engine import dsn_url
-    from db.errors import LedgerError, LedgerReadOnly, LedgerUnavailable
+    from db.core.engine import dsn_url
+    from db.core.errors import LedgerError, LedgerReadOnly, LedgerUnavailable
     from db.ledger import Ledger
 
     try:
@@ -103,7 +103,7 @@ def check_database(variable: str, address: str) -> None:
 def _check_postgresql(variable: str, address: str) -> None:
     from sqlalchemy import text
 
-    from db.engine import Database, DatabaseTime, dsn_url, open_engine
+    from db.core.engine import Database, DatabaseTime, dsn_url, open_engine
 
     engine = open_engine(dsn_url(address))
     try:

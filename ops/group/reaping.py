@@ -1,4 +1,4 @@
-"""The keeper's rounds over Prefect: flow runs of windows whose process is dead are closed (`flows.reaper`).
+"""The keeper's rounds over Prefect: flow runs of windows whose process is dead are closed (`flows.schedule.reaper`).
 
 A thread of its own, so that a Prefect server that does not answer keeps no row from MLflow. Consumes the ledger and what the
 environment says of Prefect; produces the state `Crashed` and a line in the log for each flow run that it closes.
@@ -10,10 +10,10 @@ import logging
 import os
 import threading
 
-from db.errors import LedgerError
+from db.core.errors import LedgerError
 from db.ledger import Ledger
-from flows.home import Home
-from flows.prefect_server import PREFECT_VARIABLE, use_server
+from flows.prefect_io.prefect_server import PREFECT_VARIABLE, use_server
+from flows.run.home import Home
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 30.0
@@ -29,8 +29,8 @@ def start_reaping(home: Home, ended: threading.Event) -> threading.Thread:
 
 
 def _go_round(home: Home, ended: threading.Event) -> None:
-    from flows.prefect_client import AWAY, server_trouble
-    from flows.reaper import reap
+    from flows.prefect_io.prefect_client import AWAY, server_trouble
+    from flows.schedule.reaper import reap
 
     try:
         while not ended.is_set():

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ops.group.members import Ports
-from yatt_core.cluster.process import ProcessIdentity, is_alive
 from yatt_core.durable import write_json
 from yatt_core.errors import InfrastructureError
+from yatt_core.supervisor.process import ProcessIdentity, is_alive
 
 NAME = "group.json"
 

@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.home import Home
-from flows.prefect_server import PASSWORD_VARIABLE
+from flows.prefect_io.prefect_server import PASSWORD_VARIABLE
+from flows.run.home import Home
 from ops.group.keeper_state import Undelivered, read_undelivered
 from ops.group.members import HEALTH, ORDER, PREFECT
 from ops.group.password import password_file
 from ops.group.record import GroupRecord, read_record
-from yatt_core.cluster.client import current_state
-from yatt_core.cluster.runner import is_ready
-from yatt_core.cluster.services import ServiceState
-from yatt_core.cluster.state import ServiceReport, SupervisorFiles, read_state
+from yatt_core.supervisor.client import current_state
+from yatt_core.supervisor.runner import is_ready
+from yatt_core.supervisor.services import ServiceState
+from yatt_core.supervisor.state import ServiceReport, SupervisorFiles, read_state
 
 UP, STARTING, DEGRADED, DOWN, LOST = "up", "starting", "degraded", "down", "lost"
 SILENT = "does not answer"

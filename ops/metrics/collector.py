@@ -13,15 +13,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from db.errors import LedgerUnavailable
+from db.core.errors import LedgerUnavailable
+from db.core.migrate import HEAD
 from db.ledger import Ledger
-from db.migrate import HEAD
-from db.runs import STATES
-from ops.dashboard.queries.accounts import accounts
-from ops.dashboard.queries.fleet import DRIVEN, LOST, Fleet, FleetRun, fleet
-from ops.dashboard.queries.run import HEALTH, THROUGHPUT
+from db.write.runs import STATES
 from ops.metrics import names
 from ops.metrics.names import MetricName
+from ops.queries.accounts import accounts
+from ops.queries.run import HEALTH, THROUGHPUT
+from ops.queries.run_list import DRIVEN, LOST, Fleet, FleetRun, fleet
 
 RUNS = 200
 """With series of their own."""

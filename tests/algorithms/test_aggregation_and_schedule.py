@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from yatt_core.algorithms.aggregation import token_weights
 from yatt_core.algorithms.schedule import learning_rate_share
-from yatt_core.spec.trainer import ScheduleSpec
+from yatt_core.spec.sections.trainer import ScheduleSpec
 
 
 @given(st.lists(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=6), min_size=1, max_size=6))

@@ -14,7 +14,7 @@ from yatt_core.algorithms.entropy import token_entropy
 from yatt_core.algorithms.grpo import LossSums, TokenInputs, grpo_loss
 from yatt_core.algorithms.kl import k1, k3
 from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
-from yatt_core.spec.algorithm import GrpoSpec, KlSpec
+from yatt_core.spec.sections.algorithm import GrpoSpec, KlSpec
 
 LOG_PROBS = st.floats(-8, -1e-3)
 ADVANTAGES = st.floats(-3, 3)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from flows.state import ControlState
+from flows.run.control_state import ControlState
 from tests.algorithms.spreading import spread
 from tests.spec.trees import spec
 from yatt_core.algorithms.moments import RewardMoments, group_moments, merged, scaled

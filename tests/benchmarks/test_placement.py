@@ -11,10 +11,10 @@ from benchmarks.placement import Outcome, best_split, changed_starts, figures_of
 from benchmarks.placement_live import recorded_conduct
 from tests.placement.workloads import described, small
 from yatt_core.placement.actions import Intake, action_line, serves_line
-from yatt_core.placement.campaign import Campaign, setting_of
-from yatt_core.placement.fixed import Hold
 from yatt_core.placement.moments import Moment
+from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.seen import Plan
+from yatt_core.placement.simulation.campaign import Campaign, setting_of
 
 
 @pytest.mark.parametrize("instances", [2, 16, 17, 64, 512])

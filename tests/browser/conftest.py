@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.tokens import TokenStore
 from tests.browser.dashboard import WIDE, Outside, served, started_chromium
 from tests.browser.install import find_chromium, why_not_installable

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from db.holder import this_process
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.records import SnapshotRow
-from flows.home import Home
+from db.write.records import SnapshotRow
+from flows.run.home import Home
 from tests.dashboard.seeding import seed_hostile, shake
 from tests.ops.seeding import seed_run, toy_spec
 from tests.placement.recorded_run import judged_spec, record_run

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page
 from playwright.sync_api import TimeoutError as TookTooLong
 
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from tests.browser.dashboard import NARROW, WIDE, Outside, served, started_chromium
 from tests.browser.install import find_chromium
 

@@ -9,11 +9,11 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from db.engine import Fence
-from db.holder import this_process
+from db.core.engine import Fence
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.metrics import RESULT, Metric
-from flows.home import Home
+from db.write.metrics import RESULT, Metric
+from flows.run.home import Home
 from tests.browser.tabs import sign_in
 from tests.dashboard.seeding import NAME
 from tests.ops.seeding import commit_of, seed_run

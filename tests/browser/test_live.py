@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.tokens import TokenStore
 from tests.browser.dashboard import child_environment, served
 from tests.browser.tabs import sign_in

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from db.commit import IterationCommit
-from db.engine import Fence
-from db.holder import Holder
+from db.core.engine import Fence
+from db.core.holder import Holder
 from db.ledger import Ledger
-from db.records import SnapshotRow
-from flows.home import Home
-from flows.snapshots import SnapshotKeeper
+from db.write.commit import IterationCommit
+from db.write.records import SnapshotRow
+from flows.driver.checkpoints import SnapshotKeeper
+from flows.run.home import Home
 from tests.ops.audited import publish, weights
 from tests.ops.seeding import seal_iteration, toy_spec
 from yatt_core.errors import InfrastructureError
-from yatt_core.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import SnapshotReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import open_store
 

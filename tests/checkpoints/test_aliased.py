@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from db.aliases import SnapshotKey
-from flows.home import Home
+from db.write.aliases import SnapshotKey
+from flows.run.home import Home
 from tests.checkpoints.test_keeper import Bench
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from db.commit import IterationCommit
-from flows.home import Home
-from flows.retention import PRUNED_EVENT, prune_experience
+from db.write.commit import IterationCommit
+from flows.files.retention import PRUNED_EVENT, prune_experience
+from flows.run.home import Home
 from tests.checkpoints.bench import SPEC, Bench
 from tests.ops.audited import weights
 from yatt_core.errors import StorageFullError
 from yatt_core.keys import iteration_folder
-from yatt_core.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import SnapshotReceipt
 from yatt_core.spec import RunSpec
 
 

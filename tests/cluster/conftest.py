@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from yatt_core.cluster.client import stop_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
-from yatt_core.cluster.process import ProcessIdentity, session_members
-from yatt_core.cluster.services import ServiceSpec
-from yatt_core.cluster.state import SupervisorFiles, SupervisorState
-from yatt_core.controllers.fleet import Fleet
+from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.supervisor.client import stop_supervisor, wait_ready
+from yatt_core.supervisor.process import ProcessIdentity, session_members
+from yatt_core.supervisor.services import ServiceSpec
+from yatt_core.supervisor.state import SupervisorFiles, SupervisorState
 
 NAMESPACE = "test"
 
@@ -63,7 +63,7 @@ class Head:
 STARTER = """
 import sys, time
 from pathlib import Path
-from yatt_core.cluster.client import ensure_supervisor, wait_ready
+from yatt_core.supervisor.client import ensure_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.ray_head import ray_head_service
 

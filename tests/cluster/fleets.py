@@ -14,13 +14,13 @@ from typing import Any
 import ray
 
 from tests.cluster.conftest import Head
-from yatt_core.cluster.client import Heartbeat
 from yatt_core.cluster.metering import BytesMeter
-from yatt_core.controllers.fleet import Fleet
-from yatt_core.data.prompts import Cursor, draw
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
+from yatt_core.prompts.stream import Cursor, draw
+from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
+from yatt_core.run_actors.run_actors import Fleet
 from yatt_core.spec import RunSpec, load_spec
+from yatt_core.supervisor.client import Heartbeat
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = "run"

@@ -27,12 +27,12 @@ from tests.cluster.fleets import (
     shard_tasks,
 )
 from tests.waiting import wait_until
-from yatt_core.controllers.fleet import Fleet
-from yatt_core.data.chunks import read_chunk, write_chunk
-from yatt_core.data.shard_log import find_sealed
 from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.experience.chunks import read_chunk, write_chunk
+from yatt_core.experience.shard_log import find_sealed
 from yatt_core.keys import shard_folder
-from yatt_core.receipts import ShardReceipt, ShardTask
+from yatt_core.protocols.receipts import ShardReceipt, ShardTask
+from yatt_core.run_actors.run_actors import Fleet
 
 NAMESPACE = "fleets"
 VERIFY = pytest.mark.verify

@@ -18,7 +18,7 @@ ASKED_OF_ANOTHER_HEAD = """
 import os, signal, sys, time
 from pathlib import Path
 import psutil
-from yatt_core.cluster.client import ensure_supervisor, wait_ready
+from yatt_core.supervisor.client import ensure_supervisor, wait_ready
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.gcs import living_nodes, node_of_actor
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service

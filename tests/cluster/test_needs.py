@@ -11,11 +11,11 @@ import pytest
 
 from tests.cluster.conftest import script_service, supervised
 from tests.waiting import wait_until
-from yatt_core.cluster.client import ensure_supervisor, stop_supervisor, wait_ready
-from yatt_core.cluster.process import is_alive, offspring
-from yatt_core.cluster.services import ServiceSpec, ServiceState, ending_order
-from yatt_core.cluster.state import SupervisorFiles, SupervisorRequest, read_state
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.supervisor.client import ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.supervisor.process import is_alive, offspring
+from yatt_core.supervisor.services import ServiceSpec, ServiceState, ending_order
+from yatt_core.supervisor.state import SupervisorFiles, SupervisorRequest, read_state
 
 CHILD = """
 import signal, subprocess, sys

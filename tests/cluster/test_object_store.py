@@ -8,8 +8,8 @@ import ray
 
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.cluster.ray_head import DEFAULT_OBJECT_STORE_BYTES
-from yatt_core.data.packed import pack_arrays
-from yatt_core.engines.protocol import GeneratePiece, GenerateResult
+from yatt_core.protocols.protocol import GeneratePiece, GenerateResult
+from yatt_core.wire.packed import pack_arrays
 
 
 def test_growth_is_told_from_totals():

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from yatt_core.cluster.client import Heartbeat
-from yatt_core.cluster.presence import GONE_EXIT_CODE, Presence, StackReport
-from yatt_core.controllers.watchdog import describe, find_stuck, gather_stacks
+from yatt_core.actors.presence import GONE_EXIT_CODE, Presence, StackReport
 from yatt_core.errors import FencedError
+from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks
+from yatt_core.supervisor.client import Heartbeat
 
 PATIENCE = 30.0
 FOR_EVER = 1e9
@@ -73,7 +73,7 @@ def test_the_fence_can_look_a_driver_up_at_once(tmp_path: Path) -> None:
 ACTOR = """
 import sys, time
 from pathlib import Path
-from yatt_core.cluster.presence import Presence
+from yatt_core.actors.presence import Presence
 from yatt_core.logs import actor_logs
 folder, grace = Path(sys.argv[1]), float(sys.argv[2])
 actor_logs(folder, "rollout-0", 1)
@@ -132,7 +132,7 @@ def test_old_answers_go(tmp_path: Path) -> None:
 
 def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
     """As a rank waits for the others in a collective."""
-    from yatt_core.engines.train.collective import Collective
+    from yatt_core.engines.train.ranks.collective import Collective
 
     presence, entered, release = Presence(tmp_path, "trainer-0", 1, FOR_EVER), threading.Event(), threading.Event()
 

@@ -13,11 +13,9 @@ import pytest
 import ray
 
 from tests.cluster.conftest import NAMESPACE, Head, supervised
-from yatt_core.cluster.client import current_state
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.devices import devices_of, inventory
 from yatt_core.cluster.gcs import Node
-from yatt_core.cluster.process import session_members
 from yatt_core.cluster.ray_head import (
     FOLDER_LIMIT,
     SHORT_CUT,
@@ -26,8 +24,10 @@ from yatt_core.cluster.ray_head import (
     ray_token_file,
     socket_folder,
 )
-from yatt_core.cluster.runner import free_port
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.supervisor.client import current_state
+from yatt_core.supervisor.process import session_members
+from yatt_core.supervisor.runner import free_port
 
 
 def test_killed_starter_leaves_a_head_with_its_detached_actor(connected: Head):

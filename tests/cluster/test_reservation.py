@@ -21,8 +21,8 @@ from yatt_core.cluster.devices import Device
 from yatt_core.cluster.gcs import node_of_actor, remember
 from yatt_core.cluster.nodes import node_names
 from yatt_core.cluster.reservation import Group, lacking, release, reserve
-from yatt_core.controllers.crew import TRAINER, Crew
 from yatt_core.errors import InfrastructureError
+from yatt_core.run_actors.actor_registry import TRAINER, Crew
 from yatt_core.spec import load_spec
 
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from tests.cluster.conftest import script_service
-from yatt_core.cluster.runner import ServiceRunner, is_ready
-from yatt_core.cluster.services import RestartPolicy, ServiceState
+from yatt_core.supervisor.runner import ServiceRunner, is_ready
+from yatt_core.supervisor.services import RestartPolicy, ServiceState
 
 
 def run_to_the_end(runner: ServiceRunner) -> ServiceRunner:

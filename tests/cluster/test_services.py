@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yatt_core.cluster.services import RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
 from yatt_core.errors import ConfigurationError
+from yatt_core.supervisor.services import RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
 
 policies = st.builds(
     RestartPolicy,

@@ -10,15 +10,15 @@ import pytest
 
 from tests.cluster.conftest import Head
 from tests.cluster.fleets import RUN, begin, fleet_of, fleet_spec
+from yatt_core.actors.rollout import RolloutActor
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
-from yatt_core.controllers.crew import CLASSES, ROLLOUT
-from yatt_core.controllers.fleet import Fleet
-from yatt_core.data.prompts import Cursor, Prompt, draw
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest
-from yatt_core.engines.rollout.actor import RolloutActor
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import PEAK_BYTES, ShardReceipt, ShardTask
+from yatt_core.prompts.stream import Cursor, Prompt, draw
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest
+from yatt_core.protocols.receipts import PEAK_BYTES, ShardReceipt, ShardTask
+from yatt_core.run_actors.actor_registry import CLASSES, ROLLOUT
+from yatt_core.run_actors.run_actors import Fleet
 
 SCORED = "scored"
 ONE_OF_EACH = ("controllers.count=1", "rollout.engine.instances=1", "trainer.engine.ranks=1")

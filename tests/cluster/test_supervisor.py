@@ -17,8 +17,9 @@ import pytest
 
 from tests.cluster.conftest import script_service, supervised
 from tests.waiting import wait_until
-from yatt_core.cluster import client
-from yatt_core.cluster.client import (
+from yatt_core.errors import InfrastructureError
+from yatt_core.supervisor import client
+from yatt_core.supervisor.client import (
     Heartbeat,
     current_state,
     ensure_alive,
@@ -26,9 +27,9 @@ from yatt_core.cluster.client import (
     stop_supervisor,
     wait_ready,
 )
-from yatt_core.cluster.process import ProcessIdentity, is_alive
-from yatt_core.cluster.services import RestartPolicy, ServiceState
-from yatt_core.cluster.state import (
+from yatt_core.supervisor.process import ProcessIdentity, is_alive
+from yatt_core.supervisor.services import RestartPolicy, ServiceState
+from yatt_core.supervisor.state import (
     DriverWatch,
     SupervisorFiles,
     SupervisorRequest,
@@ -36,8 +37,7 @@ from yatt_core.cluster.state import (
     read_state,
     write_state,
 )
-from yatt_core.cluster.supervisor import Supervisor
-from yatt_core.errors import InfrastructureError
+from yatt_core.supervisor.supervisor import Supervisor
 
 TREE = """
 import signal, subprocess, sys
@@ -59,7 +59,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tests.cluster.conftest import script_service
-from yatt_core.cluster.client import Heartbeat, ensure_supervisor, wait_ready
+from yatt_core.supervisor.client import Heartbeat, ensure_supervisor, wait_ready
 folder = Path(sys.argv[1])
 with Heartbeat(folder, epoch=1, interval=0.2):
     ensure_supervisor(folder, [script_service(folder, '', name='one')], grace=3.0)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.conftest import Head
 from tests.cluster.fleets import RUN, Heartbeat, batch_of, begin, fleet_of, fleet_spec, shard_tasks
-from yatt_core.controllers.fleet import Fleet
+from yatt_core.run_actors.run_actors import Fleet
 
 NAMESPACE = "turns"
 

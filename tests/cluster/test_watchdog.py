@@ -14,9 +14,9 @@ from tests.cluster.conftest import Head
 from tests.cluster.fleets import begin, fleet_of, fleet_spec, shard_tasks
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.nodes import avoided_nodes, node_names
-from yatt_core.controllers import calls
-from yatt_core.controllers.watchdog import gather_stacks
 from yatt_core.errors import InfrastructureError, StuckError
+from yatt_core.run_actors import calls
+from yatt_core.run_actors.watchdog import gather_stacks
 
 NAMESPACE = "watchdog"
 

@@ -29,11 +29,11 @@ from tests.cluster.fleets import (
 from tests.waiting import wait_until
 from yatt_core.cluster.gcs import living_nodes
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, metered_get
-from yatt_core.controllers.fleet import Fleet
-from yatt_core.controllers.weight_sync import SyncParties, sync_weights
-from yatt_core.data.buckets import WeightBucket, buckets_of
 from yatt_core.errors import InfrastructureError
-from yatt_core.receipts import SyncReceipt
+from yatt_core.protocols.receipts import SyncReceipt
+from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
+from yatt_core.wire.buckets import WeightBucket, buckets_of
 
 NAMESPACE = "weights"
 FOUR_BUCKETS = "trainer.sync_bucket_bytes=8"

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from tests.ops.seeding import seed_run

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from db.holder import this_process
+from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from tests.ops.seeding import commit_of, seal_iteration, toy_spec
 
 HOSTILE = "\"'></title></script><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}${7}"

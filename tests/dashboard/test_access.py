@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from ops.dashboard.security import BODY_BYTES, POLICY, SAFE_METHODS
@@ -185,7 +185,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing_and_has_the_headers(
     def fail(*_: Any) -> None:
         raise RuntimeError("the secret is hunter2")
 
-    monkeypatch.setattr("ops.dashboard.queries.fleet.fleet", fail)
+    monkeypatch.setattr("ops.queries.run_list.fleet", fail)
     with TestClient(create_app(home), base_url=ORIGIN, raise_server_exceptions=False) as client:
         answer = client.get("/api/v1/runs")
     assert (answer.status_code, answer.json()["detail"]) == (500, "unexpected RuntimeError; the server's log says more")

@@ -16,13 +16,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from ops.dashboard.driving import OF_THE_GROUP, RESUME_LOG, last_words
 from tests.dashboard.conftest import ORIGIN, Ask
-from tests.ops.test_branches import seed_snapshot
-from yatt_core.data.inputs import INPUTS
+from tests.ops.cli.test_branches import seed_snapshot
+from yatt_core.inputs.reader import INPUTS
 
 ROOT = Path(__file__).parents[2]
 

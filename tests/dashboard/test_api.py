@@ -13,12 +13,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.context import Context
-from ops.dashboard.queries.accounts import accounts
-from ops.dashboard.queries.logs import log_files
+from ops.queries.accounts import accounts
+from ops.queries.log_files import log_files
 from tests.ops.seeding import SHARDS, toy_spec
-from yatt_core.data.batch import SAMPLES_FILE
+from yatt_core.experience.batch import SAMPLES_FILE
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -142,14 +142,14 @@ def test_a_part_that_is_deleted_under_way_is_left_out(
     client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = log_files(home.run_folder("toy-1") / "logs")
-    monkeypatch.setattr("ops.dashboard.queries.logs.log_files", lambda _: listed)
+    monkeypatch.setattr("ops.queries.logs.log_files", lambda _: listed)
     listed[0].unlink()
     answer = client.get("/api/v1/runs/toy-1/logs")
     assert answer.status_code == 200 and answer.json()["records"]
 
 
 def test_of_long_logs_the_ends_are_read(client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ops.dashboard.queries.logs.TAIL_BYTES", 1000)
+    monkeypatch.setattr("ops.queries.logs.TAIL_BYTES", 1000)
     line = {"time": 5.0, "level": "info", "actor": "driver", "message": "many"}
     with (home.run_folder("toy-1") / "logs" / "e0001.driver.jsonl").open("a") as stream:
         stream.writelines(json.dumps(line | {"message": f"many {number}"}) + "\n" for number in range(1000))

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from flows.home import Home
+from flows.run.home import Home
 from tests.ops.conftest import Yatt
 from tests.ops.conftest import home as home
 from tests.ops.conftest import yatt as yatt

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
-from db.holder import this_process
-from flows.home import Home
+from db.core.holder import this_process
+from flows.run.home import Home
 from ops.dashboard.context import Context
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words

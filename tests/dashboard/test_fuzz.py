@@ -20,10 +20,10 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.app import create_app
 from tests.dashboard.conftest import ORIGIN
-from tests.ops.test_branches import seed_snapshot
+from tests.ops.cli.test_branches import seed_snapshot
 
 EXAMPLES_SMOKE, EXAMPLES = 15, 400
 ENDLESS, STARTING = "/live", ("/resume", "/retry")

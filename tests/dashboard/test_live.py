@@ -16,8 +16,8 @@ from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 
 from db.ledger import Ledger
-from db.outbox import OutboxEntry
-from flows.home import Home
+from db.write.outbox import OutboxEntry
+from flows.run.home import Home
 from ops.dashboard import live
 from ops.dashboard.app import create_app
 from tests.db.tools import holder

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
-from flows.home import Home
+from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT
 from ops.dashboard.pages.frame import TABS

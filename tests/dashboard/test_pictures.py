@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from db.phases import AttemptRow
-from flows.accounting import BUCKETS
-from flows.lineage import BranchNode
+from db.write.phases import AttemptRow
+from flows.reports.accounting import BUCKETS
+from flows.reports.lineage import BranchNode
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of, compared_charts
 from ops.dashboard.pages.frame import Possible, possible
 from ops.dashboard.pages.pictures import phase_bars, time_parts
 from ops.dashboard.pages.run import tree_of
-from ops.dashboard.queries.fleet import DRIVEN, LOST, FleetRun
+from ops.queries.run_list import DRIVEN, LOST, FleetRun
 
 ATTEMPT = AttemptRow("r", 0, 1, "collect", 0, 1, "DONE", 1, 1000, 1100, 3000, None, None, None, 2.0, 0)
 RUN = FleetRun(

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db.holder import this_process
-from flows.home import Home
+from db.core.holder import this_process
+from flows.run.home import Home
 from ops.dashboard.context import Context
-from ops.registry.promote import LONGEST_REASON
+from ops.integrations.promotion import LONGEST_REASON
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.dashboard.pages import HTML, check_page, links
+from tests.ops.cli.test_branches import seed_snapshot
 from tests.ops.seeding import commit_of
-from tests.ops.test_branches import seed_snapshot
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.storage.run_store import NoStore
 
@@ -47,7 +47,7 @@ def test_a_snapshot_is_promoted_by_name(
     ask: Ask, client: TestClient, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: queue.Queue[str] = queue.Queue()
-    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: told.put(run))
+    monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: told.put(run))
     for iteration in (1, 2):
         seed_snapshot(home, "toy-1", iteration, f"weights {iteration}")
     for iteration in (1, 2):
@@ -77,7 +77,7 @@ def test_an_action_is_on_the_snapshot_whose_row_was_clicked(
     ask: Ask, client: TestClient, served: Context, home: Home, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Iteration 2 has three: one that was rolled back, and two of different epochs on the branch that is current."""
-    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: None)
+    monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: None)
     seed_snapshot(home, "toy-1", 2, "rolled back")
     fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
     served.ledger.runs.start_branch(fence, 1, "reward fell")
@@ -131,7 +131,7 @@ def test_an_mlflow_that_is_slow_keeps_no_thread_of_the_routes(
     ask: Ask, snapshot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = threading.Event()
-    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: answered.wait(60) and None)
+    monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: answered.wait(60) and None)
     began = time.monotonic()
     assert ask("toy-1/promote", to="candidate", iteration=1, why="wins").status_code == 200
     assert time.monotonic() - began < 30 and "promote-toy-1" in [each.name for each in threading.enumerate()]
@@ -169,10 +169,10 @@ def snapshot(client: TestClient, home: Home) -> Path:
 def test_a_snapshot_that_the_object_store_has_whole_is_sound(
     ask: Ask, home: Home, snapshot: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    monkeypatch.setattr("ops.registry.promote.deliver", lambda home, run: None)
+    monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: None)
     run_folder = home.run_folder("toy-1")
     store = SecondTier(run_folder, str(snapshot.relative_to(run_folder)))
-    monkeypatch.setattr("flows.storage.store_of", lambda *_: store)
+    monkeypatch.setattr("flows.files.storage.store_of", lambda *_: store)
 
     def spoil() -> None:
         if state == "missing":
@@ -191,7 +191,7 @@ def test_a_store_that_is_away_is_no_damage(
 ) -> None:
     run_folder = home.run_folder("toy-1")
     store = SecondTier(run_folder, str(snapshot.relative_to(run_folder)), away=True)
-    monkeypatch.setattr("flows.storage.store_of", lambda *_: store)
+    monkeypatch.setattr("flows.files.storage.store_of", lambda *_: store)
     shutil.rmtree(snapshot)
     before = served.ledger.events.head("toy-1")
     answer = ask("toy-1/snapshots/1/verify")
@@ -219,7 +219,7 @@ def test_a_snapshot_that_is_pruned_while_it_is_read_is_neither_damaged_nor_sound
         if failure is not None:
             raise failure
 
-    monkeypatch.setattr("flows.storage.verify_kept", pruned_under_way)
+    monkeypatch.setattr("flows.files.storage.verify_kept", pruned_under_way)
     answer = ask(f"toy-1/{path}", **body)
     assert answer.status_code == 409 and "was pruned meanwhile" in answer.json()["detail"]
     assert served.ledger.events.of_kind("toy-1", "snapshot_verified") == []

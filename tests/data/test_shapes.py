@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from yatt_core.data.media import decode_media
 from yatt_core.data.shapes import COLOURS, GROUND, draw_shapes, write_shapes
+from yatt_core.prompts.media import decode_media
 
 
 def contents(folder):

@@ -13,9 +13,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from db.engine import Fence
+from db.core.engine import Fence
+from db.core.models import Base
 from db.ledger import Ledger
-from db.models import Base
 from tests.db.tools import SimulatedClock, holder
 from tests.postgresql import Server, start_server
 

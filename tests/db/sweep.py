@@ -19,11 +19,11 @@ from typing import Any
 
 from sqlalchemy import event
 
-from db.engine import Fence
-from db.holder import this_process
+from db.core.engine import Fence
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.outbox import OutboxEntry
-from db.records import ChoiceRow, ShardRow, SnapshotRow
+from db.write.outbox import OutboxEntry
+from db.write.records import ChoiceRow, ShardRow, SnapshotRow
 from tests.db.tools import commit_of
 
 TARGET = 1

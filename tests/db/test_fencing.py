@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from db.engine import Fence
-from db.errors import Fenced
+from db.core.engine import Fence
+from db.core.errors import Fenced
 from db.ledger import Ledger
-from db.outbox import OutboxEntry
-from db.phases import Attempt
-from db.records import ChoiceRow, DecisionRow, ShardRow, SnapshotRow, WaveRow
+from db.write.outbox import OutboxEntry
+from db.write.phases import Attempt
+from db.write.records import ChoiceRow, DecisionRow, ShardRow, SnapshotRow, WaveRow
 from tests.db.tools import SimulatedClock, commit_of, everything, holder
 
 SHARD = ShardRow(0, 1, 0, 0, 1, "folder", "sha", 4, 9, b"d" * 32, {"reward": 1.0})

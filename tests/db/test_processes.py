@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from db.holder import this_process
+from db.core.holder import this_process
 from db.ledger import Ledger
 from tests.db.tools import assert_consistent, commit_of
 

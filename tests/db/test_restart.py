@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from db import engine
-from db.engine import Fence
-from db.errors import LedgerError, LedgerUnavailable
-from db.events import append, lock_run
+from db.core import engine
+from db.core.engine import Fence
+from db.core.errors import LedgerError, LedgerUnavailable
 from db.ledger import Ledger
+from db.write.events import append, lock_run
 from tests.db.conftest import empty_address
 from tests.db.tools import assert_consistent, commit_of, holder
 from tests.postgresql import Server

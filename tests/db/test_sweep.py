@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import select
 
+from db.core.models import ControlState, Iteration, Outbox, PhaseAttempt
 from db.ledger import Ledger
-from db.models import ControlState, Iteration, Outbox, PhaseAttempt
-from db.phases import DONE, FAILED
+from db.write.phases import DONE, FAILED
 from tests.db.tools import assert_consistent
 
 REPOSITORY = Path(__file__).parents[2]

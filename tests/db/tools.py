@@ -7,12 +7,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from db.commit import IterationCommit
-from db.engine import Fence
-from db.holder import Holder
+from db.core.engine import Fence
+from db.core.holder import Holder
+from db.core.models import Base, ControlState, Event, Iteration
 from db.ledger import Ledger
-from db.metrics import Metric
-from db.models import Base, ControlState, Event, Iteration
+from db.write.commit import IterationCommit
+from db.write.metrics import Metric
 
 
 class SimulatedClock:

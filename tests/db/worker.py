@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from db.engine import Fence
-from db.errors import Fenced, LeaseHeld
-from db.holder import this_process
+from db.core.engine import Fence
+from db.core.errors import Fenced, LeaseHeld
+from db.core.holder import this_process
 from db.ledger import Ledger
 from tests.db.tools import commit_of
 

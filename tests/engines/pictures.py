@@ -19,7 +19,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from yatt_core.data.media import media_path, read_media
+from yatt_core.prompts.media import media_path, read_media
 
 VOCABULARY = 41
 IMAGE_TOKEN = 40

@@ -25,10 +25,10 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.attention import LONGEST_KEPT, attend_masked
 from yatt_core.engines.device import MemoryReading, own_device, repeat_bits, require_room
 from yatt_core.engines.offload import Held, Offloaded
-from yatt_core.engines.protocol import GenerateResult
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.errors import InfrastructureError
 from yatt_core.judges.registry import build_judge
+from yatt_core.protocols.protocol import GenerateResult
 from yatt_core.spec.run import RunSpec
 
 GIB = 1 << 30

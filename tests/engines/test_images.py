@@ -18,12 +18,12 @@ from transformers import (
 )
 
 from tests.engines.pictures import make_vision_folder, store_pictures
-from yatt_core.data.image_tokens import image_tokens
-from yatt_core.data.model_folder import make_model
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
-from yatt_core.engines.rollout.loading import load_causal_lm
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.model import ModelFromConfig, VisionSpec
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.models.model_folder import make_model
+from yatt_core.prompts.image_tokens import image_tokens
+from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
 MODEL = ModelFromConfig(hidden_size=16, heads=2, key_value_heads=1, intermediate_size=24, vision=VisionSpec())
 

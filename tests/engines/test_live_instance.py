@@ -8,7 +8,7 @@ import pytest
 
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.live import LiveInstance
-from yatt_core.placement.instance import Request, Sample, Stream
+from yatt_core.placement.simulation.instance import Request, Sample, Stream
 from yatt_core.placement.work import SampleWork
 from yatt_core.placement.workload import EngineConstants
 

@@ -10,7 +10,7 @@ import pytest
 from tests.flows.tools import Driver
 from tests.recovery.nursery import Nursery
 from tests.services import start_shared_services
-from yatt_core.cluster.client import stop_supervisor
+from yatt_core.supervisor.client import stop_supervisor
 
 
 @pytest.fixture(scope="session")

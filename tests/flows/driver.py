@@ -10,13 +10,14 @@ import threading
 import time
 from pathlib import Path
 
-from db.errors import LeaseHeld
+from db.core.errors import LeaseHeld
 from db.ledger import Ledger
-from flows.home import Home
-from flows.launch import load_run, run_segment
-from flows.protocols import IterationSummary, SilentObserver
-from ops.notifier import AppriseNotifier
-from ops.tracking.mlflow_tracker import MlflowTracker
+from flows.launch import run_session
+from flows.run.creation import load_run
+from flows.run.home import Home
+from flows.run.protocols import IterationSummary, SilentObserver
+from ops.integrations.apprise_notifier import AppriseNotifier
+from ops.integrations.mlflow_tracker import MlflowTracker
 from yatt_core.errors import ExitCode, YattError
 
 
@@ -71,7 +72,7 @@ def main() -> int:
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     try:
         notifier = AppriseNotifier.from_environment(load_run(home, arguments.run)[1].guards.notify)
-        outcome = run_segment(home, arguments.run, observer, tracker, arguments.accept_drift, notifier)
+        outcome = run_session(home, arguments.run, observer, tracker, arguments.accept_drift, notifier)
     except LeaseHeld as error:
         sys.stdout.write(f"{error}\n")
         return ExitCode.LEASE_HELD

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.prefect_server import PASSWORD_VARIABLE
+from flows.prefect_io.prefect_server import PASSWORD_VARIABLE
 from tests.services import ROOT
 
 SPEC = ROOT / "tests" / "specs" / "virtual.yaml"

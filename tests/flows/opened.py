@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from db.commit import IterationCommit
 from db.ledger import Ledger
-from db.metrics import RESULT, Metric
-from flows.clock import SystemClock
-from flows.home import Home
-from flows.launch import create_run, current_spec, open_segment
-from flows.protocols import SilentObserver
-from flows.segment import Segment
-from flows.state import ControlState
+from db.write.commit import IterationCommit
+from db.write.metrics import RESULT, Metric
+from flows.driver.session import Segment
+from flows.launch import open_session
+from flows.run.clock import SystemClock
+from flows.run.control_state import ControlState
+from flows.run.creation import create_run, current_spec
+from flows.run.home import Home
+from flows.run.protocols import SilentObserver
 from tests.services import ROOT
 from yatt_core.spec import load_spec
 
@@ -34,7 +35,7 @@ def opened(home: Home, run: str) -> Segment:
     """Takes the run's lease, as a driver would."""
     with Ledger.open(home.ledger) as ledger:
         spec = current_spec(ledger, run)
-    return open_segment(home, run, spec, SilentObserver(), None)
+    return open_session(home, run, spec, SilentObserver(), None)
 
 
 def commit(segment: Segment, iteration: int, **values: float) -> ControlState:

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from yatt_core.data.prompts import Prompt
+from yatt_core.prompts.stream import Prompt
 
 
 def broken(prompt: Prompt, response: str, switch: str) -> float:

@@ -16,17 +16,17 @@ from benchmarks.simulation.cluster import Cluster, DriverKilled, Publication, Tr
 from benchmarks.simulation.drive import LEASE_SECONDS, NoProgress, without_prefect_and_ray
 from benchmarks.simulation.fleet import SimulatedFleet
 from benchmarks.simulation.trace import ENGINE, TRAINER, Durations, Trace
-from db.holder import this_process
+from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.home import Home
-from flows.launch import create_run, current_spec
-from flows.protocols import IterationSummary, SilentObserver
-from flows.segment import Outcome, Segment
+from flows.driver.session import Outcome, Segment
+from flows.run.creation import create_run, current_spec
+from flows.run.home import Home
+from flows.run.protocols import IterationSummary, SilentObserver
 from tests.services import ROOT
 from yatt_core.checkpoints.publish import SnapshotIdentity
 from yatt_core.errors import NumericError
 from yatt_core.keys import snapshot_folder
-from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt
 from yatt_core.spec import RunSpec, load_spec
 
 ENGINES, SHARDS = 1, 4
@@ -140,7 +140,7 @@ class Simulation:
                 watcher.reach(f"branch:{branch}")
                 return BranchFleet(self.cluster, spec, epoch, branch)
 
-            with without_prefect_and_ray(), mock.patch("flows.segment.Fleet", fleet):
+            with without_prefect_and_ray(), mock.patch("flows.driver.session.Fleet", fleet):
                 clock = self.cluster.clock
                 segment = Segment(self.home, self.run, spec, ledger, fence, watcher, None, clock=clock)
                 outcome = segment.already_finished() or segment.out_of_budget()

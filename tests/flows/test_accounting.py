@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from db.engine import Fence
-from db.history import AttemptTimes, LeaseTimes, RunHistory, SealedTimes, SegmentTimes
+from db.core.engine import Fence
 from db.ledger import Ledger
-from db.records import ShardRow
-from flows.accounting import BETWEEN_PHASES, BUCKETS, Accounts, accounts_of
-from flows.advice import Advice, advise
+from db.read.history import AttemptTimes, LeaseTimes, RunHistory, SealedTimes, SegmentTimes
+from db.write.records import ShardRow
+from flows.reports.accounting import BETWEEN_PHASES, BUCKETS, Accounts, accounts_of
+from flows.reports.advice import Advice, advise
 from tests.db.tools import SimulatedClock, commit_of, holder
 from yatt_core.checkpoints.interval import overhead, snapshot_interval
 

@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from db.commit import IterationCommit
-from db.records import SnapshotRow
-from flows.answers import CURSOR, Paused, PhaseRetry, answer, is_skipped, obey_rollback
-from flows.home import Home
-from flows.launch import create_run, open_segment
-from flows.protocols import SilentObserver
-from flows.recovery import committed_state
-from flows.segment import Segment
-from flows.state import ControlState
-from flows.waves import plan_wave
+from db.write.commit import IterationCommit
+from db.write.records import SnapshotRow
+from flows.driver.session import Segment
+from flows.launch import open_session
+from flows.phases.failure_policy import CURSOR, Paused, PhaseRetry, answer, is_skipped, obey_rollback
+from flows.phases.recovery import committed_state
+from flows.phases.waves import plan_wave
+from flows.run.control_state import ControlState
+from flows.run.creation import create_run
+from flows.run.home import Home
+from flows.run.protocols import SilentObserver
 from tests.services import ROOT
-from yatt_core.controllers.sampling import WavePlan
-from yatt_core.data.prompts import draw
 from yatt_core.errors import DataError, InfrastructureError, NumericError, ReplayError, StorageFullError, YattError
+from yatt_core.experience.dynamic_sampling import WavePlan
+from yatt_core.prompts.stream import draw
 from yatt_core.spec import load_spec
 
 Opened = Callable[..., Segment]
@@ -31,7 +32,7 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
     def make(*overrides: str) -> Segment:
         home = Home(tmp_path / "runs")
         spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.enabled=false", *overrides])
-        segment = open_segment(home, create_run(home, spec), spec, SilentObserver(), None)
+        segment = open_session(home, create_run(home, spec), spec, SilentObserver(), None)
         request.addfinalizer(lambda: segment.end("ended"))
         return segment
 

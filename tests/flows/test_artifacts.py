@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from httpx import ConnectError
 
-from flows import artifacts
-from flows.segment import Outcome
+from flows.driver.session import Outcome
+from flows.phases.tasks import artifacts
 
 
 def away(*_: object, **__: object) -> NoReturn:

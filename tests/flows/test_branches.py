@@ -9,9 +9,9 @@ import sys
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.branches import fork, revise, rollback
-from flows.lineage import lineage_of
-from flows.outbox import tracking_run
+from flows.branching.branches import fork, revise, rollback
+from flows.delivery.outbox import tracking_run
+from flows.reports.lineage import lineage_of
 from tests.flows.tools import Driver
 from tests.recovery.nursery import Nursery
 from yatt_core.errors import ConfigurationError

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from db.engine import Fence
-from db.errors import Fenced, LeaseHeld
-from db.holder import Holder, this_process
+from db.core.engine import Fence
+from db.core.errors import Fenced, LeaseHeld
+from db.core.holder import Holder, this_process
 from db.ledger import Ledger
-from db.outbox import OutboxEntry, Undelivered
-from flows.dead_letters import FIRST_DELAY, MAX_DELAY, SILENT_SECONDS, Trouble, deliver_dead, is_dead
-from flows.lease import KEEPER, take_lease
-from flows.outbox import TrackerDeliverer
-from flows.protocols import OutboxItem
+from db.write.outbox import OutboxEntry, Undelivered
+from flows.delivery.orphaned_outbox import FIRST_DELAY, MAX_DELAY, SILENT_SECONDS, Trouble, deliver_dead, is_dead
+from flows.delivery.outbox import TrackerDeliverer
+from flows.run.lease import KEEPER, take_lease
+from flows.run.protocols import OutboxItem
 from yatt_core.errors import InfrastructureError
 
 HOLDER = this_process("a driver")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from db.ledger import Ledger
-from flows.home import Home
-from flows.owner import owner_of
-from flows.prefect_server import worker_name
-from flows.window_record import recorded_windows
+from flows.prefect_io.prefect_server import worker_name
+from flows.run.home import Home
+from flows.run.owner import owner_of
+from flows.schedule.window_record import recorded_windows
 from ops.scheduled import WINDOW_LOG
 from tests.flows.group import SPEC, Group, group_environment
 from tests.flows.tools import Driver, same_result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.branches import fork
+from flows.branching.branches import fork
 from tests.flows.tools import Driver, same_result
 from tests.recovery.test_damage import flip
 

@@ -12,10 +12,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 from safetensors.numpy import load_file
 
-from db.records import SnapshotRow
-from flows.branches import fork
-from flows.lineage import lineage_of
-from flows.results import RunResults
+from db.write.records import SnapshotRow
+from flows.branching.branches import fork
+from flows.reports.lineage import lineage_of
+from flows.run.results import RunResults
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.results import RunResults
+from flows.run.results import RunResults
 from tests.flows.tools import SECONDS, Driver, same_result
 from tests.recovery.nursery import Nursery
 from tests.recovery.parts import kill, living_actors

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from flows.foresight import Foresight
-from flows.placement_inputs import REMEMBERED, Inputs
+from flows.placement.inputs import REMEMBERED, Inputs
+from flows.placement.prefetch import Foresight
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError, StuckError
-from yatt_core.placement.campaign import run_campaign, setting_of
-from yatt_core.placement.dynamic import Dynamic
+from yatt_core.placement.policies.dynamic import Dynamic
 from yatt_core.placement.seen import Plan
+from yatt_core.placement.simulation.campaign import run_campaign, setting_of
 
 SECONDS = 60.0
 

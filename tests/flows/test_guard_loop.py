@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from db.alarms import AlarmRow
-from flows.branches import revise
-from flows.results import RunResults, run_results
+from db.write.alarms import AlarmRow
+from flows.branching.branches import revise
+from flows.run.results import RunResults, run_results
 from tests.flows.simulated import Simulation
 from tests.flows.tools import same_result
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from db.alarms import AlarmRow
-from flows.results import RunResults
+from db.write.alarms import AlarmRow
+from flows.run.results import RunResults
 from tests.flows.tools import Driver, same_result
 from tests.http_sink import http_sink
 
@@ -106,7 +106,7 @@ def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driv
 
 @pytest.mark.verify
 def test_a_run_whose_budget_is_used_up_is_driven_no_further_until_it_is_raised(driver: Driver) -> None:
-    from flows.branches import revise
+    from flows.branching.branches import revise
 
     run = driver.create("virtual.yaml", "guards.budget={wall_hours: 0.0001}", "iterations=3")
     said = driver.drive(run, expect=4)

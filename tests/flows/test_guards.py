@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
-from flows.answers import Paused, answer
-from flows.branches import revise
-from flows.guard_answers import roll_back
-from flows.guards import Guards
-from flows.home import Home
-from flows.protocols import SilentObserver
-from flows.segment import Segment
-from flows.stopping import StopRequests
+from flows.branching.branches import revise
+from flows.driver.guards import Guards
+from flows.driver.session import Segment
+from flows.driver.stopping import StopRequests
+from flows.phases.failure_policy import Paused, answer
+from flows.phases.guard_rollback import roll_back
+from flows.run.home import Home
+from flows.run.protocols import SilentObserver
 from tests.flows.opened import HandClock, commit, new_run, opened
 from yatt_core.errors import ExitCode, NumericError
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from flows.results import RunResults
+from flows.run.results import RunResults
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
-from yatt_core.data.media import media_path
 from yatt_core.data.shapes import write_shapes
+from yatt_core.prompts.media import media_path
 
 pytestmark = pytest.mark.verify
 SPEC = "pictures.yaml"

@@ -11,11 +11,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from db.engine import Fence
-from db.errors import LedgerVersionError
-from db.holder import this_process
+from db.core.engine import Fence
+from db.core.errors import LedgerVersionError
+from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.lease import LeaseKeeper
+from flows.run.lease import LeaseKeeper
 from tests.waiting import wait_until
 from yatt_core.errors import FencedError
 

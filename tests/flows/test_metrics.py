@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from flows.metrics import (
+from flows.phases.metrics import (
     add_sums,
     evaluation_metrics,
     experience_metrics,
@@ -16,7 +16,7 @@ from flows.metrics import (
     timing_metrics,
 )
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import JUDGE_TOKENS, EvaluateReceipt, PrepareReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import JUDGE_TOKENS, EvaluateReceipt, PrepareReceipt, UpdateReceipt
 
 KEY = WorkKey("toy-1", 0, 1, "learn")
 SUMS = {

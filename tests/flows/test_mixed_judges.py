@@ -15,9 +15,9 @@ from tests.flows.tools import Driver
 from tests.judges.parts import ADAPTER, verdicts
 from tests.judges.server import Reply, Server, completion, serving
 from tests.judges.test_reward_model import make_folder
-from yatt_core.judges.protocol import JudgeItem
 from yatt_core.judges.registry import build_judge
 from yatt_core.judges.seeds import judgement_seeds
+from yatt_core.protocols.judges import JudgeItem
 
 ITERATIONS, PROMPTS, SAMPLES, JUDGEMENTS = 2, 8, 4, 2
 RULE, LIKES, OTHERS = 0.25, 0.5, 2.0

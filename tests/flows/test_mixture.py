@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.example_specs import png, write_jsonl
-from tests.data.test_source_files import SAVED
+from tests.datasets.test_source_files import SAVED
 from tests.flows.tools import Driver, same_result
-from yatt_core.data.inputs import INPUTS, Inputs
-from yatt_core.data.prompts import Cursor, draw, locate
+from tests.inputs.example_specs import png, write_jsonl
+from yatt_core.inputs.reader import INPUTS, Inputs
+from yatt_core.prompts.stream import Cursor, draw, locate
 from yatt_core.spec import RunSpec
 
 PROMPTS, KILLED_IN = 8, 2

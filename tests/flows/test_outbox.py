@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from db.engine import Fence
-from db.errors import LedgerUnavailable
-from db.holder import this_process
+from db.core.engine import Fence
+from db.core.errors import LedgerUnavailable
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.outbox import NOTIFICATION, Deliveries, OutboxEntry
-from flows import outbox
-from flows.notifications import NotificationDeliverer
-from flows.outbox import Deliverer, OutboxPump, TrackerDeliverer, deliver_pending, tracking_run
-from flows.protocols import Notice, OutboxItem, Told
+from db.write.outbox import NOTIFICATION, Deliveries, OutboxEntry
+from flows.delivery import outbox
+from flows.delivery.notifications import NotificationDeliverer
+from flows.delivery.outbox import Deliverer, OutboxPump, TrackerDeliverer, deliver_pending, tracking_run
+from flows.run.protocols import Notice, OutboxItem, Told
 from tests.waiting import wait_until
 from yatt_core.errors import InfrastructureError
-from yatt_core.spec.guards import NotifySpec
+from yatt_core.spec.sections.guards import NotifySpec
 
 
 class RecordingTracker:

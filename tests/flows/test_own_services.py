@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from tests.services import ROOT
-from yatt_core.cluster.client import current_state
-from yatt_core.cluster.process import session_members
-from yatt_core.cluster.state import SupervisorFiles
+from yatt_core.supervisor.client import current_state
+from yatt_core.supervisor.process import session_members
+from yatt_core.supervisor.state import SupervisorFiles
 
 SPEC = ROOT / "tests" / "specs" / "virtual.yaml"
 SECONDS = 150

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from db.holder import this_process
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.records import DecisionRow
-from flows.foresight import Foresight
-from flows.home import Home
-from flows.placement import decide
+from db.write.records import DecisionRow
+from flows.phases.placement import decide
+from flows.placement.prefetch import Foresight
+from flows.run.home import Home
 from tests.ops.seeding import commit_of
 from tests.placement.recorded_run import DecidingSegment, judged_spec
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement.curve import Curve
-from yatt_core.placement.fixed import Hold, InTurn
+from yatt_core.placement.policies.curve import Curve
+from yatt_core.placement.policies.fixed import Hold, InTurn
 from yatt_core.placement.seen import Plan
 
 

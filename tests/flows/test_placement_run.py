@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.placement_record import PlacementRecord
-from flows.replay_placement import replay
+from flows.placement.record import PlacementRecord
+from flows.placement.replay import replay
 from tests.flows.tools import SECONDS, Driver, same_result
 from tests.recovery.parts import kill, living_actors
 from yatt_core.placement.actions import ROLLOUT, SERVES

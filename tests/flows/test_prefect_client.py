@@ -16,11 +16,13 @@ from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from db.ledger import Ledger
-from flows import artifacts, launch, reaper, scheduled, train
-from flows.home import Home
-from flows.prefect_client import server_needed, server_trouble
-from flows.prefect_server import PREFECT_VARIABLE
-from flows.segment import Outcome
+from flows import launch, train
+from flows.driver.session import Outcome
+from flows.phases.tasks import artifacts
+from flows.prefect_io.prefect_client import server_needed, server_trouble
+from flows.prefect_io.prefect_server import PREFECT_VARIABLE
+from flows.run.home import Home
+from flows.schedule import reaper, scheduled
 from ops.group import reaping
 from tests.ops.seeding import seed_run
 

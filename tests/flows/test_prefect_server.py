@@ -11,7 +11,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.launch import _require_prefect
-from flows.prefect_server import (
+from flows.prefect_io.prefect_server import (
     PASSWORD_VARIABLE,
     PREFECT_VARIABLE,
     SERVER_PASSWORD_VARIABLE,
@@ -21,8 +21,8 @@ from flows.prefect_server import (
     sqlite_address,
     use_server,
 )
-from yatt_core.cluster.runner import free_port
 from yatt_core.errors import InfrastructureError
+from yatt_core.supervisor.runner import free_port
 
 PRINTED = (
     "from prefect.settings import get_current_settings as get; s = get(); "
@@ -70,7 +70,7 @@ def test_the_client_brings_what_the_server_asks_for(
 
 CACHES = """
 import asyncio, sys
-from flows.prefect_serving import CACHE_KIB, keep_caches_small
+from flows.prefect_io.prefect_serving import CACHE_KIB, keep_caches_small
 from prefect.server.database.configurations import AioSqliteConfiguration
 
 async def sizes(address):
@@ -88,7 +88,7 @@ asyncio.run(show())
 
 
 def test_the_server_keeps_few_pages_in_memory(tmp_path: Path) -> None:
-    assert "flows.prefect_serving" in server_service(tmp_path).argv
+    assert "flows.prefect_io.prefect_serving" in server_service(tmp_path).argv
     environment = os.environ | dict(server_service(tmp_path).environment)
     command = [sys.executable, "-c", CACHES, sqlite_address(tmp_path)]
     shown = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.branches import revise
-from ops.registry.promote import promote
+from flows.branching.branches import revise
+from ops.integrations.promotion import promote
 from tests.flows.tools import Driver
 from yatt_core.checkpoints.verify import verify_snapshot
 

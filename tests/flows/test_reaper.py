@@ -15,10 +15,10 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.states import Running
 
 from db.ledger import Ledger
-from flows.home import Home
-from flows.infrastructure import FLOW_RUN_VARIABLE, WORKER_LABEL
-from flows.prefect_server import worker_name
-from flows.reaper import SILENT_SECONDS, START_SECONDS, Signs, cause_of_death, signs_of
+from flows.prefect_io.prefect_server import worker_name
+from flows.run.home import Home
+from flows.schedule.flow_run_process import FLOW_RUN_VARIABLE, WORKER_LABEL
+from flows.schedule.reaper import SILENT_SECONDS, START_SECONDS, Signs, cause_of_death, signs_of
 from tests.ops.seeding import seed_run
 
 

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from db.ledger import Ledger
-from db.runs import Parent
-from flows import replay_placement as module
-from flows.home import Home
-from flows.placement_record import PlacementRecord
-from flows.placement_work import work_file
-from flows.replay_placement import Comparison, ReplayedDecision, compare_all, parse_policy, replay
+from db.write.runs import Parent
+from flows.phases.placement import replay as module
+from flows.placement.record import PlacementRecord
+from flows.placement.replay import Comparison, ReplayedDecision, compare_all, parse_policy, replay
+from flows.placement.work_files import work_file
+from flows.run.home import Home
 from tests.placement.recorded_run import judged_spec, record_run, rewrite
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import Action
-from yatt_core.placement.fixed import Hold
+from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.seen import IterationTelemetry, Plan, Setting
-from yatt_core.spec.placement import PlacementSpec
+from yatt_core.spec.sections.placement import PlacementSpec
 
 MODES = {
     "colocate": ("placement.mode=colocate",),

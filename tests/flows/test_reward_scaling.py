@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from flows.state import ControlState
+from flows.run.control_state import ControlState
 from tests.flows.tools import Driver, same_result
 
 PLAIN = ("iterations=4", "snapshots.every=20", "algorithm.kind=grpo", "algorithm.normalise=group_mean")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flows import fleet_start
-from flows.fleet_start import FleetStart
+from flows.driver import actors_start
+from flows.driver.actors_start import FleetStart
 from tests.services import ROOT
 from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
@@ -22,7 +22,7 @@ def start(monkeypatch: pytest.MonkeyPatch, mib: int) -> tuple[FleetStart, list[s
     """On a node of two cores with so much memory, as Ray tells it. Says what the observer hears."""
     said: list[str] = []
     devices = tuple(Device(number, "core", "a", f"a:core{number}", memory=mib * MIB // 2) for number in range(2))
-    monkeypatch.setattr(fleet_start, "inventory", lambda: devices)
+    monkeypatch.setattr(actors_start, "inventory", lambda: devices)
     observer = SimpleNamespace(stage=said.append, warned=said.append)
     segment: Any = SimpleNamespace(spec=SPEC, observer=observer)
     return FleetStart(segment), said

@@ -14,18 +14,19 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
-from db.engine import Fence
-from db.errors import RunNotFound
-from db.holder import Holder, this_process
+from db.core.engine import Fence
+from db.core.errors import RunNotFound
+from db.core.holder import Holder, this_process
 from db.ledger import Ledger
-from flows import launch, scheduled
-from flows.home import Home
-from flows.lease import KEEPER, take_lease
-from flows.owner import owner_of
-from flows.protocols import OutboxItem, SilentObserver
-from flows.scheduled import Ending, drive_window
-from flows.window_record import record_window, recorded_windows
-from flows.windows import Window
+from flows import launch
+from flows.driver.windows import Window
+from flows.run.home import Home
+from flows.run.lease import KEEPER, take_lease
+from flows.run.owner import owner_of
+from flows.run.protocols import OutboxItem, SilentObserver
+from flows.schedule import scheduled
+from flows.schedule.scheduled import Ending, drive_window
+from flows.schedule.window_record import record_window, recorded_windows
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.spec import RunSpec
 

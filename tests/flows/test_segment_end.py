@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from db.errors import Fenced, LedgerReadOnly, LedgerUnavailable
-from db.holder import this_process
+from db.core.errors import Fenced, LedgerReadOnly, LedgerUnavailable
+from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.claims import claimed_segment, ended_on_error, offered
-from flows.clock import SystemClock
-from flows.home import Home
-from flows.launch import create_run, open_segment
-from flows.protocols import SilentObserver
-from flows.segment import Segment
-from flows.state import ControlState
-from flows.windows import Window
+from flows.driver.session import Segment
+from flows.driver.session_claims import claimed_session, ended_on_error, offered
+from flows.driver.windows import Window
+from flows.launch import open_session
+from flows.run.clock import SystemClock
+from flows.run.control_state import ControlState
+from flows.run.creation import create_run
+from flows.run.home import Home
+from flows.run.protocols import SilentObserver
 from ops.cli.failures import exit_code
 from tests.services import ROOT
 from yatt_core.errors import ExitCode, FencedError, InfrastructureError
@@ -29,7 +30,7 @@ from yatt_core.spec import load_spec
 def segment(tmp_path: Path) -> Segment:
     home = Home(tmp_path / "runs")
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.enabled=false"])
-    return open_segment(home, create_run(home, spec), spec, SilentObserver(), None)
+    return open_session(home, create_run(home, spec), spec, SilentObserver(), None)
 
 
 class ImpatientClock(SystemClock):
@@ -126,7 +127,7 @@ def test_a_flow_that_fails_before_it_begins_leaves_a_recorded_state(segment: Seg
 
 
 def test_a_flow_that_claimed_its_segment_ends_it_once(segment: Segment) -> None:
-    with pytest.raises(ConnectionError), offered(segment), claimed_segment(segment.run):
+    with pytest.raises(ConnectionError), offered(segment), claimed_session(segment.run):
         raise ConnectionError("no MLflow")
     assert recorded(segment) == ("failed", "unexpected ConnectionError: no MLflow", None)
     with Ledger.open(segment.home.ledger) as ledger:

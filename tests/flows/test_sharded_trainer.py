@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from db.records import SnapshotRow
-from flows.branches import fork
-from flows.lineage import lineage_of
+from db.write.records import SnapshotRow
+from flows.branching.branches import fork
+from flows.reports.lineage import lineage_of
 from tests.flows.tools import Driver, same_result
 from tests.needs import NEEDS_MEGATRON
 from tests.recovery.nursery import Nursery

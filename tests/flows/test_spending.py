@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
-from flows.lease import KEEPER
-from flows.spending import spent_by
+from flows.driver.spending import spent_by
+from flows.run.lease import KEEPER
 from tests.db.tools import SimulatedClock, holder
 from tests.spec.trees import VIRTUAL, spec
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from flows.deadlines import deadline
-from flows.stopping import StopNow, StopRequests, ended_in_order, graceful_signals
-from yatt_core.spec.recovery import RecoverySpec
+from flows.driver.deadlines import deadline
+from flows.driver.stopping import StopNow, StopRequests, ended_in_order, graceful_signals
+from yatt_core.spec.sections.recovery import RecoverySpec
 
 
 def test_without_a_limit_no_phase_is_interrupted() -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from tests.flows.tools import SECONDS, Driver, same_result
 from tests.recovery.parts import kill, living_actors
-from yatt_core.data.chunks import read_chunk
-from yatt_core.data.telemetry import read_telemetry
-from yatt_core.data.text import VirtualCodec
+from yatt_core.experience.chunks import read_chunk
+from yatt_core.experience.telemetry import read_telemetry
+from yatt_core.prompts.codec import VirtualCodec
+from yatt_core.prompts.tool_calls import KINDS
 from yatt_core.spec import RunSpec
-from yatt_core.tools.calls import KINDS
 
 SLOW = ("rollout.engine.clock_factor=1", "rollout.engine.base_seconds=0.2")
 """Seconds for a turn: time enough to see the results of the turn before."""

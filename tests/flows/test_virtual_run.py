@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.flows.tools import Driver
-from yatt_core.data.telemetry import read_telemetry
+from yatt_core.experience.telemetry import read_telemetry
 
 ITERATIONS = 8
 PAIRS = ("controllers.count=2", "rollout.engine.instances=2", "trainer.engine.ranks=2")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.timetable import cron_schedule, interval_schedule, upcoming
-from flows.windows import Window, check_timezone, parse_duration, waits
+from flows.driver.windows import Window, check_timezone, parse_duration, waits
+from flows.schedule.schedule_times import cron_schedule, interval_schedule, upcoming
 from yatt_core.errors import ConfigurationError
 
 ZONES = (

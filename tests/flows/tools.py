@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from db.ledger import Ledger
-from flows.home import Home
-from flows.results import RunResults, run_results
+from flows.run.home import Home
+from flows.run.results import RunResults, run_results
 from tests.recovery.nursery import Incarnation, Nursery
 from tests.recovery.parts import kill, living_actors
 from tests.services import ROOT
@@ -31,7 +31,7 @@ class Driver:
         return Home(self.folder)
 
     def create(self, spec: str, *overrides: str) -> str:
-        from flows.launch import create_run
+        from flows.run.creation import create_run
 
         return create_run(self.home, load_spec(ROOT / "tests" / "specs" / spec, overrides))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from yatt_core.guards.findings import Alarm
 from yatt_core.guards.judging import History, Judge
-from yatt_core.spec.guards import CustomGuard, GuardsSpec, NonFiniteGuard, RewardLengthGuard
+from yatt_core.spec.sections.guards import CustomGuard, GuardsSpec, NonFiniteGuard, RewardLengthGuard
 
 SMALL = GuardsSpec(
     entropy=None,

@@ -9,7 +9,7 @@ import pytest
 
 from yatt_core.guards.findings import Finding, Seen
 from yatt_core.guards.rules import MetricRule, RewardLengthRule, Rule, SkippedRule, rules_of
-from yatt_core.spec.guards import CustomGuard, GuardsSpec, MetricGuard, NonFiniteGuard, RewardLengthGuard
+from yatt_core.spec.sections.guards import CustomGuard, GuardsSpec, MetricGuard, NonFiniteGuard, RewardLengthGuard
 
 DEFAULTS = {rule.name: rule for rule in rules_of(GuardsSpec())}
 

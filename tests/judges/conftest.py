@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tests.data.example_specs import EXACT, SPELL, run_spec
+from tests.inputs.example_specs import EXACT, SPELL, run_spec
 from tests.judges.parts import TEMPLATE
-from yatt_core.data.inputs import materialise
+from yatt_core.inputs.reader import materialise
 
 torch.set_num_threads(1)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from yatt_core.judges.protocol import JudgeItem, JudgeRequest, Verdict
-from yatt_core.spec.judges import JudgePart
+from yatt_core.protocols.judges import JudgeItem, JudgeRequest, Verdict
+from yatt_core.spec.rewards.judges import JudgePart
 
 TEMPLATE = "Is the answer right? {prompt} {response}"
 ADAPTER: TypeAdapter[JudgePart] = TypeAdapter(JudgePart)

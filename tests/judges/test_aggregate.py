@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from tests.judges.parts import generative
-from yatt_core.judges.protocol import Judgement, Verdict, aggregate
+from yatt_core.protocols.judges import Judgement, Verdict, aggregate
 
 
 def verdict(*scores, error=""):

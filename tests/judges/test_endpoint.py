@@ -14,9 +14,9 @@ from tests.judges.parts import endpoint, item, verdicts
 from tests.judges.server import KEY, Reply, completion, serving
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.judges.endpoint import EndpointJudge
-from yatt_core.judges.protocol import JudgeRequest, aggregate
 from yatt_core.judges.registry import build_judge
 from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
+from yatt_core.protocols.judges import JudgeRequest, aggregate
 
 
 def says(text):

@@ -6,10 +6,10 @@ import pytest
 
 from tests.judges.parts import generative, item, verdicts
 from yatt_core.engines.virtual.clock import ScaledClock
-from yatt_core.engines.virtual.judge import VirtualJudgeEngine
-from yatt_core.judges.protocol import JudgeRequest
+from yatt_core.judges.codec import Question, open_judge_codec
 from yatt_core.judges.registry import build_judge
-from yatt_core.judges.text import Question, open_judge_codec
+from yatt_core.judges.virtual import VirtualJudgeEngine
+from yatt_core.protocols.judges import JudgeRequest
 
 ITEMS = [
     item(n, response, judgements=2) for n, response in enumerate(["nus", "sun", "", "nu", "snu snu", "nus", "x" * 9])

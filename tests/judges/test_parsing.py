@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from yatt_core.judges.parsing import parser_of
-from yatt_core.spec.parsing import Number, Pattern, YesNo
+from yatt_core.spec.rewards.parsing import Number, Pattern, YesNo
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=200)
 PARSERS = [

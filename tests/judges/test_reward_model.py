@@ -10,11 +10,11 @@ import torch
 
 from tests.judges.parts import ADAPTER, item, verdicts
 from tests.spec.trees import spec
-from yatt_core.data.tokenizer import PAD_ID, save_tokenizer, train_tokenizer
 from yatt_core.errors import ConfigurationError
-from yatt_core.judges.making import check_before_start
+from yatt_core.input_building.judge_models import check_before_start
 from yatt_core.judges.registry import build_judge
-from yatt_core.spec.model import TokenizerSpec
+from yatt_core.models.tokenizer import PAD_ID, save_tokenizer, train_tokenizer
+from yatt_core.spec.sections.model import TokenizerSpec
 
 ITEMS = [
     item(n, response, prompt)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.judges.parts import TEMPLATE
 from tests.spec.trees import mistakes, spec
-from yatt_core.spec.rewards import FunctionPart
+from yatt_core.spec.rewards.scheme import FunctionPart
 
 FOLDER = {"kind": "folder", "path": "judge"}
 GENERATIVE = {"kind": "generative", "name": "judge", "model": FOLDER, "template": TEMPLATE}

@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.example_specs import EXACT, SPELL, run_spec, write_jsonl
+from tests.inputs.example_specs import EXACT, SPELL, run_spec, write_jsonl
 from tests.judges.conftest import JUDGE, SIZES, TRAINING, judged_spec
 from tests.judges.parts import endpoint
-from yatt_core.data.inputs import materialise, read_manifest
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.judges.corruption import Corruption
-from yatt_core.judges.making import check_before_start, judge_model_path
-from yatt_core.judges.protocol import JudgeItem
-from yatt_core.judges.text import open_judge_codec
+from yatt_core.input_building.corruption import Corruption
+from yatt_core.input_building.judge_models import check_before_start, judge_model_path
+from yatt_core.inputs.reader import materialise, read_manifest
+from yatt_core.judges.codec import open_judge_codec
+from yatt_core.protocols.judges import JudgeItem
 
 WORDS = ["nus", "noom", "tac", "god", "llab"]
 

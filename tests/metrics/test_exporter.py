@@ -14,20 +14,20 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from sqlalchemy import text
 
 from db.ledger import Ledger
-from flows.home import Home
+from flows.run.home import Home
 from ops.metrics import collector, names
 from tests.dashboard.conftest import client as client
 from tests.dashboard.conftest import home as home
 from tests.dashboard.conftest import seeded as seeded
 from tests.db.tools import holder
+from tests.ops.cli.test_branches import seed_snapshot
 from tests.ops.seeding import seed_run, toy_spec
-from tests.ops.test_branches import seed_snapshot
 from yatt_core.guards.findings import Alarm, Finding
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from db.holder import this_process
+from db.core.holder import this_process
 from db.ledger import Ledger
 from tests.db.tools import commit_of
 with Ledger.open(sys.argv[1]) as ledger:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.accounting import BUCKETS
+from flows.reports.accounting import BUCKETS
 from ops.metrics import grafana, names
 from ops.metrics.collector import LEARNING
 from tests.metrics.promtool import NoPromtool, find_promtool

@@ -12,8 +12,8 @@ from tests.flows.tools import Driver
 from tests.object_store.server import S3Server
 from tests.recovery.nursery import Nursery
 from tests.services import start_shared_services
-from yatt_core.cluster.client import stop_supervisor
 from yatt_core.storage.objects import ObjectStore
+from yatt_core.supervisor.client import stop_supervisor
 
 _count = itertools.count()
 

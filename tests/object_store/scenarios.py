@@ -12,7 +12,7 @@ import s3fs  # noqa: F401 - loaded once, before the children fork
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, write
 from yatt_core.checkpoints.publish import publish_snapshot
 from yatt_core.checkpoints.retention import delete_snapshot
-from yatt_core.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import SnapshotReceipt
 from yatt_core.storage.objects import ObjectStore
 from yatt_core.storage.run_store import ObjectRunStore
 

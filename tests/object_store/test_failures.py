@@ -9,12 +9,12 @@ import pytest
 from botocore.retries.standard import ExponentialBackoff
 from s3fs import S3FileSystem
 
-from ops.cli.preflight import check_before_start
+from ops.preflight.run import check_before_start
 from tests.object_store.server import SECRET, S3Server
 from tests.ops.seeding import toy_spec
 from yatt_core.errors import ConfigurationError, ExitCode, FailureClass, InfrastructureError, StorageFullError
 from yatt_core.spec import availability
-from yatt_core.spec.storage import StorageSpec
+from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.storage.objects import ATTEMPTS, ObjectStore
 
 

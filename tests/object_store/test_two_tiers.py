@@ -8,29 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from flows.audit import verify_run
-from flows.branches import fork, revise
-from flows.home import Home
-from flows.reach import PastSpecs, Reach
-from flows.results import run_results
-from flows.retention import prune_experience
-from flows.storage import claim_store, fetch_sealed, whole_shards
-from ops.cli.rollouts import read_samples
+from flows.branching.branches import fork, revise
+from flows.branching.restore_points import PastSpecs, Reach
+from flows.files.retention import prune_experience
+from flows.files.storage import claim_store, fetch_sealed, whole_shards
+from flows.reports.audit import verify_run
+from flows.run.home import Home
+from flows.run.results import run_results
+from ops.cli.commands.inspection.rollouts import read_samples
 from tests.checkpoints.bench import Bench
-from tests.controllers.local import collect, spec_with
+from tests.collection.local import collect, spec_with
 from tests.object_store.server import S3Server
 from tests.ops.audited import make_sound_run
 from tests.ops.seeding import toy_spec
 from yatt_core.checkpoints.publish import SnapshotIdentity
 from yatt_core.checkpoints.writer import SnapshotWriter
-from yatt_core.data.inputs import INPUTS
-from yatt_core.data.shard_log import find_sealed
-from yatt_core.engines.protocol import FrozenState
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.experience.shard_log import find_sealed
+from yatt_core.input_building.settling import settle_inputs
+from yatt_core.inputs.reader import INPUTS
 from yatt_core.keys import WorkKey, iteration_folder
+from yatt_core.protocols.protocol import FrozenState
 from yatt_core.spec import RunSpec
-from yatt_core.spec.storage import StorageSpec
-from yatt_core.storage.inputs import settle_inputs
+from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.storage.objects import ObjectStore
 from yatt_core.storage.run_store import ObjectRunStore, RunStore, open_store
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from flows.audit import verify_run
+from flows.reports.audit import verify_run
 from tests.flows.tools import SECONDS, Driver, same_result
 from tests.object_store.server import SECRET, S3Server
 from yatt_core.storage.objects import ObjectStore

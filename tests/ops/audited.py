@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from db.commit import IterationCommit
-from db.engine import Fence
-from db.holder import this_process
+from db.core.engine import Fence
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.metrics import RESULT, Metric
-from db.outbox import OutboxEntry
-from db.records import ChoiceRow, SnapshotRow
-from flows.home import Home
-from flows.outbox import deliver_pending
-from flows.registry import published_entries
-from ops.tracking.mlflow_tracker import MlflowTracker
+from db.write.commit import IterationCommit
+from db.write.metrics import RESULT, Metric
+from db.write.outbox import OutboxEntry
+from db.write.records import ChoiceRow, SnapshotRow
+from flows.delivery.outbox import deliver_pending
+from flows.delivery.registry import published_entries
+from flows.run.home import Home
+from ops.integrations.mlflow_tracker import MlflowTracker
 from tests.ops.seeding import seal_iteration, toy_spec
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
-from yatt_core.data.inputs import materialise
 from yatt_core.digests import experience_digest_of_iteration
+from yatt_core.inputs.reader import materialise
 from yatt_core.keys import snapshot_folder
 from yatt_core.spec import RunSpec
 

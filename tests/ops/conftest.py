@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.home import Home
+from flows.run.home import Home
 from ops.cli.main import main
 from tests.ops.audited import make_sound_run
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from db.commit import IterationCommit
-from db.engine import Fence
-from db.holder import this_process
+from db.core.engine import Fence
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.metrics import RESULT, TIMING, Metric
-from db.records import ShardRow
-from flows.home import Home
-from flows.state import ControlState
-from yatt_core.data.experience import experience_schema
-from yatt_core.data.shard_log import ShardLog
+from db.write.commit import IterationCommit
+from db.write.metrics import RESULT, TIMING, Metric
+from db.write.records import ShardRow
+from flows.run.control_state import ControlState
+from flows.run.home import Home
+from yatt_core.experience.shard_log import ShardLog
+from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
 from yatt_core.spec import RunSpec, parse_spec
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from db.holder import Holder, this_process
+from db.core.holder import Holder, this_process
 from db.ledger import Ledger
-from db.metrics import Point
-from flows.home import Home
-from flows.results import metrics_digest, run_results, segment_seconds
+from db.write.metrics import Point
+from flows.run.home import Home
+from flows.run.results import metrics_digest, run_results, segment_seconds
 from tests.ops.seeding import commit_of, seed_run
 from yatt_core.digests import chain_digest
 

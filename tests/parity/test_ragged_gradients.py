@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from tests.engines.train.support import MAX_NEW_TOKENS, batch_of, make_model_folder, make_spec, random_task
-from yatt_core.data.batch import ExperienceBatch
-from yatt_core.data.prepared import PreparedColumns
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import PolicyForward
-from yatt_core.engines.train.learner import GrpoLearner
-from yatt_core.engines.train.optimizer import FlatAdamW
-from yatt_core.engines.train.plan import StepPlan, plan_step
-from yatt_core.engines.train.rendezvous import hold_address
-from yatt_core.spec.trainer import AdamWSpec
+from yatt_core.engines.train.model.forward import PolicyForward
+from yatt_core.engines.train.model.optimizer import FlatAdamW
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.ranks.rendezvous import hold_address
+from yatt_core.engines.train.steps.learner import GrpoLearner
+from yatt_core.engines.train.steps.plan import StepPlan, plan_step
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.experience.prepared import PreparedColumns
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.spec.sections.trainer import AdamWSpec
 
 AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
 

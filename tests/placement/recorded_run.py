@@ -12,23 +12,23 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from db.engine import Fence
-from db.holder import this_process
+from db.core.engine import Fence
+from db.core.holder import this_process
 from db.ledger import Ledger
-from db.records import DecisionRow
-from flows.foresight import Foresight
-from flows.home import Home
-from flows.placement import decide
-from flows.placement_work import RecordedWork, work_file, write_work
+from db.write.records import DecisionRow
+from flows.phases.placement import decide
+from flows.placement.prefetch import Foresight
+from flows.placement.work_files import RecordedWork, work_file, write_work
+from flows.run.home import Home
 from tests.ops.seeding import commit_of
 from tests.placement.workloads import small
 from tests.services import ROOT
-from yatt_core.controllers.pool import constants_known, pool_setting
+from yatt_core.dispatch.pool import constants_known, pool_setting
 from yatt_core.placement.actions import Action, serves_line
-from yatt_core.placement.campaign import collect, draw_iterations
 from yatt_core.placement.moments import Moment
-from yatt_core.placement.registry import find_policy
+from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.seen import Conduct, PoolSeen
+from yatt_core.placement.simulation.campaign import collect, draw_iterations
 from yatt_core.spec import RunSpec, load_spec
 
 

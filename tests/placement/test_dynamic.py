@@ -12,15 +12,15 @@ import pytest
 
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement import search
-from yatt_core.placement.campaign import Campaign, run_campaign, setting_of
-from yatt_core.placement.curve import Curve, Knobs
-from yatt_core.placement.dynamic import HYSTERESIS, Dynamic, chosen
-from yatt_core.placement.expected import ASSUMED_GROUP, LOOKS_BACK
-from yatt_core.placement.fixed import ColocatePool, SplitPool
 from yatt_core.placement.logged import Logged
-from yatt_core.placement.search import Outcome, Search, roles_of, steps_away
+from yatt_core.placement.policies import search
+from yatt_core.placement.policies.curve import Curve, Knobs
+from yatt_core.placement.policies.dynamic import HYSTERESIS, Dynamic, chosen
+from yatt_core.placement.policies.expected import ASSUMED_GROUP, LOOKS_BACK
+from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
+from yatt_core.placement.policies.search import Outcome, Search, roles_of, steps_away
 from yatt_core.placement.seen import Plan
+from yatt_core.placement.simulation.campaign import Campaign, run_campaign, setting_of
 from yatt_core.placement.workload import Cluster, Workload
 
 UNEVEN = Cluster.model_validate(

@@ -8,11 +8,20 @@ import pytest
 
 from tests.placement.workloads import small
 from yatt_core.placement.actions import JUDGE
-from yatt_core.placement.campaign import collect, run_campaign, setting_of
-from yatt_core.placement.dynamic import Dynamic
-from yatt_core.placement.expected import LOOKS_BACK, Size, drawn_anew, expected_work, likened, limit_of, scaled, thinned
 from yatt_core.placement.fitting import fitted
-from yatt_core.placement.fixed import SplitPool
+from yatt_core.placement.policies.dynamic import Dynamic
+from yatt_core.placement.policies.expected import (
+    LOOKS_BACK,
+    Size,
+    drawn_anew,
+    expected_work,
+    likened,
+    limit_of,
+    scaled,
+    thinned,
+)
+from yatt_core.placement.policies.fixed import SplitPool
+from yatt_core.placement.simulation.campaign import collect, run_campaign, setting_of
 from yatt_core.placement.work import SampleWork, WaveWork
 
 STEADY = {"median": 200.0, "sigma": 0.6, "min": 16, "max": 4096, "rho": 0.4}

@@ -10,9 +10,6 @@ import pytest
 from tests.placement.recorded_run import Watched
 from tests.placement.workloads import small
 from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver, Intake, Switch, action_line, serves_line
-from yatt_core.placement.campaign import collect, draw_iterations, setting_of
-from yatt_core.placement.dynamic import Dynamic
-from yatt_core.placement.fixed import ColocatePool, SplitPool
 from yatt_core.placement.occupancy import (
     GOING_OVER,
     Change,
@@ -23,7 +20,10 @@ from yatt_core.placement.occupancy import (
     role_times,
     spans_of,
 )
+from yatt_core.placement.policies.dynamic import Dynamic
+from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
 from yatt_core.placement.seen import PlacementPolicy, Usage
+from yatt_core.placement.simulation.campaign import collect, draw_iterations, setting_of
 
 
 def at(t: float, line: dict[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,13 @@ import pytest
 
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement import registry
-from yatt_core.placement.campaign import run_campaign, setting_of
-from yatt_core.placement.dynamic import Dynamic
-from yatt_core.placement.fixed import ColocatePool, SplitPool
+from yatt_core.placement.policies import registry
+from yatt_core.placement.policies.dynamic import Dynamic
+from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
+from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json, setting_to_json, telemetry_from_json, telemetry_to_json
-from yatt_core.placement.registry import find_policy
-from yatt_core.spec.placement import PlacementSpec
+from yatt_core.placement.simulation.campaign import run_campaign, setting_of
+from yatt_core.spec.sections.placement import PlacementSpec
 
 
 def through_json(value):

@@ -23,12 +23,12 @@ from yatt_core.placement.actions import (
     action_line,
     parse_action,
 )
-from yatt_core.placement.campaign import collect, draw_iterations, run_campaign, setting_of
-from yatt_core.placement.fixed import ColocatePool, Hold, SplitPool
 from yatt_core.placement.lower_bound import wave_lower_bound
 from yatt_core.placement.moments import Moment
+from yatt_core.placement.policies.fixed import ColocatePool, Hold, SplitPool
 from yatt_core.placement.seen import PoolSeen
-from yatt_core.placement.simulator import Pool
+from yatt_core.placement.simulation.campaign import collect, draw_iterations, run_campaign, setting_of
+from yatt_core.placement.simulation.simulator import Pool
 from yatt_core.placement.work import SampleWork, WaveWork, split_turns
 
 GOLD = json.loads(GOLDEN.read_text(encoding="utf-8"))

@@ -10,14 +10,14 @@ import torch
 
 from benchmarks.memory import peak_of
 from tests.planning.examples import spec_7b
-from yatt_core.data.model_folder import make_model
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.train.forward import MicroBatch, PolicyForward
-from yatt_core.engines.train.optimizer import FlatAdamW
-from yatt_core.planning.activations import MicroBatchShape, torch_forward, torch_training
+from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward
+from yatt_core.engines.train.model.optimizer import FlatAdamW
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.models.model_folder import make_model
+from yatt_core.planning.memory.activations import MicroBatchShape, torch_forward, torch_training
 from yatt_core.planning.shape import shape_of
-from yatt_core.spec.model import ModelFromConfig
-from yatt_core.spec.trainer import AdamWSpec
+from yatt_core.spec.sections.model import ModelFromConfig
+from yatt_core.spec.sections.trainer import AdamWSpec
 
 ROWS, TOKENS, COUNTED = 8, 64, 24
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.planning.examples import SHORT, cluster, judged, spec_7b
 from tests.planning.test_fitted import batches, iterations
 from yatt_core.planning.assumed_lines import assumed_lines
-from yatt_core.planning.fitted import Fitted, fit
 from yatt_core.planning.roles import roles_of
+from yatt_core.planning.time.fitted import Fitted, fit
 
 SHARES = ("training at 35%", "prefill at 50%, decoding at 75%", "a sequence adds 50%")
 TORCH = ("rollout.engine={kind: torch}", "trainer.engine={kind: torch, micro_batch_tokens: 16384}")

@@ -7,8 +7,8 @@ import pytest
 
 from yatt_core.placement.workload import EngineConstants
 from yatt_core.planning.assumptions import Spread
-from yatt_core.planning.fitted import BatchWork, IterationTimes, fit
-from yatt_core.planning.times import TrainingTimes
+from yatt_core.planning.time.fitted import BatchWork, IterationTimes, fit
+from yatt_core.planning.time.times import TrainingTimes
 
 CARDS = EngineConstants(
     base_s=1.0, per_sequence_s=1.0, per_context_token_s=1.0, per_prompt_token_s=1.0, max_concurrent=77

@@ -8,13 +8,13 @@ from tests.planning.examples import SHORT, cluster, judged, spec_7b
 from yatt_core.placement.workload import EngineConstants
 from yatt_core.planning.account import JUDGE
 from yatt_core.planning.assumptions import Assumptions
-from yatt_core.planning.demand import demand_of
 from yatt_core.planning.judges import GenerationEngine, JudgeRole, judges_of
+from yatt_core.planning.memory.demand import demand_of
+from yatt_core.planning.memory.rollout import EngineMemory
 from yatt_core.planning.roles import Roles, roles_of
-from yatt_core.planning.rollout_memory import EngineMemory
-from yatt_core.planning.times import engine_constants, switch_costs
-from yatt_core.spec.accelerated import VllmRollout
-from yatt_core.spec.rollout import TorchRollout, VirtualRollout
+from yatt_core.planning.time.times import engine_constants, switch_costs
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 
 QUICKSTART = ("rollout.engine={kind: torch, instances: 2}", "trainer.engine={kind: torch, micro_batch_tokens: 16384}")
 

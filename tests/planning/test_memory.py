@@ -12,13 +12,13 @@ import pytest
 from tests.planning.examples import QWEN_14B, SHORT, cluster, judged, on, spec_7b
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
-from yatt_core.planning.activations import MicroBatchShape, torch_training
 from yatt_core.planning.cluster import local_cluster, read_cards
-from yatt_core.planning.demand import Demand, demand_of
+from yatt_core.planning.memory.activations import MicroBatchShape, torch_training
+from yatt_core.planning.memory.demand import Demand, demand_of
+from yatt_core.planning.memory.rollout import vllm_on_cores
 from yatt_core.planning.roles import check_sizes, roles_of
-from yatt_core.planning.rollout_memory import vllm_on_cores
 from yatt_core.planning.shape import ModelShape
-from yatt_core.spec.accelerated import VllmRollout
+from yatt_core.spec.sections.accelerated import VllmRollout
 
 DENSE = ModelShape(1000, 64, 2, 4, 2, 16, 256, tied=True)
 

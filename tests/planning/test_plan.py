@@ -10,13 +10,13 @@ from tests.planning.examples import SHORT, cluster, judged, on, spec_7b, spec_72
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.workload import SwitchCosts
 from yatt_core.planning.assumptions import Assumptions, Spread, parse_spread
-from yatt_core.planning.demand import demand_of
-from yatt_core.planning.load import Load, load_of
+from yatt_core.planning.memory.demand import demand_of
+from yatt_core.planning.memory.remedies import Larger
 from yatt_core.planning.plan import plan_run
-from yatt_core.planning.recommend import best, outcomes
-from yatt_core.planning.remedies import Larger
 from yatt_core.planning.roles import roles_of
-from yatt_core.planning.times import engine_constants, training_times
+from yatt_core.planning.time.load import Load, load_of
+from yatt_core.planning.time.recommend import best, outcomes
+from yatt_core.planning.time.times import engine_constants, training_times
 from yatt_core.spec import override_spec
 
 SMALL = ("data.prompts_per_iteration=16", "rollout.samples_per_prompt=8")

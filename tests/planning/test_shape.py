@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.planning.examples import spec_7b, spec_72b
-from yatt_core.data.model_folder import _text_config, _vision_language_config
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.model_folder import _text_config, _vision_language_config
 from yatt_core.planning.shape import ModelShape, shape_of, shape_of_config
-from yatt_core.spec.model import ModelFromConfig, VisionSpec
+from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
 
 def counted(model: ModelFromConfig, vocabulary: int) -> int:

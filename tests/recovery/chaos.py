@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from db.ledger import Ledger
-from flows.home import Home
-from flows.launch import create_run
-from flows.results import run_results
+from flows.run.creation import create_run
+from flows.run.home import Home
+from flows.run.results import run_results
 from tests.flows.tools import same_result
 from tests.postgresql import Server, start_server
 from tests.recovery.ledger_watch import LedgerWatch, OpenPhase

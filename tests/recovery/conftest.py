@@ -13,7 +13,7 @@ from tests.postgresql import Server, start_server
 from tests.recovery.failpoints import ROOT, VARIABLE
 from tests.recovery.nursery import Nursery
 from tests.services import start_shared_services
-from yatt_core.cluster.client import stop_supervisor
+from yatt_core.supervisor.client import stop_supervisor
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import TypeVar
 from sqlalchemy import Select, func, select
 from sqlalchemy.exc import DBAPIError
 
-from db.engine import database_url, open_engine
-from db.models import Event, Lease, PhaseAttempt, Run
+from db.core.engine import database_url, open_engine
+from db.core.models import Event, Lease, PhaseAttempt, Run
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 60.0

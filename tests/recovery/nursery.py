@@ -154,14 +154,14 @@ def main() -> int:
 
 def _import_all(folder: Path) -> None:
     """What a driver imports, read with the settings of the services at hand."""
-    from flows import prefect_server
+    from flows.prefect_io import prefect_server
 
     prefect_server.use_server(folder, os.environ["PREFECT_API_URL"].removesuffix("/api"))
     import mlflow.tracking
     import ray
 
     import flows.train
-    import ops.tracking.mlflow_tracker
+    import ops.integrations.mlflow_tracker
     import tests.flows.driver
 
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]

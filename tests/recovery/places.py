@@ -16,13 +16,13 @@ from typing import Any
 from tests.recovery.failpoints import PRODUCT, Failpoints, around, name_of, watch_files
 
 CONTROL = {
-    "flows.launch": ("open_segment", "connect"),
-    "flows.recovery": ("restore_newest", "replay"),
-    "flows.fleet_start.FleetStart": ("begin", "ready", "make_ready", "end"),
-    "flows.segment.Segment": ("start_threads", "book", "close", "end"),
-    "ops.tracking.mlflow_tracker.MlflowTracker": ("deliver", "_create_run", "_send_points"),
+    "flows.launch": ("open_session", "connect"),
+    "flows.phases.recovery": ("restore_newest", "replay"),
+    "flows.driver.actors_start.FleetStart": ("begin", "ready", "make_ready", "end"),
+    "flows.driver.session.Segment": ("start_threads", "book", "close", "end"),
+    "ops.integrations.mlflow_tracker.MlflowTracker": ("deliver", "_create_run", "_send_points"),
 }
-BELOW = ("db.engine", "contextlib")
+BELOW = ("db.core.engine", "contextlib")
 
 
 def watch(failpoints: Failpoints) -> None:
@@ -31,7 +31,7 @@ def watch(failpoints: Failpoints) -> None:
     watch_files(reach)
     _watch_ledger(reach)
     _watch_commits(reach)
-    fleet = _find("yatt_core.controllers.fleet.Fleet")
+    fleet = _find("yatt_core.run_actors.run_actors.Fleet")
     for name, member in vars(fleet).items():
         if inspect.isfunction(member) and not name.startswith("_"):
             around(reach, fleet, name)
@@ -42,7 +42,7 @@ def watch(failpoints: Failpoints) -> None:
 
 def _watch_ledger(reach: Callable[[str], None]) -> None:
     """Each transaction, before and after it is committed, by the function of `db` that makes it."""
-    database = _find("db.engine.Database")
+    database = _find("db.core.engine.Database")
     real = database.write
 
     @contextmanager
@@ -58,7 +58,7 @@ def _watch_ledger(reach: Callable[[str], None]) -> None:
 
 def _watch_commits(reach: Callable[[str], None]) -> None:
     """A place behind each iteration's commit, so that some lie between two snapshots."""
-    commits = _find("db.commit.Commits")
+    commits = _find("db.write.commit.Commits")
     real = commits.commit
 
     def commit(self: Any, fence: Any, row: Any) -> None:

@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flows.home import Home
+from flows.run.home import Home
 from tests.recovery.ledger_watch import LedgerWatch
 from tests.recovery.parts import kill, living_actors
 from tests.services import ROOT
-from yatt_core.cluster.client import current_state, stop_supervisor
-from yatt_core.cluster.process import ProcessIdentity, identity_of, send_signal, session_members
-from yatt_core.cluster.state import SupervisorFiles
 from yatt_core.errors import ExitCode
+from yatt_core.supervisor.client import current_state, stop_supervisor
+from yatt_core.supervisor.process import ProcessIdentity, identity_of, send_signal, session_members
+from yatt_core.supervisor.state import SupervisorFiles
 
 POLL_SECONDS = 0.05
 END_SECONDS = 120.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.results import RunResults
+from flows.run.results import RunResults
 from tests.flows.tools import Driver, same_result
 from tests.recovery.conftest import Bed
 

@@ -21,8 +21,8 @@ from tests.recovery.chaos import SPEC, chaos
 from tests.recovery.conftest import Bed
 from tests.recovery.strikes import PLAN, RECOVER, Strike, schedule
 from tests.services import ROOT
-from yatt_core.cluster.runner import free_port
 from yatt_core.spec import load_spec
+from yatt_core.supervisor.runner import free_port
 
 START_SECONDS = 120.0
 VIRTUAL = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.lineage import lineage_of
+from flows.reports.lineage import lineage_of
 from tests.flows.tools import Driver
 
 Change = Callable[[dict[str, Any]], object]

@@ -35,17 +35,17 @@ TORCH = (
     "snapshots.every=2", "trainer.sync_bucket_bytes=4096", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
     "recovery.quarantine_after=1000",
 )  # fmt: skip
-REPLAY = "driver dies: before flows.recovery.replay"
+REPLAY = "driver dies: before flows.phases.recovery.replay"
 NEVER_MISSING = (
-    "driver dies: before COMMIT of db.commit.Commits.commit",
-    "driver dies: after COMMIT of db.commit.Commits.commit",
-    "driver dies: after COMMIT of db.lease.Leases.acquire",
-    "driver dies: after COMMIT of db.phases.Phases.dispatch",
+    "driver dies: before COMMIT of db.write.commit.Commits.commit",
+    "driver dies: after COMMIT of db.write.commit.Commits.commit",
+    "driver dies: after COMMIT of db.write.lease.Leases.acquire",
+    "driver dies: after COMMIT of db.write.phases.Phases.dispatch",
     "driver dies: an item of Fleet.collect",
-    "driver dies: before COMMIT of db.records.Records.wave",
-    "driver dies: after COMMIT of db.records.Records.wave",
-    "driver dies: before COMMIT of db.records.Records.settle_wave",
-    "driver dies: after COMMIT of db.records.Records.settle_wave",
+    "driver dies: before COMMIT of db.write.records.Records.wave",
+    "driver dies: after COMMIT of db.write.records.Records.wave",
+    "driver dies: before COMMIT of db.write.records.Records.settle_wave",
+    "driver dies: after COMMIT of db.write.records.Records.settle_wave",
     "driver dies: before Fleet.sync",
     "driver dies: after Fleet.learn",
     "driver dies: after MlflowTracker.deliver",
@@ -55,9 +55,9 @@ NEVER_MISSING = (
     "actor dies: after RolloutActor.begin_update",
     "actor dies: after RolloutActor.take",
     "actor dies: after TrainerActor.learn",
-    "actor dies: yatt_core.data.chunks.write_chunk: rename of batch-#.responses.arrow",
-    "driver dies while an actor is at: yatt_core.data.chunks.write_chunk: rename of batch-#.scores.arrow",
-    "driver dies while an actor is at: yatt_core.data.shard_log.ShardLog.seal: rename of manifest.json",
+    "actor dies: yatt_core.experience.chunks.write_chunk: rename of batch-#.responses.arrow",
+    "driver dies while an actor is at: yatt_core.experience.chunks.write_chunk: rename of batch-#.scores.arrow",
+    "driver dies while an actor is at: yatt_core.experience.shard_log.ShardLog.seal: rename of manifest.json",
     "driver dies while an actor is at: yatt_core.checkpoints.publish.publish_snapshot: rename of b#-i#.e#",
 )
 

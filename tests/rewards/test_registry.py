@@ -3,10 +3,10 @@
 import pytest
 
 from tests.rewards.broken_rewards import length
-from yatt_core.data.prompts import Prompt
 from yatt_core.errors import ConfigurationError
+from yatt_core.prompts.stream import Prompt
 from yatt_core.rewards.registry import resolve
-from yatt_core.spec.rewards import FunctionPart
+from yatt_core.spec.rewards.scheme import FunctionPart
 
 PROMPT = Prompt(0, 0, "p", "text", "answer", {})
 

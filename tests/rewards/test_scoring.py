@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from tests.data.example_specs import SPELL, SUM, run_spec
-from yatt_core.data.prompts import Prompt
-from yatt_core.data.sources import collect_prompts
+from tests.inputs.example_specs import SPELL, SUM, run_spec
+from yatt_core.datasets.sources import collect_prompts
 from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.prompts.stream import Prompt
 from yatt_core.rewards.builtin import virtual_score
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
-from yatt_core.spec.rewards import RewardSpec
+from yatt_core.spec.rewards.scheme import RewardSpec
 
 PROMPT = Prompt(0, 4, "0/train/a.jsonl:5", "text", "answer", {"prompt": "text"})
 

@@ -25,8 +25,8 @@ import psutil
 from mlflow.tracking import MlflowClient
 
 from db.ledger import Ledger
-from flows.branches import revise
-from flows.home import Home
+from flows.branching.branches import revise
+from flows.run.home import Home
 from tests.flows.group import SPEC, Group
 from tests.soak import prefect_rows
 from tests.soak.memory import Life, Sampler
@@ -114,7 +114,7 @@ class Soak:
 
 
 MODULES = (
-    "flows.prefect_serving",
+    "flows.prefect_io.prefect_serving",
     "prefect worker",
     "mlflow",
     "dashboard",

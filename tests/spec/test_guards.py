@@ -9,7 +9,7 @@ import pytest
 from tests.spec.trees import VIRTUAL, mistakes, refusal, spec, tree, write
 from yatt_core.guards.rules import rules_of
 from yatt_core.spec import override_spec
-from yatt_core.spec.metric_names import RESULT_METRICS, TIMING_METRICS
+from yatt_core.spec.sections.metric_names import RESULT_METRICS, TIMING_METRICS
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
 BUILT_IN = {
@@ -38,7 +38,7 @@ def test_null_switches_a_guard_off_and_custom_adds_one() -> None:
 
 
 def test_guards_can_be_revised_on_a_running_line() -> None:
-    from flows.reach import keys_read_by_samples, keys_read_by_updates, refuse_fixed
+    from flows.branching.restore_points import keys_read_by_samples, keys_read_by_updates, refuse_fixed
 
     before = spec(**{"rollout": VIRTUAL["rollout"], "trainer": VIRTUAL["trainer"]})
     after = override_spec(before, ["guards.kl.action=stop", "guards.budget.wall_hours=3"], "test")

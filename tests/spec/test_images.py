@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.data.example_specs import SPELL, VIRTUAL, run_spec
+from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec
 
 PICTURES = {"kind": "jsonl", "path": "p.jsonl", "image_field": "image"}
 TOWER = {"image_size": 16, "patch_size": 8, "hidden_size": 8, "heads": 2}

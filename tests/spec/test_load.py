@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.spec.trees import refusal, tree, write
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
-from yatt_core.spec.documents import parse_yaml
-from yatt_core.spec.layers import lay_over
+from yatt_core.spec.reading.documents import parse_yaml
+from yatt_core.spec.reading.layers import lay_over
 
 
 def test_a_chain_of_files_the_later_one_winning(tmp_path):

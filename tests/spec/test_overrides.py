@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.spec.trees import refusal, tree, write
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
-from yatt_core.spec.layers import Override
+from yatt_core.spec.reading.layers import Override
 
 
 @pytest.fixture

@@ -285,8 +285,8 @@ def test_a_virtual_run_is_not_held_to_the_model_it_does_not_have():
 
 
 def test_the_reserved_names_are_the_metrics_of_the_total():
-    from flows.metrics import experience_metrics
-    from yatt_core.spec.reward_part import TAKEN_NAMES
+    from flows.phases.metrics import experience_metrics
+    from yatt_core.spec.rewards.parts import TAKEN_NAMES
 
     sums = dict.fromkeys(
         ("samples", "prompts", "reward", "reward_squared", "correct", "truncated", "response_tokens", "prompt_tokens"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from yatt_core.data.text import VirtualCodec
-from yatt_core.engines.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
-from yatt_core.spec.rollout import RolloutSpec
-from yatt_core.tools.calls import ToolAnswer, ToolCall
+from yatt_core.prompts.codec import VirtualCodec
+from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall
+from yatt_core.protocols.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
+from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request
 
 ROLLOUT = RolloutSpec.model_validate(

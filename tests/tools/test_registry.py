@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.cli.preflight import check_before_start
+from ops.preflight.run import check_before_start
 from tests.spec.trees import spec
 from tests.tools.functions import counting
 from yatt_core.errors import ConfigurationError

@@ -13,8 +13,8 @@ import pytest
 from tests.tools.functions import MARK
 from tests.waiting import wait_until
 from yatt_core.errors import ConfigurationError, InfrastructureError
-from yatt_core.spec.tools import ToolsSpec
-from yatt_core.tools.calls import ToolAnswer, ToolCall, read_call
+from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call
+from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.tools.toolbox import Toolbox
 
 BAD = (

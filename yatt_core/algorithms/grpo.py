@@ -14,7 +14,7 @@ import torch
 from yatt_core.algorithms.distillation import taught_advantages
 from yatt_core.algorithms.kl import k1, k3
 from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
-from yatt_core.spec.algorithm import PolicyGradientSpec
+from yatt_core.spec.sections.algorithm import PolicyGradientSpec
 
 
 @dataclass(frozen=True, slots=True)

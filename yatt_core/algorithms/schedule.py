@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from yatt_core.spec.trainer import ScheduleSpec
+from yatt_core.spec.sections.trainer import ScheduleSpec
 
 
 def learning_rate_share(schedule: ScheduleSpec, iteration: int, iterations: int) -> float:

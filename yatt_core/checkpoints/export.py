@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 
 from yatt_core import durable
 from yatt_core.checkpoints.publish import SnapshotIdentity, require_room
-from yatt_core.data.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, read_config, small_files
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.models.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, read_config, small_files
 
 ORIGIN = "yatt.json"
 """Whose weights they are: the snapshot's identity, whose digest is that of the weights before any conversion."""

@@ -16,7 +16,7 @@ from yatt_core.checkpoints.verify import SNAPSHOT_KIND, verify_snapshot
 from yatt_core.errors import DataError
 from yatt_core.keys import snapshot_folder
 from yatt_core.manifests import load_manifest
-from yatt_core.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import SnapshotReceipt
 
 log = logging.getLogger(__name__)
 

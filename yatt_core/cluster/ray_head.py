@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from yatt_core.cluster.services import ServiceSpec
-from yatt_core.cluster.state import SupervisorFiles
 from yatt_core.durable import make_folder
+from yatt_core.supervisor.services import ServiceSpec
+from yatt_core.supervisor.state import SupervisorFiles
 
 SERVICE_NAME = "ray"
 SOCKET_PATH_LIMIT = 107

@@ -17,8 +17,8 @@ import torch
 from PIL.Image import Image
 from torch import nn
 
-from yatt_core.data.media import decode_media, read_media
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.prompts.media import decode_media, read_media
 
 PASS_IMAGES = 16
 """Images of one pass through the vision tower; always so many, so that its kernels are always the same."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
-from yatt_core.engines.protocol import RankContext, RolloutEngine, TrainEngine
+from yatt_core.protocols.protocol import RankContext, RolloutEngine, TrainEngine
 from yatt_core.spec import RunSpec
-from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.availability import check_available
-from yatt_core.spec.rollout import TorchRollout, VirtualRollout
-from yatt_core.spec.trainer import TorchTrainer, VirtualTrainer
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
 
 def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) -> RolloutEngine:
@@ -18,7 +18,7 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
     engine = spec.rollout.engine
     match engine:
         case TorchRollout():
-            from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+            from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 
             return TorchRolloutEngine(
                 model_path,
@@ -53,7 +53,7 @@ def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
     engine = spec.trainer.engine
     match engine:
         case TorchTrainer():
-            from yatt_core.engines.train.torch_engine import TorchTrainEngine
+            from yatt_core.engines.train.torch.engine import TorchTrainEngine
 
             return TorchTrainEngine(spec, context)
         case VirtualTrainer():

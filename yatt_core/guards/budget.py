@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from yatt_core.guards.findings import Alarm, Finding
-from yatt_core.spec.guards import BudgetGuard
+from yatt_core.spec.sections.guards import BudgetGuard
 
 BUDGET = "budget"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from yatt_core.guards.findings import Alarm, Seen
 from yatt_core.guards.rules import Rule, Series, rules_of
-from yatt_core.spec.guards import GuardsSpec
+from yatt_core.spec.sections.guards import GuardsSpec
 
 NEVER = -1
 """Before the first iteration: a rule without an alarm judges everything that it has seen."""

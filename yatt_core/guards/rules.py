@@ -13,7 +13,7 @@ from statistics import median
 from typing import Protocol
 
 from yatt_core.guards.findings import Alarm, Finding, Seen
-from yatt_core.spec.guards import GuardsSpec, MetricGuard, NonFiniteGuard, RewardLengthGuard
+from yatt_core.spec.sections.guards import GuardsSpec, MetricGuard, NonFiniteGuard, RewardLengthGuard
 
 REWARD, LENGTH, ACCURACY, SKIPPED = "reward/mean", "length/response_mean", "accuracy", "update/skipped"
 NON_FINITE = "non_finite"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yatt_core.guards.findings import Alarm, Finding
-from yatt_core.spec.guards import StalledPhaseGuard
+from yatt_core.spec.sections.guards import StalledPhaseGuard
 
 STALLED_PHASE = "stalled_phase"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from yatt_core.errors import DataError
-from yatt_core.judges.protocol import JudgeItem
 from yatt_core.judges.template import filled_text
-from yatt_core.spec.judges import EndpointPart
+from yatt_core.protocols.judges import JudgeItem
+from yatt_core.spec.rewards.judges import EndpointPart
 
 SEED_RANGE = 2**31
 """Endpoints take seeds below this."""

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 import httpx
 
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.judges.api_keys import key_of
 from yatt_core.judges.completion import Completion, MalformedError, completion_of, question
 from yatt_core.judges.exchange import Exchange
-from yatt_core.judges.keys import key_of
 from yatt_core.judges.parsing import parser_of
-from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
-from yatt_core.spec.judges import LOOPBACK, EndpointPart
+from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.spec.rewards.judges import LOOPBACK, EndpointPart
 
 
 class EndpointJudge:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from yatt_core.data.columns import offsets_of
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, Int32, RolloutEngine
+from yatt_core.judges.codec import JudgeCodec
 from yatt_core.judges.parsing import parser_of
-from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
-from yatt_core.judges.text import JudgeCodec
-from yatt_core.spec.judges import GenerativePart
+from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, Int32, RolloutEngine
+from yatt_core.spec.rewards.judges import GenerativePart
+from yatt_core.wire.columns import offsets_of
 
 Asked = tuple[JudgeItem, Int32]
 """An item with the tokens of its question."""

@@ -9,13 +9,13 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from yatt_core.data.inputs import read_manifest
-from yatt_core.engines.pieces import joined_in_time
-from yatt_core.judges.making import judge_model_path
-from yatt_core.judges.protocol import Judge, Verdict
+from yatt_core.input_building.judge_models import judge_model_path
+from yatt_core.inputs.reader import read_manifest
 from yatt_core.judges.registry import build_judge
+from yatt_core.protocols.judges import Judge, Verdict
+from yatt_core.protocols.pieces import joined_in_time
 from yatt_core.spec import RunSpec
-from yatt_core.spec.judges import JudgePart
+from yatt_core.spec.rewards.judges import JudgePart
 
 
 def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart]) -> dict[str, Judge]:

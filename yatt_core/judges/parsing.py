@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from yatt_core.spec.parsing import Number, ParseSpec, Pattern, Take, YesNo
+from yatt_core.spec.rewards.parsing import Number, ParseSpec, Pattern, Take, YesNo
 
 Parser = Callable[[str], float | None]
 """From a judge's answer to its score; None where there is none."""

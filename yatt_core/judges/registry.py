@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.judges.protocol import Judge
-from yatt_core.spec.accelerated import VllmRollout
-from yatt_core.spec.judges import (
+from yatt_core.protocols.judges import Judge
+from yatt_core.spec.rewards.judges import (
     EndpointPart,
     GenerativePart,
     JudgeEngineSpec,
@@ -16,6 +15,7 @@ from yatt_core.spec.judges import (
     TorchJudge,
     VirtualJudge,
 )
+from yatt_core.spec.sections.accelerated import VllmRollout
 
 
 def build_judge(part: JudgePart, model_path: str | None) -> Judge:
@@ -40,13 +40,13 @@ def build_judge(part: JudgePart, model_path: str | None) -> Judge:
 def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str | None) -> Judge:
     match engine:
         case VirtualJudge():
-            from yatt_core.engines.virtual.judge import VirtualJudgeEngine
+            from yatt_core.judges.virtual import VirtualJudgeEngine
 
             return VirtualJudgeEngine(part, engine)
         case TorchJudge():
-            from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+            from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+            from yatt_core.judges.codec import open_judge_codec
             from yatt_core.judges.generative import GenerativeJudge
-            from yatt_core.judges.text import open_judge_codec
 
             path = _given(part.name, model_path)
             codec = open_judge_codec(path, part.template, part.max_new_tokens)
@@ -56,8 +56,8 @@ def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str |
             return GenerativeJudge(part, torch_engine, codec)
         case VllmRollout():
             from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+            from yatt_core.judges.codec import open_judge_codec
             from yatt_core.judges.generative import GenerativeJudge
-            from yatt_core.judges.text import open_judge_codec
 
             path = _given(part.name, model_path)
             codec = open_judge_codec(path, part.template, part.max_new_tokens)

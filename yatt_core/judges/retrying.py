@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
-from yatt_core.spec.judges import EndpointPart
+from yatt_core.spec.rewards.judges import EndpointPart
 
 PASSING = frozenset({408, 409, 425, 429})
 """Client errors that another time may not get."""

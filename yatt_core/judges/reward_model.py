@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from jinja2 import TemplateError
 
-from yatt_core.data.text import TEMPLATE_DATE
 from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.offload import Held, Offloaded
-from yatt_core.engines.rollout.loading import load_classifier
-from yatt_core.engines.rollout.sizes import MINIMUM_ROWS
+from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS
 from yatt_core.errors import NumericError
-from yatt_core.judges.protocol import JudgeItem, Judgement, JudgeRequest, Verdict
-from yatt_core.judges.reward_folder import open_reward_tokenizer
 from yatt_core.judges.template import filled_text
-from yatt_core.spec.judges import RewardModelPart
+from yatt_core.models.loading import load_classifier
+from yatt_core.models.reward_folder import open_reward_tokenizer
+from yatt_core.prompts.codec import TEMPLATE_DATE
+from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.spec.rewards.judges import RewardModelPart
 
 
 class RewardModelJudge:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from yatt_core.errors import DataError
-from yatt_core.judges.protocol import JudgeItem
-from yatt_core.spec.template import ANSWER, PROMPT, pieces_of
+from yatt_core.protocols.judges import JudgeItem
+from yatt_core.spec.rewards.template import ANSWER, PROMPT, pieces_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.documents import read_document
-from yatt_core.spec.mistakes import mistakes_in
+from yatt_core.spec.reading.documents import read_document
+from yatt_core.spec.reading.mistakes import mistakes_in
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from yatt_core.planning.account import GIB
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
-from yatt_core.planning.fitted import Fitted
 from yatt_core.planning.roles import Roles
-from yatt_core.spec.accelerated import VllmRollout
-from yatt_core.spec.dynamic_sampling import AllGroups
-from yatt_core.spec.rollout import TorchRollout
+from yatt_core.planning.time.fitted import Fitted
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.dynamic_sampling import AllGroups
+from yatt_core.spec.sections.rollout import TorchRollout
 
 HOUR = 3600.0
 

@@ -19,8 +19,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.documents import read_document
-from yatt_core.spec.mistakes import Mistake, mistakes_in
+from yatt_core.spec.reading.documents import read_document
+from yatt_core.spec.reading.mistakes import Mistake, mistakes_in
 
 if TYPE_CHECKING:
     # Not at run time: it comes with Ray, which a plan has no need of.

@@ -14,21 +14,21 @@ from yatt_core.checkpoints.interval import overhead, snapshot_interval
 from yatt_core.planning.assumed_lines import assumed_lines
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
-from yatt_core.planning.demand import Demand, demand_of
-from yatt_core.planning.fitted import Fitted
-from yatt_core.planning.load import Load, load_of
-from yatt_core.planning.recommend import Outcome, best, outcomes
-from yatt_core.planning.remedies import Larger, Settings, larger_that_fits, remedies
+from yatt_core.planning.memory.demand import Demand, demand_of
+from yatt_core.planning.memory.remedies import Larger, Settings, larger_that_fits, remedies
 from yatt_core.planning.roles import Roles, check_sizes, roles_of
-from yatt_core.planning.times import (
+from yatt_core.planning.time.fitted import Fitted
+from yatt_core.planning.time.load import Load, load_of
+from yatt_core.planning.time.recommend import Outcome, best, outcomes
+from yatt_core.planning.time.times import (
     TrainingTimes,
     devices_for_each_rank,
     engine_constants,
     switch_costs,
     training_times,
 )
-from yatt_core.spec.accelerated import VllmRollout
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.accelerated import VllmRollout
 
 LONGEST_INTERVAL = 10_000
 

@@ -12,10 +12,10 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRole, judges_of, reward_models_of
 from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
-from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
-from yatt_core.spec.rollout import VirtualRollout
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.trainer import TrainerEngineSpec
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.sections.rollout import VirtualRollout
+from yatt_core.spec.sections.trainer import TrainerEngineSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.model import ModelConfigFile, ModelFolder, ModelFromConfig, ModelSizes, ModelSpec, VisionSpec
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.model import (
+    ModelConfigFile,
+    ModelFolder,
+    ModelFromConfig,
+    ModelSizes,
+    ModelSpec,
+    VisionSpec,
+)
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -184,7 +191,7 @@ def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
     """The shape with the parameters that a folder's weights have besides the text model's, where there are weights."""
     if not any(folder.glob("*.safetensors")):
         return shape
-    from yatt_core.data.model_folder import count_parameters
+    from yatt_core.models.model_folder import count_parameters
 
     return replace(shape, tower=max(0, count_parameters(folder) - shape.parameters))
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 
-from yatt_core.data.prompts import Prompt
 from yatt_core.errors import DataError
-from yatt_core.tools.calls import last_turn
+from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.tool_calls import last_turn
 
 
 def exact_match(prompt: Prompt, response: str, case_sensitive: bool = True) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import find_function
-from yatt_core.spec.rewards import FunctionPart
+from yatt_core.spec.rewards.scheme import FunctionPart
 
 GROUP = "yatt.rewards"
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from yatt_core.data.prompts import Prompt
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.installed import failure_text
+from yatt_core.prompts.stream import Prompt
 from yatt_core.rewards.registry import RewardFunction, resolve
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
-from yatt_core.spec.rewards import FunctionPart, RewardPart, RewardSpec
+from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart, RewardSpec
 
 Judged = Mapping[str, tuple[float, str]]
 """What judges said of a response, by name of the part: its value, and the reason if the judge failed (`judges.aggregate`)."""

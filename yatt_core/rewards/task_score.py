@@ -6,8 +6,8 @@ limit, and not by runs that do without it.
 
 from __future__ import annotations
 
-from yatt_core.data import gym
-from yatt_core.data.prompts import Prompt
+from yatt_core.datasets import gym
+from yatt_core.prompts.stream import Prompt
 
 EXACT_SCORE = 0.999
 """From here on a task's own score counts as fully right."""

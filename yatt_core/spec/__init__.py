@@ -1,6 +1,6 @@
 """The run's configuration: frozen pydantic models, YAML in, JSON Schema out."""
 
-from yatt_core.spec.load import load_spec, override_spec, parse_spec
+from yatt_core.spec.reading.load import load_spec, override_spec, parse_spec
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.schema import json_schema
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import MEGATRON, PEFT, S3FS, VLLM, VLLM_FOR_CPUS, has_distribution
-from yatt_core.spec.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
-from yatt_core.spec.judges import GenerativePart
-from yatt_core.spec.model import ModelConfigFile, ModelSizes
+from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.sections.model import ModelConfigFile, ModelSizes
 
 LEAST_TEMPERATURE = 0.01
 """vLLM samples no colder."""

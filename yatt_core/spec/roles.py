@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yatt_core.spec.judges import EndpointPart, JudgePart
+from yatt_core.spec.rewards.judges import EndpointPart, JudgePart
 from yatt_core.spec.run import RunSpec
 
 

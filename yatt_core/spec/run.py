@@ -9,20 +9,20 @@ from typing import Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.digests import json_digest
-from yatt_core.spec.algorithm import AlgorithmSpec, CriticSpec, GrpoSpec, PpoSpec
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.data import DataSpec
-from yatt_core.spec.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
-from yatt_core.spec.guards import GuardsSpec
-from yatt_core.spec.judges import EndpointPart, GenerativePart, VirtualJudge, is_trained, judge_obstacles
-from yatt_core.spec.model import ModelFromConfig, ModelSizes, ModelSpec, WarmupSpec
-from yatt_core.spec.placement import PlacementSpec
-from yatt_core.spec.recovery import RecoverySpec, RetentionSpec
-from yatt_core.spec.rewards import RewardSpec
-from yatt_core.spec.rollout import RolloutSpec
-from yatt_core.spec.storage import StorageSpec
-from yatt_core.spec.tools import ToolsSpec
-from yatt_core.spec.trainer import TrainerSpec
+from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, is_trained, judge_obstacles
+from yatt_core.spec.rewards.scheme import RewardSpec
+from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec, GrpoSpec, PpoSpec
+from yatt_core.spec.sections.data import DataSpec
+from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
+from yatt_core.spec.sections.guards import GuardsSpec
+from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, WarmupSpec
+from yatt_core.spec.sections.placement import PlacementSpec
+from yatt_core.spec.sections.recovery import RecoverySpec, RetentionSpec
+from yatt_core.spec.sections.rollout import RolloutSpec
+from yatt_core.spec.sections.storage import StorageSpec
+from yatt_core.spec.sections.tools import ToolsSpec
+from yatt_core.spec.sections.trainer import TrainerSpec
 
 
 class ControllerSpec(SpecModel):

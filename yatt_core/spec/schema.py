@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from yatt_core.spec.rewards import PLAIN_PART
+from yatt_core.spec.rewards.scheme import PLAIN_PART
 from yatt_core.spec.run import RunSpec
 
 

@@ -21,9 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from yatt_core import durable
-from yatt_core.data.media import MEDIA
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.manifests import MANIFEST
+from yatt_core.prompts.media import MEDIA
 from yatt_core.spec import RunSpec
 from yatt_core.storage.fetching import fetching, partial_of
 from yatt_core.storage.objects import ObjectStore

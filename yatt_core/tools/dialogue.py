@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from yatt_core.data.experience import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS
-from yatt_core.data.text import TextCodec
-from yatt_core.engines.protocol import FINISHED_LENGTH, Float32, GenerateRequest, GenerateResult, Int32
-from yatt_core.spec.rollout import RolloutSpec
-from yatt_core.tools.calls import ToolAnswer, ToolCall, read_call, write_result
+from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS
+from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call, write_result
+from yatt_core.protocols.protocol import FINISHED_LENGTH, Float32, GenerateRequest, GenerateResult, Int32
+from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.tools.toolbox import Toolbox
 
 

@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
-from yatt_core.spec.tools import ToolsSpec
-from yatt_core.tools.calls import UNKNOWN, ToolAnswer, ToolCall
+from yatt_core.prompts.tool_calls import UNKNOWN, ToolAnswer, ToolCall
+from yatt_core.spec.sections.tools import ToolsSpec
 
 START_SECONDS = 120.0
 """For importing the tools' modules."""

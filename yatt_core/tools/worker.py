@@ -2,7 +2,7 @@
 
 Consumes on standard input one JSON line that says which tools there are, then one line for each set of calls; produces on
 standard output a line when it is ready and one for each call as it is answered. It loads the functions once and forks for
-each call (`yatt_core.tools.guard`): a call that hangs, in C too, or takes too much memory ends alone, and none sees what
+each call (`yatt_core.tools.sandbox`): a call that hangs, in C too, or takes too much memory ends alone, and none sees what
 another left behind. What tools print goes to standard error. It ends, and its calls with it, when its input does. These are
 bounds, no sandbox.
 """
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.tools.calls import DIED
-from yatt_core.tools.guard import Bounds, death, guard_call, write_line
+from yatt_core.prompts.tool_calls import DIED
 from yatt_core.tools.registry import find_tool
+from yatt_core.tools.sandbox import Bounds, death, guard_call, write_line
 
 
 @dataclass(slots=True)

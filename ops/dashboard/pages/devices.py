@@ -8,12 +8,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from db.ledger import Ledger
-from db.phases import AttemptRow
-from ops.cli.placement_gantt import KEYS
+from db.write.phases import AttemptRow
 from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import device_picture, phase_bars
-from ops.dashboard.queries.placement import decisions, placement
+from ops.presentation.placement_gantt import KEYS
+from ops.queries.placement import decisions, placement
 from yatt_core.errors import ConfigurationError
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.responses import Response
 
-from flows.branches import BEFORE_FIRST, PHASES, RECOVER, iteration_of
+from flows.branching.branches import BEFORE_FIRST, PHASES, RECOVER, iteration_of
 from ops.dashboard.access import session_name
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
-from ops.dashboard.queries.fleet import DRIVEN, FleetRun, find_line
+from ops.queries.run_list import DRIVEN, FleetRun, find_line
 
 TABS = (
     ("", "Run"),

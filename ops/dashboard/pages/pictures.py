@@ -11,12 +11,12 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from db.phases import AttemptRow
-from flows.accounting import IDLE, PRODUCTIVE, REDONE, RESTART, SNAPSHOT, WAITING
-from flows.explain_placement import Gantt
-from ops.cli.page import WIDTH, text
-from ops.cli.placement_gantt import gantt_picture
-from ops.dashboard.queries.rollouts import RolloutComparison
+from db.write.phases import AttemptRow
+from flows.placement.explain import Gantt
+from flows.reports.accounting import IDLE, PRODUCTIVE, REDONE, RESTART, SNAPSHOT, WAITING
+from ops.presentation.page import WIDTH, text
+from ops.presentation.placement_gantt import gantt_picture
+from ops.queries.rollouts import RolloutComparison
 
 HISTOGRAM_HEIGHT = 120
 BUCKETS = {
@@ -27,7 +27,7 @@ BUCKETS = {
     WAITING: (1, "a driver is there, but no phase is under way"),
     IDLE: (7, "nobody was asked to run it"),
 }
-"""Of time: number of its colour, and what it means (`flows.accounting`)."""
+"""Of time: number of its colour, and what it means (`flows.reports.accounting`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import histogram
 from ops.dashboard.pages.run import OptionalNumber, number_of
 from ops.dashboard.pages.templating import run_url
-from ops.dashboard.queries.rollouts import Order, RolloutComparison, Rollouts, compare_rollouts, rollouts
+from ops.queries.rollouts import Order, RolloutComparison, Rollouts, compare_rollouts, rollouts
 from yatt_core.errors import ConfigurationError, DataError
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from ops.dashboard.pages import acting, devices, errors, fleet, rollouts, run
+from ops.dashboard.pages import acting, devices, errors, rollouts, run, run_list
 from ops.dashboard.pages.templating import STATIC, STATIC_PATH
 
 FOR_GOOD = "public, max-age=31536000, immutable"
@@ -28,7 +28,7 @@ class DigestedFiles(StaticFiles):
 
 def install(app: FastAPI) -> None:
     """Adds the pages; behind everything else that the application has handlers for."""
-    modules: tuple[Any, ...] = (fleet, run, devices, rollouts, acting)
+    modules: tuple[Any, ...] = (run_list, run, devices, rollouts, acting)
     for module in modules:
         app.include_router(module.router)
     app.mount(STATIC_PATH, DigestedFiles(directory=STATIC), name="static")

@@ -9,22 +9,22 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from db.aliases import ALIASES
-from flows.lineage import BranchNode
-from ops.cli.accounts import advice_line
-from ops.cli.logs import LEVELS, Filter
+from db.write.aliases import ALIASES
+from flows.reports.lineage import BranchNode
 from ops.dashboard.api import Level, Place
 from ops.dashboard.context import Before, Number, RunId
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
 from ops.dashboard.pages.templating import run_url
-from ops.dashboard.queries.faults import faults
-from ops.dashboard.queries.lineage import lineage
-from ops.dashboard.queries.logs import logs
-from ops.dashboard.queries.run import RunView, run_view
-from ops.dashboard.queries.snapshots import aliases, snapshots
 from ops.dashboard.texts import Like, Text
+from ops.presentation.time_accounts import advice_line
+from ops.queries.faults import faults
+from ops.queries.lineage import lineage
+from ops.queries.log_files import LEVELS, Filter
+from ops.queries.logs import logs
+from ops.queries.run import RunView, run_view
+from ops.queries.snapshots import aliases, snapshots
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]

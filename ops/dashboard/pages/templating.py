@@ -17,9 +17,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.templating import Jinja2Templates
 
-from ops.cli.output import duration, size
-from ops.cli.placement_text import HOW, role_name, roles_text
-from ops.registry.promote import LONGEST_REASON
+from ops.integrations.promotion import LONGEST_REASON
+from ops.presentation.placement_words import HOW, role_name, roles_text
+from ops.presentation.words import duration, size
 
 DASHBOARD = Path(__file__).resolve().parent.parent
 STATIC = DASHBOARD / "static"

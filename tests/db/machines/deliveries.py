@@ -9,8 +9,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from db.errors import OutOfOrder
-from db.outbox import METRICS, ClaimedRow, OutboxEntry
+from db.core.errors import OutOfOrder
+from db.write.outbox import METRICS, ClaimedRow, OutboxEntry
 from tests.db.machines.world import DRIVERS, World
 from tests.db.tools import commit_of
 

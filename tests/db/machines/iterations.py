@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from db.engine import Fence
-from db.errors import AlreadyCommitted, Conflict, OutOfOrder
-from db.phases import Attempt
-from db.records import ChoiceRow, ShardRow
+from db.core.engine import Fence
+from db.core.errors import AlreadyCommitted, Conflict, OutOfOrder
+from db.write.phases import Attempt
+from db.write.records import ChoiceRow, ShardRow
 from tests.db.machines.world import DRIVERS, TTL, World
 from tests.db.tools import commit_of
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from db.aliases import ALIASES, CHAMPION, ROLLBACK, SnapshotKey
-from db.errors import AliasRefused
-from db.outbox import OutboxEntry
-from db.records import SnapshotRow
+from db.core.errors import AliasRefused
+from db.write.aliases import ALIASES, CHAMPION, ROLLBACK, SnapshotKey
+from db.write.outbox import OutboxEntry
+from db.write.records import SnapshotRow
 from tests.db.machines.world import DRIVERS, World
 
 SNAPSHOTS = st.integers(0, 4)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from sqlalchemy import event
 
-from db.engine import Fence
-from db.errors import Fenced, LeaseHeld
+from db.core.engine import Fence
+from db.core.errors import Fenced, LeaseHeld
 from db.ledger import Ledger
 from tests.db.tools import SimulatedClock, holder
 

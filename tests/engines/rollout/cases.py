@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from yatt_core.engines.dense.path import PathChoice
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult, RolloutEngine, Tensors
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
-from yatt_core.spec.accelerated import VllmRollout
-from yatt_core.spec.rollout import VirtualRollout
+from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, RolloutEngine, Tensors
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.rollout import VirtualRollout
 
 VOCABULARY = 40
 STOP = 1

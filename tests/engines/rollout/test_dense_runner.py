@@ -9,12 +9,12 @@ import torch
 from tests.engines.rollout.cases import MAX_NEW, STOP, build_case, prompts_of, request_of, rows_of, torch_case
 from tests.engines.rollout.test_torch_engine import plain_log_probs
 from tests.engines.train.test_dense_passes import MODELS, make_model
-from yatt_core.engines.rollout.decoding import decode
-from yatt_core.engines.rollout.dense_runner import DenseRunner
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.rollout.module_runner import ModuleRunner
-from yatt_core.engines.rollout.runners import open_runner
+from yatt_core.engines.rollout.torch.decoding import decode
+from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
+from yatt_core.engines.rollout.torch.module_runner import ModuleRunner
+from yatt_core.engines.rollout.torch.runners import open_runner
 from yatt_core.errors import DataError
+from yatt_core.models.loading import load_causal_lm
 
 
 @pytest.fixture

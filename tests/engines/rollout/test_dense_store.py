@@ -2,7 +2,7 @@
 
 import torch
 
-from yatt_core.engines.rollout.dense_runner import Store
+from yatt_core.engines.rollout.torch.dense_runner import Store
 
 
 def test_what_is_there_is_kept_when_the_places_get_more_slots():

@@ -23,13 +23,13 @@ from tests.engines.pictures import (
     store_pictures,
 )
 from tests.engines.rollout.cases import request_of, result_digest, rows_of
-from yatt_core.data.media import media_path
 from yatt_core.engines import images as images_module
 from yatt_core.engines.images import ShownPrompts, embed_prompts, open_reader
-from yatt_core.engines.protocol import GenerateRequest
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.errors import DataError
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.prompts.media import media_path
+from yatt_core.protocols.protocol import GenerateRequest
 
 PROMPTS = 60
 

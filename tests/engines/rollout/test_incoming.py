@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.engines.rollout.cases import Case, prompts_of, request_of, rows_of
-from yatt_core.data.buckets import Array, WeightBucket, buckets_of
 from yatt_core.errors import InfrastructureError
+from yatt_core.wire.buckets import Array, WeightBucket, buckets_of
 
 SMALL = 6000
 """Bytes of a bucket: the models' larger matrices come in pieces."""

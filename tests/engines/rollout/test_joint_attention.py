@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from yatt_core.engines.rollout.joint_attention import Groups, attend_jointly
+from yatt_core.engines.rollout.torch.joint_attention import Groups, attend_jointly
 
 PROMPTS, SAMPLES, KEY_HEADS, SHARING, SIZE = 3, 4, 2, 2, 16
 PROMPT_SLOTS, OWN_SLOTS = 32, 16

@@ -8,11 +8,11 @@ import torch
 
 from tests.engines.rollout.cases import prompts_of, request_of
 from tests.engines.train.test_dense_passes import MODELS, make_model
-from yatt_core.engines.rollout import dense_runner
-from yatt_core.engines.rollout.decoding import decode
-from yatt_core.engines.rollout.dense_runner import DenseRunner
-from yatt_core.engines.rollout.packed_weights import packable, packed_linear
-from yatt_core.engines.rollout.runners import open_runner
+from yatt_core.engines.rollout.torch import dense_runner
+from yatt_core.engines.rollout.torch.decoding import decode
+from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
+from yatt_core.engines.rollout.torch.packed_weights import packable, packed_linear
+from yatt_core.engines.rollout.torch.runners import open_runner
 
 PROMPTS = [np.minimum(prompt, 23) for prompt in prompts_of([1, 7, 20])]
 PACKABLE = packable(torch.zeros(1, dtype=torch.bfloat16))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from yatt_core.engines.noise import uniforms
-from yatt_core.engines.rollout.sampling import greedy, sample
+from yatt_core.engines.rollout.torch.sampling import greedy, sample
 
 ROWS = 200_000
 EXPECTED = [[2802244911, 3011683077], [1581361928, 4052577513], [1572997799, 3181733514]]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from yatt_core.engines.rollout.split_attention import PIECE, attend_by_pieces, join
+from yatt_core.engines.rollout.torch.split_attention import PIECE, attend_by_pieces, join
 
 SLOTS = 5 * PIECE
 LENGTHS = (1, 15, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 7, SLOTS)

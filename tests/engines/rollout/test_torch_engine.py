@@ -20,14 +20,14 @@ from tests.engines.rollout.cases import (
     torch_case,
 )
 from tests.engines.rollout.test_sampling import chi_square
-from yatt_core.engines.rollout.decoding import decode
-from yatt_core.engines.rollout.dense_runner import DenseRunner
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.rollout.module_runner import ModuleRunner
-from yatt_core.engines.rollout.runners import open_runner
-from yatt_core.engines.rollout.sizes import padded_length
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
+from yatt_core.engines.rollout.torch.decoding import decode
+from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.engines.rollout.torch.module_runner import ModuleRunner
+from yatt_core.engines.rollout.torch.runners import open_runner
+from yatt_core.engines.rollout.torch.sizes import padded_length
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
+from yatt_core.models.loading import load_causal_lm
 
 
 @pytest.fixture(scope="session")
@@ -231,7 +231,7 @@ def test_an_update_that_breaks_off_leaves_the_engine_dirty(torch_engine, monkeyp
             raise MemoryError
         return torch.from_numpy(array)
 
-    monkeypatch.setattr("yatt_core.engines.rollout.torch_engine._as_torch", interrupt)
+    monkeypatch.setattr("yatt_core.engines.rollout.torch.engine._as_torch", interrupt)
     with pytest.raises(MemoryError):
         torch_engine.engine.update_weights(torch_engine.weights(1), 1)
     assert torch_engine.engine.version == -1

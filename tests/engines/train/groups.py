@@ -19,11 +19,11 @@ import torch
 
 from tests.engines.train.support import random_task, weights_of
 from yatt_core.engines import offload
-from yatt_core.engines.protocol import RankContext, TrainEngine
 from yatt_core.engines.registry import build_train_engine
-from yatt_core.engines.train.rendezvous import hold_address
+from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
-from yatt_core.receipts import BatchTask, UpdateReceipt
+from yatt_core.protocols.protocol import RankContext, TrainEngine
+from yatt_core.protocols.receipts import BatchTask, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
 DEADLINE = 600.0
@@ -116,7 +116,7 @@ def _run(rank: int, ranks: int, work: Sequence[_Work], folder: Path) -> None:
 
 
 def _jobs(rank: int, ranks: int, work: Sequence[_Work]) -> list[Found]:
-    from yatt_core.engines.train.process_group import close_process_group
+    from yatt_core.engines.train.ranks.process_group import close_process_group
 
     try:
         return [_learn(rank, ranks, one) for one in work]

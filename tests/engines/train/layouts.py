@@ -23,7 +23,7 @@ from tests.engines.train.support import (
     weights_of,
 )
 from tests.needs import NEEDS_MEGATRON
-from yatt_core.receipts import UpdateReceipt
+from yatt_core.protocols.receipts import UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
 RATE, UNCLIPPED, CLIP = 1e-3, 1e9, 0.3

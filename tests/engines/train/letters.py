@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from yatt_core.data.inputs import materialise
-from yatt_core.engines.protocol import RankContext
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
+from yatt_core.inputs.reader import materialise
+from yatt_core.protocols.protocol import RankContext
 from yatt_core.spec.run import RunSpec
 
 LETTERS = "abcdef"

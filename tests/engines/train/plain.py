@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from yatt_core.data.batch import ExperienceBatch
+from yatt_core.experience.batch import ExperienceBatch
 
 
 def plain_log_probs(model: Any, batch: ExperienceBatch, index: int, temperature: float) -> torch.Tensor:

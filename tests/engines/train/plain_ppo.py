@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tests.engines.train.plain import plain_log_probs
-from yatt_core.data.batch import ExperienceBatch
+from yatt_core.experience.batch import ExperienceBatch
 
 DISCOUNT, DECAY, CLIP, VALUE_CLIP, EPSILON = 0.9, 0.8, 0.2, 0.02, 1e-4
 Arrays = dict[str, np.ndarray[Any, Any]]

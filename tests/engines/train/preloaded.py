@@ -4,9 +4,9 @@ from importlib.util import find_spec
 
 from transformers.models.qwen2 import modeling_qwen2
 
-from yatt_core.engines.train import torch_engine
 from yatt_core.engines.train.fsdp2 import engine
 from yatt_core.engines.train.megatron.cpu import on_this_device
+from yatt_core.engines.train.torch import engine
 
 if find_spec("megatron"):
     with on_this_device():

@@ -10,13 +10,13 @@ import pyarrow as pa
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from yatt_core.data.batch import ExperienceBatch, load_batch
-from yatt_core.data.experience import experience_schema
-from yatt_core.data.shard_log import ShardLog
-from yatt_core.engines.protocol import RankContext
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
+from yatt_core.experience.batch import ExperienceBatch, load_batch
+from yatt_core.experience.shard_log import ShardLog
+from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, PrepareReceipt, ShardRef, UpdateReceipt
+from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, ShardRef, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
 VOCABULARY = 24

@@ -13,16 +13,16 @@ from tests.engines.train.groups import Job, run_ranks
 from tests.engines.train.plain import plain_grpo_step
 from tests.engines.train.support import batch_of, make_engine, make_spec, random_task, update, weights_of
 from tests.needs import NEEDS_PEFT
-from yatt_core.data.buckets import buckets_of
-from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.engines.adapters import add_adapters, is_adapter, share_of, with_adapters
 from yatt_core.engines.rollout.merging import MergingTaker
-from yatt_core.engines.rollout.torch_engine import TorchRolloutEngine
-from yatt_core.engines.train.adapters import add_adapters, is_adapter, share_of, with_adapters
-from yatt_core.engines.train.state_files import ADAPTERS, TensorFile
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.engines.train.model.state_files import ADAPTERS, TensorFile
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.models.loading import load_causal_lm
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.trainer import LoraSpec
+from yatt_core.spec.sections.trainer import LoraSpec
+from yatt_core.wire.buckets import buckets_of
 
 pytestmark = NEEDS_PEFT
 TARGETS = ["q_proj", "down_proj"]

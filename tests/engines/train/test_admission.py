@@ -18,9 +18,9 @@ from tests.engines.train.support import (
     weights_of,
     write_shards,
 )
-from yatt_core.data.admission import best_and_worst
-from yatt_core.data.prepared import read_prepared
-from yatt_core.receipts import Admission, BatchTask
+from yatt_core.experience.admission import best_and_worst
+from yatt_core.experience.prepared import read_prepared
+from yatt_core.protocols.receipts import Admission, BatchTask
 
 ADMITTED, PADDING, DROPPED = (1, 4), (0, 5), (2, 3)
 ALGORITHMS: list[dict[str, Any]] = [

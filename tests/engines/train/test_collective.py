@@ -8,17 +8,17 @@ import sys
 
 import psutil
 
-from yatt_core.engines.train.rendezvous import hold_address
+from yatt_core.engines.train.ranks.rendezvous import hold_address
 
 SECOND_RANK = """
 import sys
-from yatt_core.engines.train.collective import Collective
+from yatt_core.engines.train.ranks.collective import Collective
 Collective().connect(1, 2, sys.argv[1])
 """
 
 
 def test_the_rendezvous_listens_on_loopback_only() -> None:
-    from yatt_core.engines.train.collective import Collective
+    from yatt_core.engines.train.ranks.collective import Collective
 
     address = hold_address()
     with subprocess.Popen([sys.executable, "-c", SECOND_RANK, address]) as second:

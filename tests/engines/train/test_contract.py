@@ -28,7 +28,7 @@ from tests.engines.train.layouts import (
 )
 from tests.engines.train.support import make_engine, random_task, update, weights_of
 from yatt_core.digests import weights_digest
-from yatt_core.receipts import UpdateReceipt
+from yatt_core.protocols.receipts import UpdateReceipt
 
 PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, OFFLOADED, FOREIGN = range(7)
 """Numbers of the jobs: one step an iteration without clipping and with it; several steps; the same from its own snapshot at 2;

@@ -23,10 +23,10 @@ from tests.engines.train.support import (
     weights_of,
 )
 from tests.spec.trees import VIRTUAL, mistakes, spec
-from yatt_core.data.prepared import read_prepared
 from yatt_core.digests import weights_digest
-from yatt_core.engines.train.state_files import CRITIC, CRITIC_OPTIMIZER, TensorFile
+from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, TensorFile
 from yatt_core.errors import ConfigurationError, DataError, NumericError
+from yatt_core.experience.prepared import read_prepared
 from yatt_core.spec.run import RunSpec
 
 RATE, CRITIC_RATE = 1e-3, 2e-3

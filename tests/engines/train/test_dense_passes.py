@@ -21,15 +21,15 @@ from transformers import (
 
 from tests.engines.train.support import VOCABULARY, make_engine, make_spec, random_task, update
 from tests.engines.train.test_forward import Pairs, pairs
-from yatt_core.data.columns import offsets_of, ragged_positions
 from yatt_core.engines.dense.shape import why_general
-from yatt_core.engines.train.dense_head import LEAST_BY_MASS, Head, score_tokens
-from yatt_core.engines.train.dense_passes import DensePasses, neighbours_of
-from yatt_core.engines.train.forward import MicroBatch, PolicyForward, assemble
-from yatt_core.engines.train.optimizer import FlatAdamW
-from yatt_core.engines.train.shared_rows import share_rows
-from yatt_core.environment import environment_facts
-from yatt_core.spec.trainer import AdamWSpec
+from yatt_core.engines.environment import environment_facts
+from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
+from yatt_core.engines.train.model.optimizer import FlatAdamW
+from yatt_core.engines.train.torch.dense_head import LEAST_BY_MASS, Head, score_tokens
+from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_of
+from yatt_core.engines.train.torch.shared_rows import share_rows
+from yatt_core.spec.sections.trainer import AdamWSpec
+from yatt_core.wire.columns import offsets_of, ragged_positions
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY, "hidden_size": 36, "intermediate_size": 45, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -98,8 +98,8 @@ def gradients(model: Any, batches: list[MicroBatch], fast: bool, entropy: Any, t
 def test_gradients_are_those_of_transformers_within_2e_6(
     name: str, entropy: str, temperature: float, strip: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yatt_core.engines.train.dense_head.STRIP_LOGITS", 1)
-    monkeypatch.setattr("yatt_core.engines.train.dense_head.FEWEST_OF_STRIP", strip)
+    monkeypatch.setattr("yatt_core.engines.train.torch.dense_head.STRIP_LOGITS", 1)
+    monkeypatch.setattr("yatt_core.engines.train.torch.dense_head.FEWEST_OF_STRIP", strip)
     data = groups()
     parts = [np.array([11, 0, 1, 2, 8]), np.array([3, 4, 5, 6, 7, 9, 10])]
     ours, theirs = (
@@ -131,8 +131,8 @@ def test_what_is_all_but_impossible_has_its_log_probability() -> None:
 
 
 def test_packed_samples_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yatt_core.engines.train.dense_head.MOST", 7)
-    monkeypatch.setattr("yatt_core.engines.train.dense_head.FEWEST", 7)
+    monkeypatch.setattr("yatt_core.engines.train.torch.dense_head.MOST", 7)
+    monkeypatch.setattr("yatt_core.engines.train.torch.dense_head.FEWEST", 7)
     found = [
         gradients(make_model("llama"), [assemble(groups(), np.arange(12), packed)], True, "metric", 1.0)
         for packed in (False, True)

@@ -12,10 +12,10 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from tests.engines.train.support import VOCABULARY
-from yatt_core.data.columns import offsets_of
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.train.forward import PolicyForward, assemble
+from yatt_core.engines.train.model.forward import PolicyForward, assemble
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.wire.columns import offsets_of
 
 
 @dataclass

@@ -14,12 +14,12 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration
 
 from tests.engines.pictures import IMAGE_TOKEN, make_vision_folder, plain_logits, prompt_with, store_pictures
 from tests.engines.train.support import batch_of, make_engine, make_spec, random_rows, update, weights_of, write_shards
-from yatt_core.data.batch import ExperienceBatch
 from yatt_core.engines.images import ImageReader
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.train.forward import PolicyForward, assemble
+from yatt_core.engines.train.model.forward import PolicyForward, assemble
 from yatt_core.errors import DataError
-from yatt_core.receipts import BatchTask
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.protocols.receipts import BatchTask
 
 UNUSED = "post_layernorm"
 """The tower's last norm, which the family leaves out: it takes the last block's output."""

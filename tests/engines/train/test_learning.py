@@ -11,13 +11,13 @@ import pytest
 
 from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import update, write_shards
-from yatt_core.data.inputs import Inputs
-from yatt_core.data.text import open_codec
-from yatt_core.engines.protocol import GenerateRequest
-from yatt_core.engines.rollout.decoding import decode
-from yatt_core.engines.rollout.runners import open_runner
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
-from yatt_core.engines.train.warmup import encode_question
+from yatt_core.engines.rollout.torch.decoding import decode
+from yatt_core.engines.rollout.torch.runners import open_runner
+from yatt_core.engines.train.roles.warmup import encode_question
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
+from yatt_core.inputs.reader import Inputs
+from yatt_core.prompts.codec import open_codec
+from yatt_core.protocols.protocol import GenerateRequest
 from yatt_core.spec.run import RunSpec
 
 pytestmark = pytest.mark.verify

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.engines.train.support import make_model_folder, make_spec, random_task, update
-from yatt_core.engines.protocol import RankContext
+from yatt_core.protocols.protocol import RankContext
 
 pytestmark = pytest.mark.verify
 METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
@@ -25,7 +25,7 @@ def _exercise(folder: Path) -> None:
 
     from yatt_core.engines.train.megatron.cpu import on_this_device
     from yatt_core.engines.train.megatron.engine import MegatronTrainEngine
-    from yatt_core.engines.train.process_group import close_process_group
+    from yatt_core.engines.train.ranks.process_group import close_process_group
 
     engine_spec = {"kind": "megatron", "dtype": "float32", "data_parallel_size": 1}
     spec = make_spec(trainer={"engine": engine_spec})

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
-from yatt_core.engines.train.forward import MicroBatch
 from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of
 from yatt_core.engines.train.megatron.bridge import Cut, place_of, shard_of, whole_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import widened
+from yatt_core.engines.train.model.forward import MicroBatch
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.accelerated import MegatronTrainer
+from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 SHAPE = Architecture(layers=2, heads=8, groups=4, head_size=3, vocabulary=25, tied=False)
 PARTS: dict[Cut, list[tuple[int, ...]]] = {

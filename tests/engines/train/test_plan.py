@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.engines.train.plan import (
+from yatt_core.engines.train.steps.plan import (
     PlanShape,
     packed_batches,
     padded_batches,

@@ -16,12 +16,12 @@ import torch
 
 from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import random_task, weights_of
-from yatt_core.data.prepared import read_prepared
-from yatt_core.engines.train import collective
-from yatt_core.engines.train.rendezvous import hold_address
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
+from yatt_core.engines.train.ranks import collective
+from yatt_core.engines.train.ranks.rendezvous import hold_address
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
-from yatt_core.receipts import BatchTask
+from yatt_core.experience.prepared import read_prepared
+from yatt_core.protocols.receipts import BatchTask
 
 ITERATIONS = 3
 WARMUP = {"max_steps": 6, "probe_every": 3}

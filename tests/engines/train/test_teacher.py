@@ -28,10 +28,10 @@ from tests.engines.train.support import (
     write_shards,
 )
 from tests.spec.trees import VIRTUAL, mistakes
-from yatt_core.data.given_models import check_before_start
-from yatt_core.data.inputs import materialise
-from yatt_core.data.prepared import read_prepared
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.experience.prepared import read_prepared
+from yatt_core.input_building.given_models import check_before_start
+from yatt_core.inputs.reader import materialise
 from yatt_core.spec.run import RunSpec
 
 COEFFICIENT = 0.3

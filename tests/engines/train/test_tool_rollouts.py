@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from tests.engines.train.support import prepare, weights_of
-from yatt_core.controllers.collecting import Collector
-from yatt_core.controllers.stream import Arrival
-from yatt_core.data.batch import load_batch, load_table
-from yatt_core.data.inputs import Inputs, materialise
-from yatt_core.data.prompts import Cursor, draw
-from yatt_core.data.text import PromptCodec, open_codec
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, RankContext, RolloutEngine
+from yatt_core.collection.collector import Collector
+from yatt_core.dispatch.stream import Arrival
 from yatt_core.engines.registry import build_rollout_engine
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
-from yatt_core.engines.train.warmup import encode_demonstrations
+from yatt_core.engines.train.roles.warmup import encode_demonstrations
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
+from yatt_core.experience.batch import load_batch, load_table
+from yatt_core.inputs.reader import Inputs, materialise
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
+from yatt_core.prompts.codec import PromptCodec, open_codec
+from yatt_core.prompts.stream import Cursor, draw
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, RankContext, RolloutEngine
+from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.tools.toolbox import Toolbox

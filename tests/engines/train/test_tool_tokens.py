@@ -11,19 +11,19 @@ import pytest
 import torch
 
 from tests.engines.train.support import MAX_NEW_TOKENS, make_model_folder, make_spec
-from yatt_core.data.batch import ExperienceBatch
-from yatt_core.data.columns import offsets_of
-from yatt_core.data.prepared import PreparedColumns
-from yatt_core.engines.rollout.loading import load_causal_lm
-from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import PolicyForward, assemble
-from yatt_core.engines.train.learner import GrpoLearner, update_metrics
-from yatt_core.engines.train.optimizer import FlatAdamW
-from yatt_core.engines.train.plan import plan_step
-from yatt_core.engines.train.preparation import Preparer
+from yatt_core.engines.train.base.preparation import Preparer
+from yatt_core.engines.train.model.forward import PolicyForward, assemble
+from yatt_core.engines.train.model.optimizer import FlatAdamW
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.steps.learner import GrpoLearner, update_metrics
+from yatt_core.engines.train.steps.plan import plan_step
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask
-from yatt_core.spec.trainer import AdamWSpec
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.protocols.receipts import BatchTask
+from yatt_core.spec.sections.trainer import AdamWSpec
+from yatt_core.wire.columns import offsets_of
 
 PROMPT, CALL, RESULT, REST = [3, 4, 5], [6, 7, 1], [11, 12, 13, 14], [8, 9, 1]
 

@@ -26,9 +26,9 @@ from tests.engines.train.support import (
     weights_of,
     write_shards,
 )
-from yatt_core.data.prepared import read_prepared
 from yatt_core.digests import weights_digest
 from yatt_core.errors import DataError, InfrastructureError, NumericError
+from yatt_core.experience.prepared import read_prepared
 
 
 def test_five_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> None:

@@ -11,11 +11,11 @@ from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import weights_of
 from tests.needs import NEEDS_PEFT
 from yatt_core.digests import weights_digest
-from yatt_core.engines.train.torch_engine import TorchTrainEngine
-from yatt_core.engines.train.warmup import warmup_learning_rate
+from yatt_core.engines.train.roles.warmup import warmup_learning_rate
+from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import InfrastructureError
-from yatt_core.receipts import WarmupReceipt
-from yatt_core.spec.model import WarmupSpec
+from yatt_core.protocols.receipts import WarmupReceipt
+from yatt_core.spec.sections.model import WarmupSpec
 
 
 def warmed(folder: Path, **warmup: float) -> tuple[TorchTrainEngine, WarmupReceipt]:

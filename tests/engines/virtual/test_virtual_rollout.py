@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from yatt_core.engines.protocol import FINISHED_LENGTH, GenerateRequest
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
-from yatt_core.spec.rollout import VirtualRollout
+from yatt_core.protocols.protocol import FINISHED_LENGTH, GenerateRequest
+from yatt_core.spec.sections.rollout import VirtualRollout
 
 WEIGHTS = {"state": np.arange(32, dtype=np.uint8)}
 

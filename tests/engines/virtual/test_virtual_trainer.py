@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.data.tables import experience
-from yatt_core.data.prepared import read_prepared
-from yatt_core.data.shard_log import ShardLog
-from yatt_core.engines.protocol import RankContext, TrainEngine
+from tests.experience.tables import experience
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.trainer import STATE_FILE, VirtualTrainEngine
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.experience.prepared import read_prepared
+from yatt_core.experience.shard_log import ShardLog
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, ShardRef
+from yatt_core.protocols.protocol import RankContext, TrainEngine
+from yatt_core.protocols.receipts import BatchTask, ShardRef
 from yatt_core.spec import RunSpec, parse_spec
 
 TREE = {

@@ -17,15 +17,15 @@ from types import ModuleType
 from tests.recovery.failpoints import VARIABLE, Failpoints, around, watch_files
 
 AROUND = {
-    "yatt_core.engines.rollout.actor": (
+    "yatt_core.actors.rollout": (
         "RolloutActor.begin_update",
         "RolloutActor.take",
         "RolloutActor.end_update",
         "RolloutActor.generate",
     ),
-    "yatt_core.engines.train.actor": ("TrainerActor.prepare", "TrainerActor.learn", "TrainerActor.export"),
+    "yatt_core.actors.trainer": ("TrainerActor.prepare", "TrainerActor.learn", "TrainerActor.export"),
     "yatt_core.engines.virtual.rollout": ("weights_digest",),
-    "yatt_core.engines.rollout.torch_engine": ("TorchRolloutEngine.take",),
+    "yatt_core.engines.rollout.torch.engine": ("TorchRolloutEngine.take",),
 }
 """Steps of actors beside files. `weights_digest` is called at the end of a virtual engine's update."""
 

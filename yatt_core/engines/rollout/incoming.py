@@ -1,6 +1,6 @@
 """New weights on their way into a rollout engine: what has come, what may come, and whether all of it is there.
 
-Consumes the pieces of buckets (`yatt_core.data.buckets`); refuses what is not the model's, what comes twice and what is out of
+Consumes the pieces of buckets (`yatt_core.wire.buckets`); refuses what is not the model's, what comes twice and what is out of
 order. An engine is *dirty*, at version -1, from before the first bucket until the last tensor of its model has come.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from yatt_core.data.buckets import Array, Piece, WeightBucket, buckets_of
-from yatt_core.engines.protocol import Tensors
 from yatt_core.errors import InfrastructureError
+from yatt_core.protocols.protocol import Tensors
+from yatt_core.wire.buckets import Array, Piece, WeightBucket, buckets_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from yatt_core.data.buckets import Array, Piece, buckets_of
-from yatt_core.engines.protocol import RolloutEngine
+from yatt_core.engines.adapters import with_adapters
 from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
-from yatt_core.engines.rollout.vllm.layout import read_layout
-from yatt_core.engines.train.adapters import with_adapters
+from yatt_core.engines.rollout.tensor_layout import read_layout
+from yatt_core.protocols.protocol import RolloutEngine
+from yatt_core.wire.buckets import Array, Piece, buckets_of
 
 
 class MergingTaker(WeightTaker):

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 
 from yatt_core.engines.virtual.clock import ScaledClock
-from yatt_core.placement.instance import Doing, Instance, Request, Stream
 from yatt_core.placement.seen import Usage
+from yatt_core.placement.simulation.instance import Doing, Instance, Request, Stream
 from yatt_core.placement.workload import EngineConstants
 
 Left = Callable[[Stream], None]

@@ -15,11 +15,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from yatt_core.data.buckets import Array, Piece
 from yatt_core.digests import weights_digest
 from yatt_core.engines.noise import mix, uniforms
-from yatt_core.engines.pieces import cut_piece
-from yatt_core.engines.protocol import (
+from yatt_core.engines.rollout.incoming import Assembly, WeightTaker
+from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.engines.virtual.lengths import log_normal_lengths
+from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.protocols.pieces import cut_piece
+from yatt_core.protocols.protocol import (
     FINISHED_LENGTH,
     FINISHED_STOP,
     GeneratePiece,
@@ -28,11 +31,8 @@ from yatt_core.engines.protocol import (
     Int32,
     UInt64,
 )
-from yatt_core.engines.rollout.incoming import Assembly, WeightTaker
-from yatt_core.engines.virtual.clock import ScaledClock
-from yatt_core.engines.virtual.lengths import log_normal_lengths
-from yatt_core.errors import DataError, InfrastructureError
-from yatt_core.spec.rollout import VirtualRollout
+from yatt_core.spec.sections.rollout import VirtualRollout
+from yatt_core.wire.buckets import Array, Piece
 
 # Each token takes two numbers of a row's stream; two more, in front, make the length.
 _LENGTH_NUMBERS = 2

@@ -18,20 +18,20 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from yatt_core.algorithms.moments import scaled
-from yatt_core.data.admission import admitted_batch, admitted_table, load_admitted_batch
-from yatt_core.data.batch import batch_of_table, load_table
-from yatt_core.data.experience import group_digests
-from yatt_core.data.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.digests import weights_digest
-from yatt_core.engines.protocol import FrozenState, RankContext, Tensors
-from yatt_core.engines.train.batch_advantages import batch_advantages, moments_behind
-from yatt_core.engines.train.receipts import SKIPPED, kept_receipt
+from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
+from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_behind
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
+from yatt_core.experience.admission import admitted_batch, admitted_table, load_admitted_batch
+from yatt_core.experience.batch import batch_of_table, load_table
+from yatt_core.experience.prepared import PreparedColumns, read_prepared, write_prepared
+from yatt_core.experience.table import group_digests
 from yatt_core.keys import WorkKey
-from yatt_core.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
+from yatt_core.protocols.protocol import FrozenState, RankContext, Tensors
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.trainer import VirtualTrainer
+from yatt_core.spec.sections.trainer import VirtualTrainer
 
 STATE_FILE = "state.safetensors"
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from tests.engines.rollout.cases import rows_of
-from yatt_core.engines.protocol import GenerateRequest, GenerateResult, Tensors
-from yatt_core.engines.rollout.loading import load_causal_lm
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, Tensors
 
 
 def module_with(folder: Path, weights: Tensors) -> torch.nn.Module:

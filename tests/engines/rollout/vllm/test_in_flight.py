@@ -10,8 +10,8 @@ from transformers import DynamicCache
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of
 from tests.engines.rollout.vllm.reference import module_with, token_log_probs
 from tests.needs import NEEDS_VLLM
-from yatt_core.engines.pieces import join_pieces
 from yatt_core.errors import InfrastructureError
+from yatt_core.protocols.pieces import join_pieces
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 SMALL, LARGE = 1e-4, 1e-2

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yatt_core.data.buckets import Array, Piece, WeightBucket
-from yatt_core.engines.protocol import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
+from yatt_core.engines.rollout.tensor_layout import read_layout
+from yatt_core.engines.rollout.vllm.engine_lock import Turns
 from yatt_core.engines.rollout.vllm.environment import prepare_environment
-from yatt_core.engines.rollout.vllm.layout import read_layout
 from yatt_core.engines.rollout.vllm.responses import Response, result_of
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
-from yatt_core.engines.rollout.vllm.turns import Turns
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
-from yatt_core.spec.accelerated import VllmRollout
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.wire.buckets import Array, Piece, WeightBucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from yatt_core.engines.protocol import GenerateRequest
 from yatt_core.engines.rollout.vllm.weights import BACKEND, register_backend
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.accelerated import VllmRollout
+from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.spec.sections.accelerated import VllmRollout
 
 BLOCK_TOKENS = 32
 """Of the cache on a CPU; vLLM's kernels want a multiple of it, and prompts share whole blocks."""

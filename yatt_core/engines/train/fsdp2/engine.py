@@ -9,15 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from yatt_core.engines.offload import Held, together
-from yatt_core.engines.protocol import RankContext
-from yatt_core.engines.train.engine import Layout
+from yatt_core.engines.train.base.engine import Layout
+from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
 from yatt_core.engines.train.fsdp2.critic import ShardedCritic
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
 from yatt_core.engines.train.fsdp2.sharding import shard_model, sharded_memory, whole
-from yatt_core.engines.train.process_group import lost_group, require_process_group
-from yatt_core.engines.train.shared import Named, SharedModelEngine
-from yatt_core.engines.train.state_files import (
+from yatt_core.engines.train.model.state_files import (
     ADAPTERS,
     OPTIMIZER,
     REFERENCE,
@@ -26,10 +24,12 @@ from yatt_core.engines.train.state_files import (
     TensorFile,
     require_same,
 )
-from yatt_core.engines.train.teacher import Teacher, load_teacher, rows_of
+from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
+from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.accelerated import Fsdp2Trainer
+from yatt_core.protocols.protocol import RankContext
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 
 
 class Fsdp2TrainEngine(SharedModelEngine):

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import EntropyUse, Float32, MicroBatch, PolicyForward, TokenLoss
 from yatt_core.engines.train.fsdp2.sharding import sharded_modules
-from yatt_core.engines.train.process_group import lost_group
+from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, PolicyForward, TokenLoss
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.ranks.process_group import lost_group
 
 
 class ShardedForward(PolicyForward):

@@ -16,14 +16,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
+from yatt_core.engines.adapters import BASE, OWN, is_adapter
 from yatt_core.engines.offload import Held
-from yatt_core.engines.train.adapters import BASE, OWN, is_adapter
-from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.fsdp2.sharding import own_rows, sharded_parameters
-from yatt_core.engines.train.optimizer import CLIP_EPSILON, MOMENTS
-from yatt_core.engines.train.state_files import TensorFile
+from yatt_core.engines.train.model.optimizer import CLIP_EPSILON, MOMENTS
+from yatt_core.engines.train.model.state_files import TensorFile
+from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.errors import NumericError
-from yatt_core.spec.trainer import AdamWSpec
+from yatt_core.spec.sections.trainer import AdamWSpec
 
 Shards = dict[str, torch.Tensor]
 OptimizerState = tuple[Shards, dict[str, Shards], int]

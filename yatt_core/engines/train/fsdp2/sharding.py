@@ -23,7 +23,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.accelerated import Fsdp2Trainer
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 
 
 def shard_model(model: nn.Module, engine: Fsdp2Trainer, ranks: int, device: torch.device) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.accelerated import MegatronTrainer
+from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 

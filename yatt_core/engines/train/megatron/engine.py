@@ -14,19 +14,15 @@ import torch
 from torch import distributed
 
 from yatt_core.engines.offload import Held
-from yatt_core.engines.protocol import RankContext
-from yatt_core.engines.rollout.loading import read_config
-from yatt_core.engines.train.collective import Shares
-from yatt_core.engines.train.engine import Layout
+from yatt_core.engines.train.base.engine import Layout
+from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
 from yatt_core.engines.train.megatron.bridge import EMBEDDING, HEAD, Place, shard_of, whole_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import MegatronForward
 from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_grid
 from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
-from yatt_core.engines.train.optimizer import MOMENTS
-from yatt_core.engines.train.process_group import lost_group, require_process_group
-from yatt_core.engines.train.shared import Named, SharedModelEngine
-from yatt_core.engines.train.state_files import (
+from yatt_core.engines.train.model.optimizer import MOMENTS
+from yatt_core.engines.train.model.state_files import (
     OPTIMIZER,
     REFERENCE,
     WEIGHTS,
@@ -35,9 +31,13 @@ from yatt_core.engines.train.state_files import (
     TensorFolder,
     require_same,
 )
+from yatt_core.engines.train.ranks.collective import Shares
+from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.accelerated import MegatronTrainer
+from yatt_core.models.loading import read_config
+from yatt_core.protocols.protocol import RankContext
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 Shapes = dict[str, tuple[int, ...]]
 """Of the Hugging Face tensors that one parameter is made of, in order."""

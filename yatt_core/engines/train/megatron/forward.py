@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from yatt_core.engines.train.collective import Collective
-from yatt_core.engines.train.forward import EntropyUse, Float32, MicroBatch, TokenLoss
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.model import Grid, Part
 from yatt_core.engines.train.megatron.vocabulary import VocabularyShare
-from yatt_core.engines.train.process_group import lost_group
+from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.ranks.process_group import lost_group
 
 Finish = Callable[[torch.Tensor, MicroBatch], Any]
 """What the last stage makes of a micro-batch's logits, [rows, length, own share of the vocabulary]."""

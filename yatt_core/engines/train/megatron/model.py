@@ -15,7 +15,7 @@ from torch import nn
 
 from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of, rope_theta, transformer_config
 from yatt_core.engines.train.megatron.bridge import HEAD, Place, place_of
-from yatt_core.spec.accelerated import MegatronTrainer
+from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from yatt_core.engines.train.collective import Collective
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.model import Grid, Part
-from yatt_core.engines.train.process_group import lost_group
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.errors import NumericError
-from yatt_core.spec.trainer import AdamWSpec
+from yatt_core.spec.sections.trainer import AdamWSpec
 
 Held = tuple[list[tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]], int]
 

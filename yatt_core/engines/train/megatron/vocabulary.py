@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from yatt_core.engines.train.forward import EntropyUse
+from yatt_core.engines.train.model.forward import EntropyUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,135 @@
+"""Trains a small model twice, kills one of the runs while it collects and while it learns, and compares what both end with.
+
+Ends with 0 if weights, experience and metrics are equal, 1 if not, and 2 if an argument is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.common import Report, argument_parser, load_average, print_report
+from benchmarks.proof.kills import Kill, fewest_iterations, plan_kills
+from benchmarks.proof.runs import Proved, opened, prove_run
+from benchmarks.proof.screen import open_screen
+from benchmarks.proof.verdict import Verdict, as_details, comparison, figures_of, judge
+from db.ledger import Ledger
+from flows.run.home import Home
+from yatt_core.errors import ExitCode, YattError
+from yatt_core.spec import load_spec
+
+ROOT = Path(__file__).parent.parent.parent
+SPEC = ROOT / "configs" / "quickstart.yaml"
+FOLDER = ROOT / "runs" / "proof"
+ITERATIONS, KILLS = 60, 2
+WIDTH_OF_FILES = 200
+SURROUNDINGS = (
+    "YATT_HOME",
+    "YATT_LEDGER",
+    "YATT_RAY_ADDRESS",
+    "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN_PATH",
+    "PREFECT_API_URL",
+    "PREFECT_API_AUTH_STRING",
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_BACKEND_STORE_URI",
+)
+"""What would bring in a ledger, a cluster or servers that are not the proof's own to kill."""
+
+
+def main() -> int:
+    """Runs the proof and returns its exit code."""
+    parser = _parser()
+    arguments = parser.parse_args()
+    for name in SURROUNDINGS:
+        os.environ.pop(name, None)
+    overrides = [*arguments.set, "name=proof", f"iterations={arguments.iterations}", f"seed={arguments.seed}"]
+    if arguments.kills < 1:
+        parser.error(f"--kills {arguments.kills}: at least 1")
+    if arguments.iterations < (fewest := fewest_iterations(arguments.kills)):
+        parser.error(f"--iterations {arguments.iterations}: {arguments.kills} kills need at least {fewest}")
+    try:
+        load_spec(arguments.spec, overrides)
+        folder = _new_folder(arguments.folder)
+    except (YattError, OSError) as error:
+        parser.error(str(error))
+    try:
+        return _prove(arguments, overrides, folder)
+    except YattError as error:
+        sys.stderr.write(f"error: {error}\nthe files are in {folder}\n")
+        return ExitCode.FAILURE
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted; the files are in {folder}\n")
+        return ExitCode.INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--spec", type=Path, default=SPEC, help="what to train (default: the quickstart)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the spec")
+    parser.add_argument("--seed", type=int, default=0, help="seed of both runs; the kills have none (default: 0)")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"of each run (default: {ITERATIONS})")
+    parser.add_argument("--kills", type=int, default=KILLS, help=f"collect and learn alternate (default: {KILLS})")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to make the home folder of both runs")
+    return parser
+
+
+def _new_folder(parent: Path) -> Path:
+    """A folder of its own for each proof, named after the time."""
+    parent.mkdir(parents=True, exist_ok=True)
+    name, number = time.strftime("%Y%m%d-%H%M%S"), 0
+    while True:
+        folder = parent / (f"{name}-{number}" if number else name)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder.resolve()
+
+
+def _prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) -> int:
+    """Drives both runs, one after the other, and tells what came of them."""
+    began, load, home = time.monotonic(), load_average(), Home(folder)
+    plan = plan_kills(arguments.kills, arguments.iterations)
+    # Not seeded: nobody chooses the moments, and nobody can choose them again.
+    source = random.SystemRandom()
+    with Ledger.open(home.ledger) as ledger, open_screen() as screen:
+
+        def prove(label: str, kills: Sequence[Kill]) -> Proved:
+            with opened(home, ledger, label, arguments.iterations, screen) as run:
+                return prove_run(run, arguments.spec, overrides, kills, source)
+
+        undisturbed, killed = prove("undisturbed", []), prove("killed", plan)
+    verdict = judge(undisturbed, killed, [kill.phase for kill in plan])
+    seconds = time.monotonic() - began
+    if arguments.json:
+        figures = figures_of(undisturbed, killed, verdict) | {"seconds": seconds}
+        details = as_details(undisturbed, killed) | {"folder": str(folder)}
+        report = Report("proof", figures, [arguments.seed], [load, load_average()], details=details)
+        print_report(report, as_json=True)
+    else:
+        _print(undisturbed, killed, verdict, seconds, folder)
+    return ExitCode.OK if verdict.holds else ExitCode.FAILURE
+
+
+def _print(undisturbed: Proved, killed: Proved, verdict: Verdict, seconds: float, folder: Path) -> None:
+    """Prints the table, the verdict, and the commands that look closer."""
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
+    console.print(comparison(undisturbed, killed, verdict))
+    console.print(str(verdict), style="bold green" if verdict.holds else "bold red")
+    console.print(f"{seconds:.0f} s in all. Look closer:")
+    home = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    for command in ("show", "logs", "audit verify"):
+        console.print(f"  .venv/bin/yatt --home {home} {command} {killed.results['run']}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

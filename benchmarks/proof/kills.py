@@ -1,0 +1,98 @@
+"""Which kills a proof makes, and the drawing of their moments. Starts no process and reads no ledger."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+COLLECT, LEARN = "collect", "learn"
+WARM_ITERATIONS = 2
+"""No kill falls into the first iterations: how long a phase takes is not known before."""
+ITERATIONS_PER_KILL = 10
+"""Room for a second draw where a phase ends before its moment comes."""
+
+
+class Scope(StrEnum):
+    """What a kill ends."""
+
+    DRIVER = "the driver alone"
+    EVERYTHING = "every process of the run"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A kill to be made in a phase of an iteration between two others."""
+
+    phase: str
+    scope: Scope
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When to kill. fraction: how far into the phase, measured by the seconds that it usually takes."""
+
+    iteration: int
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A kill that was made.
+
+    phase, iteration: what the driver was drawn to die in.
+    attempt: the number of the attempt at that phase.
+    hit: the ledger shows that attempt as dispatched and not ended, although the driver is dead.
+    fraction, usual_seconds: the drawn moment, and the median duration of the phase before it.
+    seconds_in: from the dispatch of the attempt to the kill.
+    processes: how many were killed.
+    """
+
+    phase: str
+    scope: Scope
+    iteration: int
+    attempt: int
+    hit: bool
+    fraction: float
+    usual_seconds: float
+    seconds_in: float
+    processes: int
+
+    def __str__(self) -> str:
+        place = f"{self.phase} of iteration {self.iteration}"
+        return f"{place}, {1000 * self.seconds_in:.0f} ms in ({self.scope})"
+
+
+def fewest_iterations(kills: int) -> int:
+    """How many iterations a run needs for so many kills."""
+    return WARM_ITERATIONS + ITERATIONS_PER_KILL * kills
+
+
+def plan_kills(kills: int, iterations: int) -> list[Kill]:
+    """The kills in the order in which they come: phases alternate, and four of them cover every phase with every scope.
+
+    Each has a stretch of iterations to itself, and the last tenth of the run is left for what has to be drawn again.
+    """
+    usable = iterations - iterations // 10 - WARM_ITERATIONS
+    plan = []
+    for number in range(kills):
+        first = WARM_ITERATIONS + 1 + usable * number // kills
+        last = WARM_ITERATIONS + usable * (number + 1) // kills
+        scope = Scope.EVERYTHING if (number + number // 2) % 2 else Scope.DRIVER
+        plan.append(Kill(LEARN if number % 2 else COLLECT, scope, first, last))
+    return plan
+
+
+def draw_moment(source: random.Random, kill: Kill, committed: int, iterations: int) -> Moment | None:
+    """Draws an iteration and a moment in its phase.
+
+    committed: the run's last iteration; the next one may be under way already. Where the kill's own stretch is over, every
+    iteration up to the run's last one will do. Returns None where there is none left.
+    """
+    first = max(kill.first, committed + 2)
+    last = kill.last if first <= kill.last else iterations
+    if first > last:
+        return None
+    return Moment(source.randint(first, last), source.random())

@@ -1,0 +1,268 @@
+"""Drives the two runs of a proof with `yatt train` and `yatt resume`, and kills one of them on the way.
+
+Every signal goes to a process that was identified before, never to a name.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from db.phases import DISPATCHED, AttemptRow
+
+from benchmarks.proof.kills import Kill, Killed, Moment, Scope, draw_moment
+from benchmarks.proof.screen import Screen
+from db.ledger import Ledger
+from flows.run.home import Home
+from yatt_core.errors import ExitCode, InfrastructureError
+from yatt_core.supervisor.client import current_state, stop_supervisor
+from yatt_core.supervisor.process import ProcessIdentity, send_signal, session_members
+from yatt_core.supervisor.state import SupervisorFiles
+
+POLL_SECONDS = 0.05
+PHASE_POLL_SECONDS = 0.001
+RUN_SECONDS = 120.0
+END_SECONDS = 60.0
+SWEEP_SECONDS = 10.0
+USUAL_OVER = 10
+LOG_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A run that reached its target. results: as `yatt show -o json` prints them; audit: as `yatt audit verify -o json`.
+
+    replayed: the updates that drivers computed again from sealed experience. seconds: from its first command to its end.
+    """
+
+    results: dict[str, Any]
+    audit: dict[str, Any]
+    kills: Sequence[Killed]
+    replayed: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class RunUnderProof:
+    """A run with the process that drives it. label: what the screen calls it."""
+
+    home: Home
+    ledger: Ledger
+    label: str
+    iterations: int
+    screen: Screen
+    kills: list[Killed] = field(default_factory=list)
+    name: str = ""
+    _driver: subprocess.Popen[bytes] | None = None
+    _drivers: int = 0
+
+    # -- the driver ---------------------------------------------------------------------------------------------------
+
+    def train(self, spec: Path, overrides: Sequence[str]) -> None:
+        """Starts the run, and waits until the ledger knows it."""
+        before = {line.run.id for line in self.ledger.overview.runs()}
+        self._start("train", str(spec), *(part for override in overrides for part in ("--set", override)))
+        deadline = time.monotonic() + RUN_SECONDS
+        while not self.name and time.monotonic() < deadline:
+            self._require_driver()
+            self.name = next((line.run.id for line in self.ledger.overview.runs() if line.run.id not in before), "")
+            time.sleep(POLL_SECONDS)
+        if not self.name:
+            raise InfrastructureError(f"{self.label}: no run after {RUN_SECONDS:g} s; see {self._log}")
+        self.screen.begin(self.label, self.iterations)
+
+    def resume(self) -> None:
+        """Starts a driver that goes on where the killed one was."""
+        self._start("resume", self.name)
+
+    def _start(self, *arguments: str) -> None:
+        self._drivers += 1
+        with self._log.open("wb") as log:
+            command = yatt(self.home, *arguments, "-o", "json")
+            self._driver = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    @property
+    def _log(self) -> Path:
+        return self.home.folder / f"{self.label}-driver-{self._drivers}.log"
+
+    def _require_driver(self) -> subprocess.Popen[bytes]:
+        """Returns the living driver. Raises `InfrastructureError` where it ended by itself."""
+        driver = self._driver
+        if driver is None or driver.poll() is not None:
+            code = None if driver is None else driver.returncode
+            said = "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
+            raise InfrastructureError(f"{self.label}: its driver ended with {code} before its time:\n{said}")
+        return driver
+
+    def await_end(self) -> None:
+        """Waits until the driver has reached the target. Raises `InfrastructureError` where it fails."""
+        while self._driver is not None and self._driver.poll() is None:
+            self.screen.show(self.committed(), self._log)
+            time.sleep(4 * POLL_SECONDS)
+        if self._driver is None or self._driver.returncode != ExitCode.OK:
+            self._require_driver()
+        self.screen.end()
+
+    def close(self) -> None:
+        """Ends whatever is left of the run, in order where that is possible."""
+        if self._driver is not None and self._driver.poll() is None:
+            self._driver.terminate()
+            try:
+                self._driver.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._driver.kill()
+                self._driver.wait()
+        if self.name:
+            stop_supervisor(self.home.run_folder(self.name))
+
+    # -- what the ledger says ------------------------------------------------------------------------------------------
+
+    def committed(self) -> int:
+        """The last committed iteration, -1 before the first."""
+        return self.ledger.runs.find(self.name).iteration
+
+    def _attempts(self, iteration: int, phase: str) -> list[AttemptRow]:
+        return [row for row in self.ledger.phases.attempts(self.name, 0, iteration) if row.phase == phase]
+
+    def replayed(self) -> int:
+        """Counts the updates that recoveries replayed."""
+        attempts = self.ledger.overview.history(self.name).attempts
+        return sum(int(row.receipt.get("replayed", 0)) for row in attempts if row.phase == "recover" and row.receipt)
+
+    # -- kills ---------------------------------------------------------------------------------------------------------
+
+    def kill_in(self, kill: Kill, source: random.Random) -> None:
+        """Draws moments until a kill has fallen into its phase, resuming the run after each. Raises `InfrastructureError`."""
+        hit = False
+        while not hit:
+            moment = draw_moment(source, kill, self.committed(), self.iterations)
+            if moment is None:
+                raise InfrastructureError(f"{self.label}: no iteration is left for a kill in {kill.phase}")
+            place = f"{kill.phase} of iteration {moment.iteration}"
+            self.screen.say(f"drawn: {place}, at {moment.fraction:.1%} of its usual duration")
+            killed = self._strike(kill, moment)
+            if killed is None:
+                self.screen.say(f"{place} was over before that moment came: nothing was killed, drawing again")
+                continue
+            self.kills.append(killed)
+            hit = killed.hit
+            self.screen.say(
+                f"SIGKILL to {kill.scope} ({killed.processes}), {1000 * killed.seconds_in:.0f} ms into {place}"
+            )
+            found = f"attempt {killed.attempt} is dispatched and has not ended"
+            missed = f"attempt {killed.attempt} had just ended, so the kill fell between two phases: drawing again"
+            self.screen.say(f"the ledger says: {found if hit else missed}; last commit: {self.committed()}")
+            self.screen.say(f"yatt resume {self.name}")
+            self.resume()
+
+    def _strike(self, kill: Kill, moment: Moment) -> Killed | None:
+        """Waits for the moment and kills; None where the phase ended before it."""
+        self._await_iteration(moment.iteration - 1)
+        members = self._members() if kill.scope is Scope.EVERYTHING else []
+        attempt = self._await_open(moment.iteration, kill.phase)
+        if attempt is None or attempt.dispatched_at is None:
+            return None
+        usual = statistics.median(self.ledger.phases.history(self.name, kill.phase, USUAL_OVER))
+        time.sleep(max(0.0, attempt.dispatched_at / 1000 + moment.fraction * usual - time.time()))
+        if not self._is_open(attempt):
+            return None
+        seconds_in = time.time() - attempt.dispatched_at / 1000
+        processes = self._kill(kill.scope, members)
+        hit = self._is_open(attempt)
+        return Killed(
+            kill.phase, kill.scope, moment.iteration, attempt.number, hit, moment.fraction, usual, seconds_in, processes
+        )
+
+    def _await_iteration(self, iteration: int) -> None:
+        while (committed := self.committed()) < iteration:
+            self._require_driver()
+            self.screen.show(committed, self._log)
+            time.sleep(POLL_SECONDS / 2)
+
+    def _await_open(self, iteration: int, phase: str) -> AttemptRow | None:
+        """Waits for an attempt at the phase to be dispatched; None where the iteration is committed before one was seen."""
+        while True:
+            for row in self._attempts(iteration, phase):
+                if row.state == DISPATCHED:
+                    return row
+            if self.committed() >= iteration:
+                return None
+            self._require_driver()
+            time.sleep(PHASE_POLL_SECONDS)
+
+    def _is_open(self, attempt: AttemptRow) -> bool:
+        """Whether the ledger has the attempt as dispatched and not ended."""
+        rows = self._attempts(attempt.iteration, attempt.phase)
+        return any(row.number == attempt.number and row.wave == attempt.wave and row.ended_at is None for row in rows)
+
+    def _members(self) -> list[ProcessIdentity]:
+        """The run's processes besides its driver: the supervisor first, then all that it started."""
+        folder = self.home.run_folder(self.name)
+        state = current_state(folder)
+        return [*([state.identity] if state else []), *session_members([], SupervisorFiles.of(folder).mark)]
+
+    def _kill(self, scope: Scope, members: Sequence[ProcessIdentity]) -> int:
+        """Sends SIGKILL to the driver, then to the rest where that is asked for; returns how many were killed."""
+        driver = self._require_driver()
+        driver.kill()
+        processes = 1 + sum(send_signal(member, signal.SIGKILL) for member in members)
+        driver.wait()
+        if scope is Scope.EVERYTHING:
+            deadline = time.monotonic() + SWEEP_SECONDS
+            while (left := self._members()) and time.monotonic() < deadline:
+                processes += sum(send_signal(member, signal.SIGKILL) for member in left)
+                time.sleep(POLL_SECONDS)
+            if left:
+                raise InfrastructureError(f"{self.label}: {len(left)} processes are left after SIGKILL: {left[0]}")
+        return processes
+
+
+def yatt(home: Home, *arguments: str) -> list[str]:
+    """The command line of a `yatt` command on a home folder."""
+    return [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), *arguments]
+
+
+def answer(home: Home, *arguments: str) -> dict[str, Any]:
+    """What a `yatt` command prints as JSON, whether it ends with 0 or 1. Raises `InfrastructureError` for anything else."""
+    finished = subprocess.run(yatt(home, *arguments, "-o", "json"), capture_output=True, text=True, check=False)
+    lines = finished.stdout.strip().splitlines()
+    if finished.returncode not in (ExitCode.OK, ExitCode.FAILURE) or not lines:
+        raise InfrastructureError(f"yatt {' '.join(arguments)} ended with {finished.returncode}:\n{finished.stderr}")
+    told: dict[str, Any] = json.loads(lines[-1])
+    return told
+
+
+@contextmanager
+def opened(home: Home, ledger: Ledger, label: str, iterations: int, screen: Screen) -> Iterator[RunUnderProof]:
+    """A run to be proved, none of whose processes is left afterwards."""
+    run = RunUnderProof(home, ledger, label, iterations, screen)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+def prove_run(
+    run: RunUnderProof, spec: Path, overrides: Sequence[str], kills: Sequence[Kill], source: random.Random
+) -> Proved:
+    """Drives a run from its start to its target through all kills, then audits it."""
+    began = time.monotonic()
+    run.screen.say(f"{run.label}: yatt train {spec}" + "".join(f" --set {override}" for override in overrides))
+    run.train(spec, overrides)
+    for kill in kills:
+        run.kill_in(kill, source)
+    run.await_end()
+    seconds = time.monotonic() - began
+    run.screen.say(f"{run.label}: done in {seconds:.0f} s; yatt audit verify {run.name}")
+    results, audit = answer(run.home, "show", run.name), answer(run.home, "audit", "verify", run.name)
+    return Proved(results, audit, tuple(run.kills), run.replayed(), seconds)

@@ -1,0 +1,62 @@
+"""The line of iterations that leads to a branch, across rollbacks and forks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, select
+
+from db.core.errors import RunNotFound
+from db.core.models import Branch, Run
+
+OPEN_END = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The iterations first..last (both included) that a line takes from one branch."""
+
+    run: str
+    branch: int
+    first: int
+    last: int
+
+
+def ancestry(connection: Connection, run: str, branch: int | None = None) -> list[Stretch]:
+    """The stretches of a branch's line, oldest first; of the current branch if none is given. Raises `RunNotFound`."""
+    if branch is None:
+        branch = connection.execute(select(Run.current_branch).where(Run.id == run)).scalar_one_or_none()
+    stretches: list[Stretch] = []
+    last = OPEN_END
+    while branch is not None:
+        row = connection.execute(
+            select(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration).where(
+                Branch.run == run, Branch.number == branch
+            )
+        ).one_or_none()
+        if row is None:
+            raise RunNotFound(f"there is no branch {branch} of run {run!r} in this ledger")
+        first = 0 if row.parent_iteration is None else row.parent_iteration + 1
+        stretches.append(Stretch(run, branch, first, last))
+        run, branch, last = row.parent_run or run, row.parent_branch, first - 1
+    if not stretches:
+        raise RunNotFound(f"there is no run {run!r} in this ledger")
+    return stretches[::-1]
+
+
+def stretch_of(stretches: Sequence[Stretch], iteration: int) -> Stretch | None:
+    """The stretch that holds an iteration."""
+    return next((stretch for stretch in stretches if stretch.first <= iteration <= stretch.last), None)
+
+
+def own_places(stretches: Sequence[Stretch], run: str) -> list[Stretch]:
+    """Where the rows and files hang that a run itself has of a line's iterations.
+
+    What it inherited, a fork has copies of, under the branch numbers of those that made it. A snapshot of the state that a
+    branch starts from may hang on that branch, though the iteration belongs to the one before it.
+    """
+    return [
+        replace(stretch, first=max(0, stretch.first - 1)) if stretch.run == run else replace(stretch, run=run)
+        for stretch in stretches
+    ]

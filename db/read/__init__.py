@@ -1,0 +1,1 @@
+"""Queries for people, audits and accounts. They write nothing."""

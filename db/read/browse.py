@@ -1,0 +1,130 @@
+"""Pages of what one run has written: placement decisions, faults, events and commits, the newest first. Reads only.
+
+Every page has a limit and goes on behind the last row that was seen, so that it costs the same at any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from sqlalchemy import ColumnElement, Connection, Select, select, true, tuple_
+
+from db.core.ancestry import ancestry
+from db.core.engine import Database
+from db.core.models import Event, PhaseAttempt, PlacementDecision, Snapshot
+from db.core.rows import Row
+from db.write.events import EventRow
+from db.write.records import SnapshotRow
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLine:
+    """A placement decision at a glance. run, branch: that made the iteration. Times: milliseconds since 1970."""
+
+    run: str
+    branch: int
+    iteration: int
+    seq: int
+    decision: Mapping[str, Any]
+    prediction: Mapping[str, Any]
+    reason: str
+    outcome: Mapping[str, Any] | None
+    recorded_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRow:
+    """An attempt that failed. Times: milliseconds since 1970. seconds: that it took, where its driver told."""
+
+    branch: int
+    iteration: int
+    phase: str
+    wave: int
+    number: int
+    epoch: int
+    planned_at: int
+    ended_at: int
+    failure_class: str
+    reason: str | None
+    seconds: float | None
+
+
+class Browser:
+    """Reads pages."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def decisions(self, run: str, limit: int, before: int | None = None) -> list[DecisionLine]:
+        """Placement decisions of the current line, the newest iteration first; of iterations less than `before`.
+
+        All of the last iteration's, so that a page may be longer than `limit`. Raises `RunNotFound`.
+        """
+        table, found = PlacementDecision, list[DecisionLine]()
+        columns = [table.__table__.columns[name] for name in get_type_hints(DecisionLine)]
+        with self._database.read() as connection:
+            for stretch in reversed(ancestry(connection, run)):
+                last = stretch.last if before is None else min(stretch.last, before - 1)
+                line = (
+                    select(*columns)
+                    .where(table.run == stretch.run, table.branch == stretch.branch)
+                    .order_by(table.iteration.desc(), table.seq.desc())
+                )
+                within = table.iteration.between(stretch.first, last)
+                found += _whole_page(connection, line, within, DecisionLine, table.iteration, limit - len(found))
+                if len(found) >= limit:
+                    break
+        return found
+
+    def faults(self, run: str, limit: int, before: int | None = None) -> list[FaultRow]:
+        """Failed attempts on all branches, the newest first; before: of those that ended earlier, in milliseconds since 1970.
+
+        All that ended together with the last one, so that a page may be longer than `limit`.
+        """
+        table = PhaseAttempt
+        columns = [table.__table__.columns[name] for name in get_type_hints(FaultRow)]
+        failed = (
+            select(*columns).where(table.run == run, table.failure_class.is_not(None)).order_by(table.ended_at.desc())
+        )
+        within = true() if before is None else table.ended_at < before
+        with self._database.read() as connection:
+            return _whole_page(connection, failed, within, FaultRow, table.ended_at, limit)
+
+    def events(self, run: str, limit: int, before: int | None = None, kinds: Sequence[str] = ()) -> list[EventRow]:
+        """Links of the audit chain, the newest first; before: of smaller numbers. kinds: those alone, all if none is given."""
+        query = select(*Event.__table__.columns).where(Event.run == run)
+        if kinds:
+            query = query.where(Event.kind.in_(kinds))
+        if before is not None:
+            query = query.where(Event.seq < before)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(Event.seq.desc()).limit(limit))
+            return [EventRow(**row._mapping) for row in rows]
+
+    def snapshots(self, run: str, limit: int, before: tuple[int, int, int] | None = None) -> list[SnapshotRow]:
+        """The run's own snapshots, the newest iteration first; before: behind this (iteration, branch, epoch)."""
+        key = (Snapshot.iteration, Snapshot.branch, Snapshot.epoch)
+        columns = [Snapshot.__table__.columns[name] for name in get_type_hints(SnapshotRow)]
+        query = select(*columns).where(Snapshot.run == run)
+        if before is not None:
+            query = query.where(tuple_(*key) < before)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(*(column.desc() for column in key)).limit(limit))
+            return [SnapshotRow(**row._mapping) for row in rows]
+
+
+def _whole_page(
+    connection: Connection, query: Select[Any], within: ColumnElement[bool], kind: type[Row], column: Any, limit: int
+) -> list[Row]:
+    """The first rows of a query within a range of the column that pages go by, and those beyond the limit that are equal to
+    the last of them in that column.
+    """
+    rows = [kind(**row._mapping) for row in connection.execute(query.where(within).limit(limit))]
+    if len(rows) < limit:
+        return rows
+    last = getattr(rows[-1], column.key)
+    # Without the range: SQLite would go through all of it, rather than look the equal ones up.
+    equal = [kind(**row._mapping) for row in connection.execute(query.where(column == last))]
+    return [row for row in rows if getattr(row, column.key) != last] + equal

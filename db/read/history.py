@@ -1,0 +1,222 @@
+"""When everything of a run happened: what the accounts of its wall time are made from. Reads only.
+
+Times are milliseconds since 1970. Of a long run it reads the few columns that tell times, and of its receipts and shards only
+those that tell what a failure cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
+
+from sqlalchemy import Connection, Select, and_, case, func, null, select, union
+
+from db.core.ancestry import Stretch, ancestry
+from db.core.errors import RunNotFound
+from db.core.models import Event, Lease, PhaseAttempt, Segment, Shard
+from db.core.rows import rows_of
+
+LEASE_TAKEN, LEASE_RELEASED = "lease_taken", "lease_released"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTimes:
+    """One driver's stretch; outcome `lost` where its driver was gone when the next one came."""
+
+    epoch: int
+    started_at: int
+    ended_at: int | None
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """An epoch of the lease. released_at: none where it was lost or is held. renewed_at: its holder's last sign of life, where
+    that is known.
+    """
+
+    epoch: int
+    holder: str
+    taken_at: int
+    released_at: int | None
+    renewed_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """A try at a phase. receipt: of `recover` alone."""
+
+    branch: int
+    iteration: int
+    phase: str
+    wave: int
+    number: int
+    state: str
+    epoch: int
+    planned_at: int
+    dispatched_at: int | None
+    ended_at: int | None
+    failure_class: str | None
+    reason: str | None
+    receipt: Mapping[str, Any] | None
+
+    @property
+    def key(self) -> tuple[int, int, str, int, int]:
+        """What tells it from all other attempts of the run."""
+        return self.branch, self.iteration, self.phase, self.wave, self.number
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTimes:
+    """A sealed shard of an iteration whose `collect` failed at least once."""
+
+    branch: int
+    iteration: int
+    recorded_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    """All times of one run, on every branch; each tuple in the order of time. line: the current branch's, oldest first.
+
+    since: where the history begins that was asked for, none for the whole; a driver that was at work then begins there too.
+    """
+
+    run: str
+    line: tuple[Stretch, ...]
+    segments: tuple[SegmentTimes, ...]
+    leases: tuple[LeaseTimes, ...]
+    attempts: tuple[AttemptTimes, ...]
+    sealed: tuple[SealedTimes, ...]
+    since: int | None = None
+
+
+def read_struck(connection: Connection, run: str, newest: int, faults: int) -> RunHistory:
+    """The history of a run with its newest attempts, and of those before them only what tells what failures cost.
+
+    That is every attempt at a phase that failed or was repeated, recoveries, and what each driver began with; of so many of each.
+    Its waiting times say nothing: what it leaves out went well. Raises `RunNotFound`.
+    """
+    history = read_history(connection, run, newest)
+    if history.since is None:
+        return history
+    own = PhaseAttempt.run == run
+    key = (PhaseAttempt.branch, PhaseAttempt.iteration, PhaseAttempt.phase, PhaseAttempt.wave)
+    failed = select(*key).where(own, PhaseAttempt.failure_class.is_not(None)).order_by(PhaseAttempt.ended_at.desc())
+    repeated = select(*key).where(own, PhaseAttempt.number > 1).order_by(PhaseAttempt.planned_at.desc())
+    recoveries = select(*key).where(own, PhaseAttempt.phase == "recover", PhaseAttempt.ended_at.is_not(None))
+    recoveries = recoveries.order_by(PhaseAttempt.ended_at.desc())
+    kinds = [select(query.limit(faults).subquery()) for query in (failed, repeated, recoveries)]
+    struck = union(*kinds).subquery()
+    at_struck = and_(own, *(column == struck.c[column.key] for column in key))
+    first = select(func.min(PhaseAttempt.planned_at)).where(own, PhaseAttempt.planned_at >= Segment.started_at)
+    begun = select(first.correlate(Segment).scalar_subquery()).where(Segment.run == run)
+    queries = (_attempts(run).join(struck, at_struck), _attempts(run).where(PhaseAttempt.planned_at.in_(begun)))
+    earlier = {row.key: row for query in queries for row in _rows(connection, query)}
+    attempts = (earlier | {row.key: row for row in history.attempts}).values()
+    return RunHistory(
+        run=run,
+        line=history.line,
+        segments=rows_of(connection, Segment, SegmentTimes, run, Segment.epoch),
+        leases=read_leases(connection, run),
+        attempts=tuple(sorted(attempts, key=lambda row: row.planned_at)),
+        sealed=_sealed(connection, run, None),
+    )
+
+
+def read_history(connection: Connection, run: str, newest: int | None = None) -> RunHistory:
+    """The history of a run, by its id; of its newest attempts alone, so many at most, where a number is given.
+
+    Raises `RunNotFound`.
+    """
+    line = tuple(ancestry(connection, run))
+    since = None if newest is None else _begin_of(connection, run, newest)
+    attempts = _attempts(run)
+    if since is not None:
+        attempts = attempts.where(PhaseAttempt.planned_at >= since)
+    leases = read_leases(connection, run, since)
+    epochs = {lease.epoch for lease in leases}
+    segments = rows_of(connection, Segment, SegmentTimes, run, Segment.epoch)
+    return RunHistory(
+        run=run,
+        line=line,
+        segments=tuple(_begun_behind(row, since) for row in segments if row.epoch in epochs),
+        leases=leases,
+        attempts=_rows(connection, attempts),
+        sealed=_sealed(connection, run, since),
+        since=since,
+    )
+
+
+def _attempts(run: str) -> Select[Any]:
+    receipt = case((PhaseAttempt.phase == "recover", PhaseAttempt.receipt), else_=null())
+    columns = [PhaseAttempt.__table__.columns[name] for name in get_type_hints(AttemptTimes) if name != "receipt"]
+    return select(*columns, receipt.label("receipt")).where(PhaseAttempt.run == run)
+
+
+def _rows(connection: Connection, query: Select[Any]) -> tuple[AttemptTimes, ...]:
+    return tuple(AttemptTimes(**row._mapping) for row in connection.execute(query.order_by(PhaseAttempt.planned_at)))
+
+
+def _begin_of(connection: Connection, run: str, newest: int) -> int | None:
+    """When the oldest of the newest attempts was planned; none where there are no others."""
+    query = select(PhaseAttempt.planned_at).where(PhaseAttempt.run == run).order_by(PhaseAttempt.planned_at.desc())
+    rows = connection.execute(query.offset(newest - 1).limit(2)).scalars().all()
+    return int(rows[0]) if len(rows) == 2 else None
+
+
+def _begun_behind(segment: SegmentTimes, since: int | None) -> SegmentTimes:
+    return segment if since is None else replace(segment, started_at=max(segment.started_at, since))
+
+
+def read_leases(connection: Connection, run: str, since: int | None = None) -> tuple[LeaseTimes, ...]:
+    """The epochs of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: those that ended
+    behind it alone.
+
+    Raises `RunNotFound`.
+    """
+    events = connection.execute(
+        select(Event.kind, Event.at, Event.body)
+        .where(Event.run == run, Event.kind.in_((LEASE_TAKEN, LEASE_RELEASED)))
+        .order_by(Event.seq)
+    ).all()
+    taken = [event for event in events if event.kind == LEASE_TAKEN]
+    released = {event.body["epoch"]: event.at for event in events if event.kind == LEASE_RELEASED}
+    # A taker finds the renewal of whoever held the lease before it.
+    renewed = {event.body["epoch"] - 1: event.body.get("renewed_at") for event in taken}
+    lease = connection.execute(select(*Lease.__table__.columns).where(Lease.run == run)).one_or_none()
+    if lease is None:
+        raise RunNotFound(f"there is no run {run!r} in this ledger")
+    if lease.holder is not None:
+        renewed[lease.epoch] = lease.expires_at - lease.ttl_ms
+    epochs = [(event.body["epoch"], event.body["holder"], event.at) for event in taken]
+    rows = [LeaseTimes(epoch, by, at, released.get(epoch), renewed.get(epoch)) for epoch, by, at in epochs]
+    if since is None:
+        return tuple(rows)
+    earlier = [row for row in rows if row.taken_at <= since]
+    # Whoever held the lease then, if it was not given back before.
+    at_work = [
+        replace(row, taken_at=since) for row in earlier[-1:] if row.released_at is None or row.released_at > since
+    ]
+    return (*at_work, *(row for row in rows if row.taken_at > since))
+
+
+def _sealed(connection: Connection, run: str, since: int | None) -> tuple[SealedTimes, ...]:
+    failed = select(PhaseAttempt.branch, PhaseAttempt.iteration).where(
+        PhaseAttempt.run == run,
+        PhaseAttempt.failure_class.is_not(None),
+        PhaseAttempt.phase == "collect",
+        PhaseAttempt.state == "FAILED",
+    )
+    if since is not None:
+        failed = failed.where(PhaseAttempt.planned_at >= since)
+    struck = failed.distinct().subquery()
+    columns = [Shard.__table__.columns[name] for name in get_type_hints(SealedTimes)]
+    rows = connection.execute(
+        select(*columns)
+        .join(struck, (Shard.branch == struck.c.branch) & (Shard.iteration == struck.c.iteration))
+        .where(Shard.run == run)
+        .order_by(Shard.recorded_at)
+    )
+    return tuple(SealedTimes(**row._mapping) for row in rows)

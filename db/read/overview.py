@@ -1,0 +1,227 @@
+"""What people look at: a line a run for `yatt runs`, and the whole of one run for `yatt show`. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy.orm import InstrumentedAttribute
+
+from db.core.engine import Database
+from db.core.errors import RunNotFound
+from db.core.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
+from db.core.rows import rows_of
+from db.read.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
+from db.write.outbox import NOTIFICATION
+from db.write.records import SnapshotRow
+from db.write.runs import RUN_COLUMNS, RunRow
+
+NEWEST_FIRST = (Run.created_at.desc(), Run.number.desc(), Run.id)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run at a glance. Ages and times in seconds; negative lease_expires_in: it ran out; holder None: nobody has it."""
+
+    run: RunRow
+    epoch: int
+    holder: str | None
+    lease_expires_in: float
+    last_commit_age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSummary:
+    """A phase over the whole run. failures: dispatched attempts that failed, by class. seconds: of finished attempts."""
+
+    phase: str
+    attempts: int
+    done: int
+    failures: Mapping[str, int]
+    seconds: float
+    bytes_to_driver: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One flow run's stretch. Times: milliseconds since 1970."""
+
+    epoch: int
+    flow_run_id: str
+    flow_run_name: str
+    started_at: int
+    ended_at: int | None
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRow:
+    """A line of iterations and where it starts."""
+
+    number: int
+    parent_run: str | None
+    parent_branch: int | None
+    parent_iteration: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRow:
+    """A run that began behind an iteration of another one's branch."""
+
+    run: str
+    parent_branch: int
+    parent_iteration: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverview:
+    """All that `yatt show` tells of a run. samples, tokens: of all recorded shards, on all branches. outbox_pending: rows that
+    the tracker, notifications_pending: those that people are still to be told.
+    """
+
+    line: RunLine
+    phases: tuple[PhaseSummary, ...]
+    segments: tuple[SegmentRow, ...]
+    branches: tuple[BranchRow, ...]
+    snapshots: tuple[SnapshotRow, ...]
+    samples: int
+    tokens: int
+    outbox_pending: int
+    notifications_pending: int
+
+
+class Overviews:
+    """Answers `yatt runs` and `yatt show`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def runs(self, limit: int = 1000) -> tuple[RunLine, ...]:
+        """The newest runs, newest first."""
+        with self._database.read() as connection:
+            return _lines(connection, self._database, None, limit)
+
+    def line(self, run: str) -> RunLine:
+        """One run in short. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return self._line(connection, run)
+
+    def show(self, run: str) -> RunOverview:
+        """One run. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            line = self._line(connection, run)
+            sums = select(func.coalesce(func.sum(Shard.samples), 0), func.coalesce(func.sum(Shard.tokens), 0))
+            samples, tokens = connection.execute(sums.where(Shard.run == run)).one()
+            waiting = select(
+                func.count().filter(Outbox.kind != NOTIFICATION), func.count().filter(Outbox.kind == NOTIFICATION)
+            ).where(Outbox.run == run, Outbox.delivered_at.is_(None))
+            for_tracker, for_people = connection.execute(waiting).one()
+            return RunOverview(
+                line=line,
+                phases=_phases(connection, run),
+                segments=rows_of(connection, Segment, SegmentRow, run, Segment.epoch),
+                branches=rows_of(connection, Branch, BranchRow, run, Branch.number),
+                snapshots=rows_of(connection, Snapshot, SnapshotRow, run, Snapshot.recorded_at),
+                samples=int(samples),
+                tokens=int(tokens),
+                outbox_pending=int(for_tracker),
+                notifications_pending=int(for_people),
+            )
+
+    def _line(self, connection: Connection, run: str) -> RunLine:
+        lines = _lines(connection, self._database, run, 1)
+        if not lines:
+            raise RunNotFound(f"there is no run {run!r} in this ledger")
+        return lines[0]
+
+    def forks(self, run: str) -> tuple[ForkRow, ...]:
+        """The runs that were forked from this one, the oldest first."""
+        columns = (Branch.run, Branch.parent_branch, Branch.parent_iteration, Branch.reason)
+        query = select(*columns).where(Branch.parent_run == run, Branch.run != run, Branch.number == 0)
+        with self._database.read() as connection:
+            return tuple(ForkRow(**row._mapping) for row in connection.execute(query.order_by(Branch.created_at)))
+
+    def segments(self, run: str, newest: int | None = None) -> tuple[SegmentRow, ...]:
+        """A run's segments in order; newest: of so many alone. Empty for an unknown run."""
+        columns = [Segment.__table__.columns[name] for name in SegmentRow.__slots__]
+        query = select(*columns).where(Segment.run == run).order_by(Segment.epoch.desc()).limit(newest)
+        with self._database.read() as connection:
+            return tuple(SegmentRow(**row._mapping) for row in reversed(connection.execute(query).all()))
+
+    def branches(self, run: str) -> tuple[BranchRow, ...]:
+        """The run's branches in order; empty for an unknown one."""
+        with self._database.read() as connection:
+            return rows_of(connection, Branch, BranchRow, run, Branch.number)
+
+    def history(self, run: str, newest: int | None = None) -> RunHistory:
+        """When everything of one run happened; newest: of so many attempts alone. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return read_history(connection, run, newest)
+
+    def leases(self, run: str) -> tuple[LeaseTimes, ...]:
+        """Who held the run when, drivers and commands. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return read_leases(connection, run)
+
+    def struck(self, run: str, newest: int, faults: int) -> RunHistory:
+        """When what tells the costs of failures happened; see `read_struck`. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return read_struck(connection, run, newest, faults)
+
+
+def _lines(connection: Connection, database: Database, run: str | None, limit: int) -> tuple[RunLine, ...]:
+    query = select_lines(database.now()).order_by(*NEWEST_FIRST).limit(limit)
+    if run is not None:
+        query = query.where(Run.id == run)
+    return tuple(line_of(row) for row in connection.execute(query))
+
+
+def select_lines(now: ColumnElement[int], *more: InstrumentedAttribute[Any]) -> Select[Any]:
+    """What `line_of` takes, and more columns. now: the ledger's clock."""
+    columns = (*RUN_COLUMNS, Lease.epoch, Lease.holder, Lease.expires_at, now.label("now"), *more)
+    return select(*columns).join(Lease, Lease.run == Run.id)
+
+
+def line_of(row: Any) -> RunLine:
+    """A run in short, from a row of `select_lines`."""
+    own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
+    committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
+    return RunLine(own, row.epoch, row.holder, (row.expires_at - row.now) / 1000, committed)
+
+
+def _phases(connection: Connection, run: str) -> tuple[PhaseSummary, ...]:
+    rows = connection.execute(
+        select(
+            PhaseAttempt.phase,
+            PhaseAttempt.state,
+            PhaseAttempt.failure_class,
+            func.count().label("attempts"),
+            func.count(PhaseAttempt.dispatched_at).label("charged"),
+            func.coalesce(func.sum(PhaseAttempt.seconds), 0.0).label("seconds"),
+            func.coalesce(func.sum(PhaseAttempt.bytes_to_driver), 0).label("bytes"),
+            func.min(PhaseAttempt.planned_at).label("first"),
+        )
+        .where(PhaseAttempt.run == run)
+        .group_by(PhaseAttempt.phase, PhaseAttempt.state, PhaseAttempt.failure_class)
+        .order_by(func.min(PhaseAttempt.planned_at))
+    ).all()
+    summaries = []
+    for phase in dict.fromkeys(row.phase for row in rows):
+        own = [row for row in rows if row.phase == phase]
+        done = [row for row in own if row.state == "DONE"]
+        failures = {row.failure_class: row.charged for row in own if row.failure_class is not None and row.charged}
+        summaries.append(
+            PhaseSummary(
+                phase=phase,
+                attempts=sum(row.attempts for row in own),
+                done=sum(row.attempts for row in done),
+                failures=failures,
+                seconds=float(sum(row.seconds for row in done)),
+                bytes_to_driver=int(sum(row.bytes for row in done)),
+            )
+        )
+    return tuple(summaries)

@@ -1,0 +1,150 @@
+"""The fleet: many runs at a glance, some at a time, with what tells how they do. Reads only.
+
+Each page is a handful of queries, however many runs there are and however long they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, Select, case, func, select
+
+from db.core.engine import Database
+from db.core.models import Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, Snapshot
+from db.read.overview import NEWEST_FIRST, RunLine, line_of, select_lines
+from db.write.alarms import ALARM
+
+REWARD, ITERATION_SECONDS = "reward/mean", "seconds/iteration"
+NEWEST = MetricPoint.step == Run.iteration
+RECENT = MetricPoint.step.between(Run.iteration - 15, Run.iteration)
+"""Points of the newest commit, and of those that a run's pace is taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLine:
+    """A run of a fleet. event_seq: of its audit chain's last link. reward: of the newest commit. iteration_seconds: mean over the
+    newest iterations.
+    """
+
+    line: RunLine
+    event_seq: int
+    reward: float | None
+    iteration_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPage:
+    """Some of the runs that were asked for. total: all of those. states: runs of the whole ledger by state."""
+
+    total: int
+    states: Mapping[str, int]
+    lines: tuple[FleetLine, ...]
+
+
+class FleetReader:
+    """Reads many runs at once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def page(self, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> FleetPage:
+        """Runs whose id holds the text, in a state: running ones first, then the newest."""
+        wanted = []
+        if text:
+            wanted.append(Run.id.icontains(text, autoescape=True))
+        if state is not None:
+            wanted.append(Run.state == state)
+        with self._database.read() as connection:
+            states = {row.state: row.runs for row in connection.execute(_states())}
+            total = connection.execute(select(func.count()).select_from(Run).where(*wanted)).scalar_one()
+            lines = _lines(connection, self._database.now(), wanted, limit, offset)
+            return FleetPage(total, states, lines)
+
+    def line(self, run: str) -> FleetLine | None:
+        """One run; none for an unknown one."""
+        with self._database.read() as connection:
+            lines = _lines(connection, self._database.now(), [Run.id == run], 1, 0)
+        return lines[0] if lines else None
+
+    def attempts(self, runs: Sequence[str]) -> dict[str, dict[tuple[str, str], int]]:
+        """Failed attempts of some runs, by run, then by phase and class of failure."""
+        query = (
+            select(PhaseAttempt.run, PhaseAttempt.phase, PhaseAttempt.failure_class, func.count())
+            .where(PhaseAttempt.run.in_(runs), PhaseAttempt.failure_class.is_not(None))
+            .group_by(PhaseAttempt.run, PhaseAttempt.phase, PhaseAttempt.failure_class)
+        )
+        found: dict[str, dict[tuple[str, str], int]] = {}
+        with self._database.read() as connection:
+            for run, phase, kind, count in connection.execute(query):
+                found.setdefault(run, {})[phase, kind] = count
+        return found
+
+    def alarms(self, runs: Sequence[str]) -> dict[tuple[str, ...], int]:
+        """How often guards raised an alarm, by run, rule and what it asks for."""
+        rule, action = (Event.body[name].as_string().label(name) for name in ("rule", "action"))
+        query = (
+            select(Event.run, rule, action, func.count())
+            .where(Event.run.in_(runs), Event.kind == ALARM)
+            .group_by(Event.run, rule.name, action.name)
+        )
+        with self._database.read() as connection:
+            return {(row[0], row[1], row[2]): row[3] for row in connection.execute(query)}
+
+    def newest(self, runs: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, ...], float]:
+        """Values of some metrics at each run's newest commit, by run and key; what is not there is left out."""
+        with self._database.read() as connection:
+            return _means(connection, runs, keys, NEWEST)
+
+    def outbox_pending(self, runs: Sequence[str]) -> dict[str, int]:
+        """Rows that the tracker was not told of yet, by run; runs without any are left out."""
+        query = select(Outbox.run, func.count()).where(Outbox.run.in_(runs), Outbox.delivered_at.is_(None))
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(Outbox.run))}
+
+    def newest_snapshots(self, runs: Sequence[str]) -> dict[str, int]:
+        """When the newest snapshot of each run was recorded, in milliseconds since 1970; runs without any are left out."""
+        query = select(Snapshot.run, func.max(Snapshot.recorded_at)).where(Snapshot.run.in_(runs))
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(Snapshot.run))}
+
+
+def _states() -> Select[tuple[str, int]]:
+    return select(Run.state, func.count().label("runs")).group_by(Run.state).order_by(Run.state)
+
+
+def _lines(
+    connection: Connection, now: ColumnElement[int], wanted: Sequence[ColumnElement[bool]], limit: int, offset: int
+) -> tuple[FleetLine, ...]:
+    rows = connection.execute(
+        select_lines(now, Run.event_seq)
+        .where(*wanted)
+        .order_by(case((Run.state == "running", 0), else_=1), *NEWEST_FIRST)
+        .limit(limit)
+        .offset(offset)
+    ).all()
+    names = [row.id for row in rows]
+    rewards, paces = (
+        _means(connection, names, [REWARD], NEWEST),
+        _means(connection, names, [ITERATION_SECONDS], RECENT),
+    )
+    return tuple(
+        FleetLine(line_of(row), row.event_seq, rewards.get((row.id, REWARD)), paces.get((row.id, ITERATION_SECONDS)))
+        for row in rows
+    )
+
+
+def _means(
+    connection: Connection, runs: Sequence[str], keys: Sequence[str], points: ColumnElement[bool]
+) -> dict[tuple[str, ...], float]:
+    """Means of metrics over some points of each run's current branch, by run and key; what has no points is left out."""
+    # A subquery for each series: joined, PostgreSQL would guess badly how many points there are, and read the whole table.
+    mean = (
+        select(func.avg(MetricPoint.value))
+        .where(MetricPoint.series == MetricSeries.id, MetricPoint.branch == Run.current_branch, points)
+        .correlate(Run, MetricSeries)
+        .scalar_subquery()
+    )
+    query = select(Run.id, MetricSeries.key, mean).join(MetricSeries, MetricSeries.run == Run.id)
+    query = query.where(Run.id.in_(runs), MetricSeries.key.in_(keys))
+    return {(run, key): float(value) for run, key, value in connection.execute(query) if value is not None}

@@ -1,0 +1,165 @@
+"""Metric series as a picture needs them: at most so many buckets, each reduced by the database.
+
+Reads only, along the current branch's line. Buckets are as wide as a power of two and begin at multiples of it, so that a
+series that grows keeps the buckets that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import BigInteger, Connection, func, literal, select
+
+from db.core.ancestry import Stretch, ancestry
+from db.core.engine import Database
+from db.core.models import MetricPoint, MetricSeries, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The points of the steps first..last: how many, and their lowest, highest and mean value."""
+
+    first: int
+    last: int
+    count: int
+    low: float
+    high: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedSeries:
+    """A metric in buckets of `width` steps, in order; empty where it has no points."""
+
+    key: str
+    metric_class: str
+    width: int
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKey:
+    """A metric of a run. metric_class: result or timing."""
+
+    key: str
+    metric_class: str
+
+
+Full = dict[tuple[int, int, int, int], tuple[Bucket, ...]]
+"""Buckets that will not change any more, by series, branch, first step and width."""
+REMEMBERED = 200_000
+"""Of all series together, at the most: some 50 MB."""
+
+
+def bucket_width(first: int, last: int, buckets: int) -> int:
+    """Steps to a bucket, a power of two, so that first..last has at most `buckets` of them besides a begun one at either end."""
+    steps = max(1, last - first + 1)
+    return 1 << max(0, (-(-steps // buckets) - 1).bit_length())
+
+
+class SeriesReader:
+    """Reads series of one run at a time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._full: Full = {}
+
+    def keys(self, run: str) -> tuple[SeriesKey, ...]:
+        """The metrics along the run's line, sorted. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            runs = {stretch.run for stretch in ancestry(connection, run)}
+            rows = connection.execute(
+                select(MetricSeries.key, MetricSeries.metric_class).where(MetricSeries.run.in_(runs)).distinct()
+            )
+            return tuple(SeriesKey(row.key, row.metric_class) for row in sorted(rows, key=lambda row: row.key))
+
+    def reduced(
+        self, run: str, keys: Sequence[str], buckets: int, first: int = 0, last: int | None = None
+    ) -> tuple[ReducedSeries, ...]:
+        """Series in the order of their keys, unknown ones empty; of the steps first..last, to the newest if none is given.
+
+        Raises `RunNotFound`.
+        """
+        with self._database.read() as connection:
+            stretches = ancestry(connection, run)
+            newest = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
+            end = newest if last is None else min(last, newest)
+            width = bucket_width(first, end, buckets)
+            classes: dict[str, str] = {}
+            found: dict[str, list[Bucket]] = {key: [] for key in keys}
+            for stretch in stretches:
+                part = Stretch(stretch.run, stretch.branch, max(first, stretch.first), min(end, stretch.last))
+                if part.first <= part.last:
+                    _add(connection, part, width, found, classes, self._full)
+        return tuple(
+            ReducedSeries(key, classes.get(key, ""), width, tuple(_joined(found[key], width)))
+            for key in dict.fromkeys(keys)
+        )
+
+
+def _add(
+    connection: Connection,
+    part: Stretch,
+    width: int,
+    found: dict[str, list[Bucket]],
+    classes: dict[str, str],
+    full: Full,
+) -> None:
+    """Adds a stretch's buckets to those of its keys."""
+    rows = connection.execute(
+        select(MetricSeries.id, MetricSeries.key, MetricSeries.metric_class).where(
+            MetricSeries.run == part.run, MetricSeries.key.in_(found)
+        )
+    )
+    for row in rows.all():
+        classes[row.key] = row.metric_class
+        found[row.key] += _buckets(connection, row.id, part, width, full)
+
+
+def _buckets(connection: Connection, series: int, part: Stretch, width: int, full: Full) -> tuple[Bucket, ...]:
+    """A series' buckets in a stretch; of those that were full before, nothing is read again."""
+    key = (series, part.branch, part.first, width)
+    known = full.get(key, ())
+    kept = tuple(bucket for bucket in known if bucket.first // width * width + width - 1 <= part.last)
+    start = kept[-1].first // width * width + width if kept else part.first
+    buckets = kept + _reduced(connection, series, part.branch, start, part.last, width)
+    if len(buckets) - 1 > len(known):
+        if sum(map(len, full.values())) + len(buckets) > REMEMBERED:
+            full.clear()
+        # Steps are committed in order, so that nothing comes to a bucket that another one follows.
+        full[key] = buckets[:-1]
+    return buckets
+
+
+def _reduced(connection: Connection, series: int, branch: int, first: int, last: int, width: int) -> tuple[Bucket, ...]:
+    number = (MetricPoint.step // literal(width, BigInteger)).label("number")
+    rows = connection.execute(
+        select(
+            number,
+            func.min(MetricPoint.step).label("first"),
+            func.max(MetricPoint.step).label("last"),
+            func.count().label("points"),
+            func.min(MetricPoint.value).label("low"),
+            func.max(MetricPoint.value).label("high"),
+            func.avg(MetricPoint.value).label("mean"),
+        )
+        .where(MetricPoint.series == series, MetricPoint.branch == branch, MetricPoint.step.between(first, last))
+        .group_by(number)
+        .order_by(number)
+    )
+    return tuple(Bucket(row.first, row.last, row.points, row.low, row.high, row.mean) for row in rows)
+
+
+def _joined(buckets: Sequence[Bucket], width: int) -> list[Bucket]:
+    """Buckets that two stretches share, as one."""
+    joined: list[Bucket] = []
+    for bucket in buckets:
+        if joined and joined[-1].last // width == bucket.first // width:
+            before = joined.pop()
+            count = before.count + bucket.count
+            mean = (before.mean * before.count + bucket.mean * bucket.count) / count
+            low, high = min(before.low, bucket.low), max(before.high, bucket.high)
+            bucket = Bucket(before.first, bucket.last, count, low, high, mean)
+        joined.append(bucket)
+    return joined

@@ -1,0 +1,90 @@
+"""Alarms: events of the chain that say what a guard found, when, with what evidence, and what is to be done about it.
+
+An alarm of a committed iteration is written in that commit's transaction; others are recorded here, each id once. One that asks
+for more than being said stays unanswered until that is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from db.core.engine import Database, Fence
+from db.core.models import Event
+from db.write.events import append, lock_run
+from db.write.outbox import OutboxEntry, enqueue
+
+ALARM = "alarm"
+ALERT, ROLLBACK = "alert", "rollback"
+"""Actions: the one that is done once it is said, and the one that changes the run's line."""
+ENDED = ("paused", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmRow:
+    """An alarm. seq: its link in the chain. at: milliseconds since 1970. id: the same whenever it would be raised again.
+
+    first: the earliest iteration that has a part in it. action: alert, pause, rollback or stop.
+    """
+
+    seq: int
+    at: int
+    id: str
+    rule: str
+    branch: int
+    iteration: int
+    first: int
+    action: str
+    text: str
+    evidence: Mapping[str, Any]
+
+
+class Alarms:
+    """Records and reads the alarms of a run."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record(self, fence: Fence, body: Mapping[str, Any], entries: Sequence[OutboxEntry] = ()) -> bool:
+        """Adds an alarm and what is to be told of it, in one transaction; False if its id is there. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, _):
+            run = lock_run(connection, self._database, fence.run)
+            if any(row.id == body["id"] for row in _alarms(connection, fence.run)):
+                return False
+            append(connection, run, ALARM, body)
+            enqueue(connection, fence.run, entries)
+        return True
+
+    def of(self, run: str) -> list[AlarmRow]:
+        """All alarms of a run, on every branch, the oldest first."""
+        with self._database.read() as connection:
+            return _alarms(connection, run)
+
+    def unanswered(self, run: str) -> list[AlarmRow]:
+        """Those that ask for something which has not been done since.
+
+        Another branch answers all of them. Else an end is answered by the run's being paused or stopped, and a rollback by an
+        alarm of the same rule at the same place, which says why it cannot be made.
+        """
+        answers = select(Event.seq, Event.kind, Event.body).where(Event.run == run, Event.kind.in_(("state", "branch")))
+        with self._database.read() as connection:
+            rows = _alarms(connection, run)
+            links = connection.execute(answers).all()
+        branched = max((link.seq for link in links if link.kind == "branch"), default=0)
+        ended = max((link.seq for link in links if link.kind == "state" and link.body["state"] in ENDED), default=0)
+        last = {(row.rule, row.branch, row.iteration): row.seq for row in rows}
+
+        def is_open(row: AlarmRow) -> bool:
+            if row.action == ROLLBACK:
+                return last[row.rule, row.branch, row.iteration] == row.seq
+            return row.seq > ended
+
+        return [row for row in rows if row.action != ALERT and row.seq > branched and is_open(row)]
+
+
+def _alarms(connection: Connection, run: str) -> list[AlarmRow]:
+    query = select(Event.seq, Event.at, Event.body).where(Event.run == run, Event.kind == ALARM).order_by(Event.seq)
+    return [AlarmRow(seq=row.seq, at=row.at, **row.body) for row in connection.execute(query)]

@@ -1,0 +1,166 @@
+"""Aliases: which snapshot of a run is the candidate, which the champion, and which one to roll back to.
+
+Consumes the name of an alias and a kept snapshot. Produces moves: rows that are only ever added, of which the newest of an alias
+says where it points, and with them one link of the audit chain that tells who promoted what, and why. Promotions of one run
+happen one after the other, each with the run's row locked.
+
+    candidate   moves alone
+    champion    moves, and the snapshot that was champion becomes the one to roll back to
+    rollback    moves alone, once there is a champion, and never to the champion itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_, func, insert, select
+
+from db.core.engine import Database
+from db.core.errors import AliasRefused
+from db.core.models import AliasMove as Table
+from db.core.models import Snapshot
+from db.write.events import append, lock_run
+from db.write.outbox import OutboxEntry, enqueue
+
+ALIASES = CANDIDATE, CHAMPION, ROLLBACK = ("candidate", "champion", "rollback")
+PROMOTION = "promotion"
+"""The kind of link that a promotion leaves in the audit chain."""
+
+
+class SnapshotKey(NamedTuple):
+    """What tells a run's snapshots apart."""
+
+    branch: int
+    iteration: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AliasMove:
+    """An alias came to point to a snapshot. number: counts the moves of a run from 1. seq: of the link that records it.
+
+    by: who promoted it. at: milliseconds since 1970. folder to state: the snapshot's own row.
+    """
+
+    run: str
+    number: int
+    alias: str
+    branch: int
+    iteration: int
+    epoch: int
+    by: str
+    why: str
+    at: int
+    seq: int
+    folder: str
+    manifest_sha256: str
+    weights_digest: str
+    state: str
+
+    @property
+    def key(self) -> SnapshotKey:
+        """The snapshot that it points to."""
+        return SnapshotKey(self.branch, self.iteration, self.epoch)
+
+
+Tell = Callable[[Sequence[AliasMove]], Sequence[OutboxEntry]]
+"""Makes the outbox rows that go with a promotion's moves."""
+
+
+def moves_of(alias: str, target: SnapshotKey, current: Mapping[str, SnapshotKey]) -> dict[str, SnapshotKey]:
+    """What has to move, in order, for an alias to point to a snapshot; nothing if it does already.
+
+    current: where the aliases point now. Raises `AliasRefused` for an unknown alias, and for a snapshot to roll back to that is
+    the champion, or while there is none.
+    """
+    if alias not in ALIASES:
+        raise AliasRefused(f"alias {alias!r}: right would be one of {', '.join(ALIASES)}")
+    champion = current.get(CHAMPION)
+    if current.get(alias) == target:
+        return {}
+    if alias == ROLLBACK and champion is None:
+        raise AliasRefused(f"there is no {CHAMPION} yet, so that {ROLLBACK} would replace nothing")
+    if alias == ROLLBACK and target == champion:
+        raise AliasRefused(f"iteration {target.iteration} is the champion itself; {ROLLBACK} is what replaces it")
+    if alias == CHAMPION and champion is not None:
+        return {ROLLBACK: champion, CHAMPION: target}
+    return {alias: target}
+
+
+class Aliases:
+    """Promotes snapshots, and tells where the aliases point and pointed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def promote(
+        self, run: str, alias: str, target: SnapshotKey, by: str, why: str, tell: Tell = lambda moves: ()
+    ) -> list[AliasMove]:
+        """Has an alias point to a kept snapshot of the run; returns the moves, none where it did already.
+
+        tell: what the tracker is told of them. Raises `RunNotFound`; `AliasRefused` for a snapshot that is not kept, and as
+        `moves_of` does.
+        """
+        with self._database.write() as connection:
+            head = lock_run(connection, self._database, run)
+            moves = moves_of(alias, target, pointing(connection, run))
+            if not moves:
+                return []
+            _require_kept(connection, run, target)
+            first = 1 + _last_number(connection, run)
+            planned = [
+                {"number": number, "alias": name, **key._asdict()}
+                for number, (name, key) in enumerate(moves.items(), first)
+            ]
+            body = {"alias": alias, **target._asdict(), "by": by, "why": why, "moves": planned}
+            link = append(connection, head, PROMOTION, body)
+            shared = {"run": run, "by": by, "why": why, "at": link.at, "seq": link.seq}
+            connection.execute(insert(Table), [move | shared for move in planned])
+            made = [move for move in _moves(connection, run) if move.number >= first]
+            enqueue(connection, run, tell(made))
+            return made
+
+    def current(self, run: str) -> dict[str, AliasMove]:
+        """By alias, the move that says where it points now, in the order of `ALIASES`."""
+        newest = {move.alias: move for move in self.history(run)}
+        return {alias: newest[alias] for alias in ALIASES if alias in newest}
+
+    def history(self, run: str) -> list[AliasMove]:
+        """Every move of the run's aliases in order."""
+        with self._database.read() as connection:
+            return _moves(connection, run)
+
+    def pointing(self, run: str) -> dict[str, SnapshotKey]:
+        """Where the run's aliases point."""
+        with self._database.read() as connection:
+            return pointing(connection, run)
+
+
+def pointing(connection: Connection, run: str) -> dict[str, SnapshotKey]:
+    """Where a run's aliases point, in a transaction that is under way."""
+    newest = select(func.max(Table.number)).where(Table.run == run).group_by(Table.alias)
+    columns = (Table.alias, Table.branch, Table.iteration, Table.epoch)
+    rows = connection.execute(select(*columns).where(Table.run == run, Table.number.in_(newest)))
+    return {alias: SnapshotKey(branch, iteration, epoch) for alias, branch, iteration, epoch in rows}
+
+
+def _require_kept(connection: Connection, run: str, target: SnapshotKey) -> None:
+    key = (Snapshot.branch == target.branch, Snapshot.iteration == target.iteration, Snapshot.epoch == target.epoch)
+    state = connection.execute(select(Snapshot.state).where(Snapshot.run == run, *key)).scalar_one_or_none()
+    if state != "kept":
+        why = "it was never recorded" if state is None else f"its files are {state}"
+        raise AliasRefused(f"run {run}: the snapshot of iteration {target.iteration} cannot be promoted, {why}")
+
+
+def _last_number(connection: Connection, run: str) -> int:
+    return connection.execute(select(func.max(Table.number)).where(Table.run == run)).scalar_one() or 0
+
+
+def _moves(connection: Connection, run: str) -> list[AliasMove]:
+    own = [column for column in Table.__table__.columns if column.name in AliasMove.__slots__]
+    of_snapshot = (Snapshot.folder, Snapshot.manifest_sha256, Snapshot.weights_digest, Snapshot.state)
+    same = [getattr(Table, name) == getattr(Snapshot, name) for name in ("run", *SnapshotKey._fields)]
+    query = select(*own, *of_snapshot).join(Snapshot, and_(*same)).where(Table.run == run).order_by(Table.number)
+    return [AliasMove(**row._mapping) for row in connection.execute(query)]

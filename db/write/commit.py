@@ -1,0 +1,194 @@
+"""The commit of an iteration: one transaction that makes everything about it true at once, or nothing.
+
+Consumes what the phases came to; produces the iteration's row, control state, metric points, outbox rows, audit link and
+alarms, and extends the lease. Iterations have no gap: k follows k-1 along the branch's line; 0 is the start (initial weights,
+warm-up).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, insert, select, update
+
+from db.core.ancestry import Stretch, ancestry, stretch_of
+from db.core.engine import Database, Fence, canonical_json
+from db.core.errors import AlreadyCommitted, OutOfOrder
+from db.core.models import ControlState, Iteration, Lease, Run
+from db.write.alarms import ALARM
+from db.write.events import append, lock_run
+from db.write.metrics import Metric, write_points
+from db.write.outbox import METRICS, OutboxEntry, enqueue, metrics_id
+
+
+@dataclass(frozen=True, slots=True)
+class IterationCommit:
+    """All that becomes true with an iteration. fingerprint: what a replay of its update has to reproduce.
+
+    event: what the audit link says besides the digests. alarms: what guards found, a link each behind the commit's. tracked:
+    whether the tracker is told the metrics.
+    """
+
+    branch: int
+    iteration: int
+    control_state: Mapping[str, Any]
+    logged_at_ms: int
+    experience_digest: str | None = None
+    weights_digest: str | None = None
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Metric] = ()
+    outbox: Sequence[OutboxEntry] = ()
+    event: Mapping[str, Any] = field(default_factory=dict)
+    alarms: Sequence[Mapping[str, Any]] = ()
+    tracked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRow:
+    """A committed iteration with its control state. committed_at: milliseconds since 1970."""
+
+    run: str
+    branch: int
+    iteration: int
+    epoch: int
+    experience_digest: str | None
+    weights_digest: str | None
+    fingerprint: Mapping[str, Any]
+    committed_at: int
+    state: Mapping[str, Any]
+
+
+class Maker(NamedTuple):
+    """Whose an iteration is. committed: else it is under way, or still to come."""
+
+    run: str
+    branch: int
+    committed: bool
+
+
+COMMITTED = select(*Iteration.__table__.columns, ControlState.state).join(
+    ControlState,
+    (ControlState.run == Iteration.run)
+    & (ControlState.branch == Iteration.branch)
+    & (ControlState.iteration == Iteration.iteration),
+)
+"""The columns of a `CommitRow`."""
+
+
+class Commits:
+    """Commits iterations and reads what was committed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def commit(self, fence: Fence, commit: IterationCommit) -> None:
+        """Commits an iteration. Raises `Fenced`, `AlreadyCommitted`, `OutOfOrder`; nothing is written then."""
+        with self._database.fenced(fence) as (connection, now):
+            run = lock_run(connection, self._database, fence.run)
+            _check_order(run, commit)
+            _insert_iteration(connection, fence, commit, now)
+            write_points(connection, fence.run, commit.branch, commit.iteration, commit.metrics)
+            enqueue(connection, fence.run, _outbox(fence.run, commit))
+            connection.execute(update(Lease).where(Lease.run == fence.run).values(expires_at=now + Lease.ttl_ms))
+            append(connection, run, "commit", _event(fence, commit))
+            for body in commit.alarms:
+                append(connection, lock_run(connection, self._database, fence.run), ALARM, body)
+
+    def latest(self, run: str) -> CommitRow | None:
+        """The newest commit along the current branch's line; None before the first. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            stretches = ancestry(connection, run)
+            iteration = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
+            return None if iteration < 0 else _find(connection, stretches, iteration)
+
+    def at(self, run: str, iteration: int, branch: int | None = None) -> CommitRow | None:
+        """The commit of an iteration along a branch's line, the current one's by default; None if there is none.
+
+        Raises `RunNotFound`.
+        """
+        with self._database.read() as connection:
+            return _find(connection, ancestry(connection, run, branch), iteration)
+
+    def maker(self, run: str, iteration: int) -> Maker:
+        """Who made an iteration of the current line, or makes it where none committed it yet. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            line = ancestry(connection, run)
+            commit = _find(connection, line, iteration)
+        return Maker(run, line[-1].branch, False) if commit is None else Maker(commit.run, commit.branch, True)
+
+    def experience_digests(self, run: str) -> list[tuple[int, str]]:
+        """(iteration, digest) along the current branch's line, of the iterations that have experience."""
+        digests: list[tuple[int, str]] = []
+        with self._database.read() as connection:
+            for stretch in ancestry(connection, run):
+                rows = connection.execute(
+                    select(Iteration.iteration, Iteration.experience_digest)
+                    .where(Iteration.run == stretch.run, Iteration.branch == stretch.branch)
+                    .where(Iteration.iteration.between(stretch.first, stretch.last))
+                    .where(Iteration.experience_digest.is_not(None))
+                    .order_by(Iteration.iteration)
+                )
+                digests.extend((row.iteration, row.experience_digest) for row in rows)
+        return digests
+
+
+def _check_order(run: Any, commit: IterationCommit) -> None:
+    place = f"run {run.id}, branch {commit.branch}, iteration {commit.iteration}"
+    if commit.branch != run.current_branch:
+        raise OutOfOrder(f"{place}: the current branch is {run.current_branch}")
+    if commit.iteration <= run.iteration:
+        raise AlreadyCommitted(f"{place} is committed already; the last one is {run.iteration}")
+    if commit.iteration != run.iteration + 1:
+        raise OutOfOrder(f"{place}: the next iteration to commit is {run.iteration + 1}")
+
+
+def _insert_iteration(connection: Connection, fence: Fence, commit: IterationCommit, now: int) -> None:
+    key = {"run": fence.run, "branch": commit.branch, "iteration": commit.iteration}
+    row = key | {
+        "epoch": fence.epoch,
+        "experience_digest": commit.experience_digest,
+        "weights_digest": commit.weights_digest,
+        "fingerprint": commit.fingerprint,
+        "committed_at": now,
+    }
+    connection.execute(insert(Iteration), row)
+    connection.execute(insert(ControlState), key | {"state": commit.control_state})
+    connection.execute(update(Run).where(Run.id == fence.run).values(iteration=commit.iteration, committed_at=now))
+
+
+def _outbox(run: str, commit: IterationCommit) -> list[OutboxEntry]:
+    entries = list(commit.outbox)
+    if commit.tracked and commit.metrics:
+        place = {"branch": commit.branch, "iteration": commit.iteration}
+        name = metrics_id(run, commit.branch, commit.iteration)
+        entries.append(OutboxEntry(name, METRICS, place, commit.logged_at_ms))
+    return entries
+
+
+def _event(fence: Fence, commit: IterationCommit) -> dict[str, Any]:
+    return {
+        **commit.event,
+        "branch": commit.branch,
+        "iteration": commit.iteration,
+        "epoch": fence.epoch,
+        "experience_digest": commit.experience_digest,
+        "weights_digest": commit.weights_digest,
+        "state_digest": state_digest(commit.control_state, commit.fingerprint),
+    }
+
+
+def state_digest(control_state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
+    """What a commit's link in the chain says of its control state and fingerprint: sha256 of their canonical JSON."""
+    return hashlib.sha256(canonical_json([control_state, fingerprint]).encode()).hexdigest()
+
+
+def _find(connection: Connection, stretches: list[Stretch], iteration: int) -> CommitRow | None:
+    stretch = stretch_of(stretches, iteration)
+    if stretch is None:
+        return None
+    key = (Iteration.run == stretch.run, Iteration.branch == stretch.branch, Iteration.iteration == iteration)
+    row = connection.execute(COMMITTED.where(*key)).one_or_none()
+    return None if row is None else CommitRow(**row._mapping)

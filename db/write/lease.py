@@ -1,0 +1,133 @@
+"""The lease: one writer a run, by epoch. Whoever takes it raises the epoch, and every older holder is fenced.
+
+Consumes the process that asks; produces a `Fence`, which every write of a driver carries. Expiry goes by the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from db.core.engine import Database, Fence
+from db.core.errors import Conflict, LeaseHeld, RunNotFound
+from db.core.holder import Holder, holder_of, is_gone
+from db.core.models import Lease, Segment
+from db.write.events import append, lock_run
+from db.write.phases import fail_open
+from db.write.runs import forget_stop
+
+DRIVER_LOST = "driver lost"
+LOST = "lost"
+
+
+class Leases:
+    """Takes, renews and gives back the lease of a run, and books the segments that held it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def acquire(
+        self, run: str, holder: Holder, ttl_seconds: float, holder_is_gone: Callable[[Holder], bool] = is_gone
+    ) -> Fence:
+        """Takes the lease if it is free, expired, or held by a process that is gone; the epoch goes up by one.
+
+        What the last holder left open is closed: dispatched phases fail (class infrastructure), its segment ends as lost. A stop
+        that was asked of it is not asked of the next.
+        holder_is_gone: says whether a holder certainly no longer runs. Raises `LeaseHeld`, `RunNotFound`.
+        """
+        with self._database.write() as connection:
+            lease = self._lock(connection, run)
+            before = holder_of(lease)
+            if before is not None and lease.expires_at > lease.now and not holder_is_gone(before):
+                raise LeaseHeld(run, before.text, (lease.expires_at - lease.now) / 1000)
+            fence = Fence(run, lease.epoch + 1)
+            ttl = round(ttl_seconds * 1000)
+            connection.execute(
+                update(Lease)
+                .where(Lease.run == run)
+                .values(
+                    epoch=fence.epoch,
+                    holder=holder.text,
+                    host=holder.host,
+                    boot_id=holder.boot_id,
+                    pid=holder.pid,
+                    process_start=holder.process_start,
+                    ttl_ms=ttl,
+                    expires_at=lease.now + ttl,
+                )
+            )
+            _close_leftovers(connection, run, lease.now)
+            forget_stop(connection, self._database, run)
+            # The last sign of life of whoever is replaced: nothing else tells when it went away.
+            renewed_at = None if before is None else lease.expires_at - lease.ttl_ms
+            taken = {"epoch": fence.epoch, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
+            self._record(connection, run, "lease_taken", taken)
+        return fence
+
+    def holders(self) -> dict[str, Holder]:
+        """Who holds the leases that are not free, by run; a holder may have died, or its lease have run out."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(Lease).order_by(Lease.run))
+            return {row.run: holder for row in rows if (holder := holder_of(row)) is not None}
+
+    def renew(self, fence: Fence, ttl_seconds: float) -> None:
+        """Gives the lease its full life again. Raises `Fenced`."""
+        ttl = round(ttl_seconds * 1000)
+        with self._database.fenced(fence) as (connection, now):
+            connection.execute(update(Lease).where(Lease.run == fence.run).values(expires_at=now + ttl, ttl_ms=ttl))
+
+    def release(self, fence: Fence) -> None:
+        """Gives the lease back; the fence is worth nothing from then on. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, now):
+            connection.execute(
+                update(Lease)
+                .where(Lease.run == fence.run)
+                .values(holder=None, host=None, boot_id=None, pid=None, process_start=None, expires_at=now)
+            )
+            self._record(connection, fence.run, "lease_released", {"epoch": fence.epoch})
+
+    def start_segment(self, fence: Fence, flow_run_id: str, flow_run_name: str) -> None:
+        """Books the flow run that holds this epoch. Raises `Fenced`, `Conflict` if the epoch has one."""
+        with self._database.fenced(fence) as (connection, now):
+            key = (Segment.run == fence.run, Segment.epoch == fence.epoch)
+            if connection.execute(select(Segment.epoch).where(*key)).one_or_none() is not None:
+                raise Conflict(f"run {fence.run}: epoch {fence.epoch} has its segment already")
+            row = {
+                "run": fence.run,
+                "epoch": fence.epoch,
+                "flow_run_id": flow_run_id,
+                "flow_run_name": flow_run_name,
+                "started_at": now,
+            }
+            connection.execute(insert(Segment), row)
+
+    def end_segment(self, fence: Fence, outcome: str) -> None:
+        """Books how the segment ended. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, now):
+            connection.execute(
+                update(Segment)
+                .where(Segment.run == fence.run, Segment.epoch == fence.epoch, Segment.ended_at.is_(None))
+                .values(ended_at=now, outcome=outcome)
+            )
+
+    def _lock(self, connection: Connection, run: str) -> Any:
+        lease = connection.execute(
+            select(*Lease.__table__.columns, self._database.now().label("now"))
+            .where(Lease.run == run)
+            .with_for_update(key_share=True)
+        ).one_or_none()
+        if lease is None:
+            raise RunNotFound(f"there is no run {run!r} in this ledger")
+        return lease
+
+    def _record(self, connection: Connection, run: str, kind: str, body: Mapping[str, Any]) -> None:
+        append(connection, lock_run(connection, self._database, run), kind, body)
+
+
+def _close_leftovers(connection: Connection, run: str, now: int) -> None:
+    fail_open(connection, run, DRIVER_LOST, now)
+    connection.execute(
+        update(Segment).where(Segment.run == run, Segment.ended_at.is_(None)).values(ended_at=now, outcome=LOST)
+    )

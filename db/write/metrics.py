@@ -1,0 +1,164 @@
+"""Metric points: written once, in the commit; read along the current branch's line.
+
+Points are many, so a series stands for (run, key) by number. Class result is a function of the spec; class timing is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, select
+
+from db.core.ancestry import Stretch, ancestry
+from db.core.engine import Database
+from db.core.errors import Conflict, LedgerError
+from db.core.models import MetricPoint, MetricSeries
+
+RESULT, TIMING = "result", "timing"
+
+
+class Metric(NamedTuple):
+    """A value of one iteration; metric_class: result or timing."""
+
+    key: str
+    value: float
+    metric_class: str = RESULT
+
+
+class Point(NamedTuple):
+    """A value of a series; step: the iteration."""
+
+    key: str
+    step: int
+    value: float
+
+
+def write_points(connection: Connection, run: str, branch: int, step: int, metrics: Sequence[Metric]) -> None:
+    """Adds one iteration's points. Raises `LedgerError` (twice a key, not finite), `Conflict` (a key changed its class)."""
+    classes: dict[str, str] = {}
+    for metric in metrics:
+        if metric.key in classes:
+            raise LedgerError(f"metric {metric.key!r} is given twice for iteration {step}")
+        if not math.isfinite(metric.value):
+            raise LedgerError(f"metric {metric.key!r} of iteration {step} is {metric.value}, not a finite number")
+        classes[metric.key] = metric.metric_class
+    numbers = _series_numbers(connection, run, classes)
+    rows = [
+        {"series": numbers[metric.key], "branch": branch, "step": step, "value": float(metric.value)}
+        for metric in metrics
+    ]
+    if rows:
+        connection.execute(insert(MetricPoint), rows)
+
+
+def points_at(connection: Connection, run: str, branch: int, step: int) -> dict[str, float]:
+    """All values of one iteration, by key."""
+    rows = connection.execute(
+        select(MetricSeries.key, MetricPoint.value)
+        .join(MetricPoint, MetricPoint.series == MetricSeries.id)
+        .where(MetricSeries.run == run, MetricPoint.branch == branch, MetricPoint.step == step)
+    )
+    return dict(sorted((row.key, row.value) for row in rows))
+
+
+def _series_numbers(connection: Connection, run: str, classes: Mapping[str, str]) -> dict[str, int]:
+    known = _series(connection, run)
+    missing = [{"run": run, "key": key, "metric_class": classes[key]} for key in sorted(classes) if key not in known]
+    if missing:
+        connection.execute(insert(MetricSeries), missing)
+        known = _series(connection, run)
+    for key, metric_class in classes.items():
+        if known[key][1] != metric_class:
+            raise Conflict(f"run {run}: metric {key!r} is of class {known[key][1]}, not {metric_class}")
+    return {key: number for key, (number, _) in known.items()}
+
+
+def _series(connection: Connection, run: str) -> dict[str, tuple[int, str]]:
+    rows = connection.execute(
+        select(MetricSeries.key, MetricSeries.id, MetricSeries.metric_class).where(MetricSeries.run == run)
+    )
+    return {row.key: (row.id, row.metric_class) for row in rows}
+
+
+class Metrics:
+    """Reads the points of a run along its current line, rollbacks and forks followed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keys(self, run: str) -> dict[str, str]:
+        """The run's metrics and their classes."""
+        with self._database.read() as connection:
+            return {key: value[1] for key, value in sorted(_series(connection, run).items())}
+
+    def history(self, run: str, key: str) -> list[tuple[int, float]]:
+        """(step, value) of one metric in order of step; empty for an unknown one. Raises `RunNotFound`."""
+        with self._database.read() as connection:
+            return [(point.step, point.value) for point in _along(connection, ancestry(connection, run), key)]
+
+    def newest(self, run: str, key: str, count: int) -> list[tuple[int, float]]:
+        """(step, value) of a metric's newest points in order of step, as many at most. Raises `RunNotFound`."""
+        found: list[tuple[int, float]] = []
+        points = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step.desc())
+        with self._database.read() as connection:
+            for stretch in reversed(ancestry(connection, run)):
+                number = _series_number(connection, stretch.run, key)
+                if number is not None and len(found) < count:
+                    rows = connection.execute(points.where(_within(number, stretch)).limit(count - len(found)))
+                    found += [(row.step, row.value) for row in rows]
+        return found[::-1]
+
+    def latest(self, run: str) -> dict[str, Point]:
+        """The newest point of every metric. Raises `RunNotFound`."""
+        newest: dict[str, Point] = {}
+        last = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step.desc()).limit(1)
+        with self._database.read() as connection:
+            for stretch in ancestry(connection, run):
+                for key, (number, _) in _series(connection, stretch.run).items():
+                    row = connection.execute(last.where(_within(number, stretch))).one_or_none()
+                    if row is not None:
+                        newest[key] = Point(key, row.step, row.value)
+        return dict(sorted(newest.items()))
+
+    def result_points(self, run: str) -> Iterator[Point]:
+        """All points of class result in order of (key, step): what a run's metrics digest is made of."""
+        with self._database.read() as connection:
+            stretches = ancestry(connection, run)
+            keys = {
+                key
+                for name in {stretch.run for stretch in stretches}
+                for key, (_, metric_class) in _series(connection, name).items()
+                if metric_class == RESULT
+            }
+            for key in sorted(keys):
+                yield from _along(connection, stretches, key)
+
+    def count(self, run: str) -> int:
+        """Points that the run has written, on all its branches."""
+        query = select(func.count()).select_from(MetricPoint).join(MetricSeries, MetricPoint.series == MetricSeries.id)
+        with self._database.read() as connection:
+            return int(connection.execute(query.where(MetricSeries.run == run)).scalar_one())
+
+
+def _along(connection: Connection, stretches: Sequence[Stretch], key: str) -> Iterator[Point]:
+    points = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step)
+    for stretch in stretches:
+        number = _series_number(connection, stretch.run, key)
+        if number is not None:
+            for row in connection.execute(points.where(_within(number, stretch))):
+                yield Point(key, row.step, row.value)
+
+
+def _series_number(connection: Connection, run: str, key: str) -> int | None:
+    query = select(MetricSeries.id).where(MetricSeries.run == run, MetricSeries.key == key)
+    return connection.execute(query).scalar_one_or_none()
+
+
+def _within(number: int, stretch: Stretch) -> ColumnElement[bool]:
+    return and_(
+        MetricPoint.series == number,
+        MetricPoint.branch == stretch.branch,
+        MetricPoint.step.between(stretch.first, stretch.last),
+    )

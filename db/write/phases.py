@@ -1,0 +1,215 @@
+"""Attempts at phases: the intent is written before the work is dispatched, and the budget is charged at dispatch.
+
+So a driver that dies counts too: whoever takes the lease next fails what was left open (see `db.write.lease`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from db.core.engine import Database, Fence
+from db.core.errors import OutOfOrder
+from db.core.models import Event, PhaseAttempt
+from db.write.events import append, lock_run
+
+PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
+FORGIVEN = "forgiven"
+"""Kind of the event that takes failed attempts off a phase's budget; their rows stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a phase; number counts from 1, over drivers."""
+
+    run: str
+    branch: int
+    iteration: int
+    phase: str
+    wave: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.run}/b{self.branch}/i{self.iteration}/{self.phase}/w{self.wave} attempt {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """A try with what became of it. Times: milliseconds since 1970; seconds as measured by the driver."""
+
+    run: str
+    branch: int
+    iteration: int
+    phase: str
+    wave: int
+    number: int
+    state: str
+    epoch: int
+    planned_at: int
+    dispatched_at: int | None
+    ended_at: int | None
+    failure_class: str | None
+    reason: str | None
+    receipt: Mapping[str, Any] | None
+    seconds: float | None
+    bytes_to_driver: int | None
+
+
+def fail_open(connection: Connection, run: str, reason: str, now: int) -> int:
+    """Fails every open attempt of a run (class infrastructure); returns how many."""
+    change = (
+        update(PhaseAttempt)
+        .where(PhaseAttempt.run == run, PhaseAttempt.ended_at.is_(None))
+        .values(state=FAILED, failure_class="infrastructure", reason=reason, ended_at=now)
+    )
+    return int(connection.execute(change).rowcount)
+
+
+class Phases:
+    """Books the attempts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def plan(self, fence: Fence, branch: int, iteration: int, phase: str, wave: int = 0) -> Attempt:
+        """Writes the intent to do a phase. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, now):
+            last = connection.execute(
+                select(func.max(PhaseAttempt.number)).where(*_phase(fence.run, branch, iteration, phase, wave))
+            ).scalar_one()
+            attempt = Attempt(fence.run, branch, iteration, phase, wave, (last or 0) + 1)
+            row = {name: getattr(attempt, name) for name in Attempt.__slots__}
+            row |= {"state": PLANNED, "epoch": fence.epoch, "planned_at": now}
+            connection.execute(insert(PhaseAttempt), row)
+        return attempt
+
+    def dispatch(self, fence: Fence, attempt: Attempt) -> None:
+        """Charges the attempt; the work may start once this returns. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, now):
+            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.state == PLANNED)
+            result = connection.execute(change.values(state=DISPATCHED, dispatched_at=now))
+            _expect_one(result.rowcount, attempt, "dispatched", PLANNED)
+
+    def finish(
+        self, fence: Fence, attempt: Attempt, receipt: Mapping[str, Any], seconds: float, bytes_to_driver: int = 0
+    ) -> None:
+        """The phase is done; receipt: what recovery needs of it. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, now):
+            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.state == DISPATCHED)
+            values = {"receipt": receipt, "seconds": seconds, "bytes_to_driver": bytes_to_driver}
+            result = connection.execute(change.values(state=DONE, ended_at=now, **values))
+            _expect_one(result.rowcount, attempt, "finished", DISPATCHED)
+
+    def fail(
+        self, fence: Fence, attempt: Attempt, failure_class: str, reason: str, seconds: float | None = None
+    ) -> None:
+        """The attempt failed, before or after its dispatch. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, now):
+            change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.ended_at.is_(None))
+            values = {"failure_class": failure_class, "reason": reason, "seconds": seconds}
+            result = connection.execute(change.values(state=FAILED, ended_at=now, **values))
+            _expect_one(result.rowcount, attempt, "failed", "open")
+
+    def fail_open(self, fence: Fence, reason: str) -> int:
+        """Fails every open attempt of the run (class infrastructure); returns how many. Raises `Fenced`.
+
+        For a driver that goes on after the ledger was away: what it had open may or may not have been booked.
+        """
+        with self._database.fenced(fence) as (connection, now):
+            return fail_open(connection, fence.run, reason, now)
+
+    def history(self, run: str, phase: str, limit: int = 20) -> list[float]:
+        """Seconds that the newest finished attempts at a phase took, over all iterations and branches, newest first."""
+        query = (
+            select(PhaseAttempt.seconds)
+            .where(PhaseAttempt.run == run, PhaseAttempt.phase == phase, PhaseAttempt.ended_at.is_not(None))
+            .where(PhaseAttempt.state == DONE)
+            .order_by(PhaseAttempt.ended_at.desc())
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [float(row.seconds) for row in connection.execute(query) if row.seconds is not None]
+
+    def charged(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> dict[str, int]:
+        """Dispatched attempts at a phase that failed and were not forgiven, by class of failure, over all drivers."""
+        with self._database.read() as connection:
+            return _charged(connection, Attempt(run, branch, iteration, phase, wave, number=0))
+
+    def forgive(
+        self, fence: Fence, branch: int, iteration: int, phase: str, reason: str, wave: int = 0
+    ) -> dict[str, int]:
+        """Gives a phase a new budget: what was charged so far counts no more. Returns it, by class of failure.
+
+        Raises `Fenced`; `OutOfOrder` where nothing is charged.
+        """
+        with self._database.fenced(fence) as (connection, _):
+            charged = _charged(connection, Attempt(fence.run, branch, iteration, phase, wave, number=0))
+            if not charged:
+                raise OutOfOrder(f"run {fence.run}: no failed attempt at {phase} of iteration {iteration} is charged")
+            key = _phase(fence.run, branch, iteration, phase, wave)
+            last = connection.execute(select(func.max(PhaseAttempt.number)).where(*key)).scalar_one()
+            place = {"branch": branch, "iteration": iteration, "phase": phase, "wave": wave}
+            body = {**place, "up_to": last, "charged": charged, "reason": reason}
+            append(connection, lock_run(connection, self._database, fence.run), FORGIVEN, body)
+        return charged
+
+    def done(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> AttemptRow | None:
+        """The newest finished attempt at a phase, with its receipt; None if it has to be done."""
+        query = (
+            select(*PhaseAttempt.__table__.columns)
+            .where(*_phase(run, branch, iteration, phase, wave), PhaseAttempt.state == DONE)
+            .order_by(PhaseAttempt.number.desc())
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else AttemptRow(**row._mapping)
+
+    def attempts(self, run: str, branch: int, iteration: int) -> list[AttemptRow]:
+        """All attempts at an iteration's phases, in the order in which they were planned."""
+        query = select(*PhaseAttempt.__table__.columns).where(
+            PhaseAttempt.run == run, PhaseAttempt.branch == branch, PhaseAttempt.iteration == iteration
+        )
+        with self._database.read() as connection:
+            rows = [AttemptRow(**row._mapping) for row in connection.execute(query)]
+        # Sorted here: for the sake of the order SQLite would go through all attempts of the run by its index of times.
+        return sorted(rows, key=lambda row: (row.planned_at, row.phase, row.wave, row.number))
+
+
+def _phase(run: str, branch: int, iteration: int, phase: str, wave: int) -> tuple[Any, ...]:
+    table = PhaseAttempt
+    return (
+        table.run == run,
+        table.branch == branch,
+        table.iteration == iteration,
+        table.phase == phase,
+        table.wave == wave,
+    )
+
+
+def _charged(connection: Connection, at: Attempt) -> dict[str, int]:
+    """Failures of a phase by class, behind the last that were forgiven."""
+    place = {"branch": at.branch, "iteration": at.iteration, "phase": at.phase, "wave": at.wave}
+    events = select(Event.body).where(Event.run == at.run, Event.kind == FORGIVEN)
+    forgiven = [body["up_to"] for body in connection.execute(events).scalars() if place.items() <= body.items()]
+    query = (
+        select(PhaseAttempt.failure_class, func.count())
+        .where(*_phase(at.run, at.branch, at.iteration, at.phase, at.wave))
+        .where(PhaseAttempt.state == FAILED, PhaseAttempt.dispatched_at.is_not(None))
+        .where(PhaseAttempt.number > max(forgiven, default=0))
+        .group_by(PhaseAttempt.failure_class)
+    )
+    return {str(kind): int(count) for kind, count in connection.execute(query)}
+
+
+def _attempt(attempt: Attempt) -> tuple[Any, ...]:
+    key = _phase(attempt.run, attempt.branch, attempt.iteration, attempt.phase, attempt.wave)
+    return (*key, PhaseAttempt.number == attempt.number)
+
+
+def _expect_one(changed: int, attempt: Attempt, verb: str, state: str) -> None:
+    if changed != 1:
+        raise OutOfOrder(f"{attempt} cannot be {verb}: it is not {state}")

@@ -1,0 +1,335 @@
+"""What the driver records of an iteration besides its phases: sealed shards, waves, choices, placement decisions, snapshots.
+
+A choice is written before it takes effect and obeyed on recovery: recording it again returns what was recorded first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Connection, and_, insert, or_, select, update
+
+from db.core.ancestry import ancestry, own_places
+from db.core.engine import Database, Fence, canonical_json
+from db.core.errors import Conflict, OutOfOrder
+from db.core.models import Choice, PlacementDecision, Shard, Snapshot, Wave
+from db.write.aliases import SnapshotKey, pointing
+from db.write.events import append, lock_run
+from db.write.outbox import OutboxEntry, enqueue
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """A sealed shard. epoch: the one that made it. group_digests: 32 bytes a prompt. sums: additive statistics."""
+
+    branch: int
+    iteration: int
+    wave: int
+    shard: int
+    epoch: int
+    folder: str
+    manifest_sha256: str
+    samples: int
+    tokens: int
+    group_digests: bytes
+    sums: Mapping[str, float]
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaveRow:
+    """A wave of collect: its plan, and what it was settled to (None while it is open)."""
+
+    branch: int
+    iteration: int
+    wave: int
+    plan: Mapping[str, Any]
+    outcome: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """What depended on time, load or the outside. name: what was chosen, once an iteration. epoch: who chose; 0: nobody yet."""
+
+    branch: int
+    iteration: int
+    name: str
+    body: Mapping[str, Any]
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A placement decision, and what really happened (None until it is known)."""
+
+    branch: int
+    iteration: int
+    seq: int
+    inputs: Mapping[str, Any]
+    decision: Mapping[str, Any]
+    prediction: Mapping[str, Any]
+    reason: str
+    outcome: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """A published snapshot. epoch: the one that published it. run: whose it is, where a fork sees its parent's.
+
+    recorded_at: milliseconds since 1970, by the ledger's clock alone.
+    """
+
+    run: str
+    branch: int
+    iteration: int
+    epoch: int
+    folder: str
+    manifest_sha256: str
+    bytes: int
+    weights_digest: str
+    seconds: float
+    state: str = "kept"
+    recorded_at: int = field(default=0, compare=False)
+
+    def is_meant(self, iteration: int | None = None, branch: int | None = None, epoch: int | None = None) -> bool:
+        """Whether somebody who gives these numbers, or leaves some out, may mean it."""
+        given = ((iteration, self.iteration), (branch, self.branch), (epoch, self.epoch))
+        return all(asked in (None, own) for asked, own in given)
+
+
+class Records:
+    """Books shards, waves, choices, decisions and snapshots."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def shard(self, fence: Fence, row: ShardRow) -> bool:
+        """Records a sealed shard; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`."""
+        with self._database.fenced(fence) as (connection, now):
+            found = connection.execute(
+                select(Shard.manifest_sha256, Shard.folder).where(
+                    *_iteration(Shard, fence.run, row.branch, row.iteration),
+                    Shard.wave == row.wave,
+                    Shard.shard == row.shard,
+                )
+            ).one_or_none()
+            if found is None:
+                connection.execute(insert(Shard), asdict(row) | {"run": fence.run, "recorded_at": now})
+                return True
+        if found.manifest_sha256 != row.manifest_sha256:
+            place = f"run {fence.run}, iteration {row.iteration}, wave {row.wave}, shard {row.shard}"
+            raise Conflict(f"{place}: {found.folder} is recorded; {row.folder} has another manifest")
+        return False
+
+    def replace_shard(self, fence: Fence, row: ShardRow) -> None:
+        """A recorded shard whose files were lost was made again: its row names the new files from now on.
+
+        Raises `Fenced`; `OutOfOrder` for a shard that is not recorded; `Conflict` where the samples are others, since what
+        was learnt from the old ones could then not be replayed.
+        """
+        with self._database.fenced(fence) as (connection, now):
+            key = (*_iteration(Shard, fence.run, row.branch, row.iteration), Shard.wave == row.wave)
+            key = (*key, Shard.shard == row.shard)
+            columns = (Shard.group_digests, Shard.manifest_sha256, Shard.folder)
+            found = connection.execute(select(*columns).where(*key)).one_or_none()
+            place = f"run {fence.run}, iteration {row.iteration}, wave {row.wave}, shard {row.shard}"
+            if found is None:
+                raise OutOfOrder(f"{place}: it is not recorded, so that there is nothing to replace")
+            if found.group_digests != row.group_digests:
+                raise Conflict(f"{place}: {row.folder} holds other samples than {found.folder}, which is recorded")
+            connection.execute(update(Shard).where(*key).values(**asdict(row), recorded_at=now))
+            body = {
+                **{name: getattr(row, name) for name in ("branch", "iteration", "wave", "shard", "epoch")},
+                "lost": {"folder": found.folder, "manifest_sha256": found.manifest_sha256},
+                "made": {"folder": row.folder, "manifest_sha256": row.manifest_sha256},
+            }
+            append(connection, lock_run(connection, self._database, fence.run), "shard_regenerated", body)
+
+    def shards(self, run: str, branch: int, iteration: int, wave: int | None = None) -> list[ShardRow]:
+        """The recorded shards of an iteration (or of one wave of it) in order of wave and shard."""
+        columns = [Shard.__table__.columns[name] for name in ShardRow.__slots__]
+        query = select(*columns).where(*_iteration(Shard, run, branch, iteration))
+        if wave is not None:
+            query = query.where(Shard.wave == wave)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(Shard.wave, Shard.shard))
+            return [ShardRow(**row._mapping) for row in rows]
+
+    def wave(self, fence: Fence, row: WaveRow) -> WaveRow:
+        """Records a wave's plan before it starts; returns the plan in force, the first recorded. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, now):
+            found = _waves(connection, fence.run, row.branch, row.iteration, row.wave)
+            if found:
+                return found[0]
+            extra = {"run": fence.run, "epoch": fence.epoch, "recorded_at": now}
+            connection.execute(insert(Wave), asdict(row) | extra)
+        return row
+
+    def settle_wave(
+        self, fence: Fence, branch: int, iteration: int, wave: int, outcome: Mapping[str, Any], warning: str = ""
+    ) -> None:
+        """Records what a planned wave came to, once; a warning becomes a link of the audit chain.
+
+        Raises `Fenced`, `OutOfOrder`.
+        """
+        with self._database.fenced(fence) as (connection, _):
+            key = (*_iteration(Wave, fence.run, branch, iteration), Wave.wave == wave)
+            _set_outcome(connection, Wave, key, outcome, f"run {fence.run}, iteration {iteration}, wave {wave}")
+            if warning:
+                body = {"branch": branch, "iteration": iteration, "wave": wave, "warning": warning}
+                append(connection, lock_run(connection, self._database, fence.run), "sampling_short", body)
+
+    def waves(self, run: str, branch: int, iteration: int) -> list[WaveRow]:
+        """The waves of an iteration in order."""
+        with self._database.read() as connection:
+            return _waves(connection, run, branch, iteration)
+
+    def choice(self, fence: Fence, row: ChoiceRow) -> ChoiceRow:
+        """Records a choice before it takes effect, with an event; returns the one in force, the first recorded.
+
+        Its body comes back as JSON gives it (lists for tuples), whoever recorded it. Raises `Fenced`.
+        """
+        with self._database.fenced(fence) as (connection, now):
+            found = _choices(connection, fence.run, row.branch, row.iteration, row.name)
+            if found:
+                return found[0]
+            chosen = replace(row, body=json.loads(canonical_json(row.body)), epoch=fence.epoch)
+            connection.execute(insert(Choice), asdict(chosen) | {"run": fence.run, "recorded_at": now})
+            append(connection, lock_run(connection, self._database, fence.run), "choice", asdict(chosen))
+        return chosen
+
+    def choices(self, run: str, branch: int, iteration: int) -> dict[str, ChoiceRow]:
+        """The choices made for an iteration, by name."""
+        with self._database.read() as connection:
+            return {row.name: row for row in _choices(connection, run, branch, iteration)}
+
+    def decision(self, fence: Fence, row: DecisionRow) -> DecisionRow:
+        """Records a decision before it takes effect; returns the one in force, the first recorded. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, now):
+            found = _decisions(connection, fence.run, row.branch, row.iteration, row.seq)
+            if found:
+                return found[0]
+            extra = {"run": fence.run, "epoch": fence.epoch, "recorded_at": now}
+            connection.execute(insert(PlacementDecision), asdict(row) | extra)
+        return row
+
+    def decision_outcome(self, fence: Fence, branch: int, iteration: int, seq: int, outcome: Mapping[str, Any]) -> None:
+        """Records what really happened after a decision, once. Raises `Fenced`, `OutOfOrder`."""
+        with self._database.fenced(fence) as (connection, _):
+            key = (*_iteration(PlacementDecision, fence.run, branch, iteration), PlacementDecision.seq == seq)
+            place = f"run {fence.run}, iteration {iteration}, decision {seq}"
+            _set_outcome(connection, PlacementDecision, key, outcome, place)
+
+    def decisions(self, run: str, branch: int, iteration: int) -> list[DecisionRow]:
+        """The placement decisions of an iteration in order."""
+        with self._database.read() as connection:
+            return _decisions(connection, run, branch, iteration)
+
+    def snapshot(self, fence: Fence, row: SnapshotRow, told: Sequence[OutboxEntry] = ()) -> bool:
+        """Records a published snapshot; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`.
+
+        told: what the tracker is told of it.
+        """
+        with self._database.fenced(fence) as (connection, now):
+            key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
+            found = connection.execute(select(Snapshot.manifest_sha256).where(*key)).one_or_none()
+            if found is None:
+                connection.execute(insert(Snapshot), asdict(row) | {"run": fence.run, "recorded_at": now})
+                enqueue(connection, fence.run, told)
+                return True
+        if found.manifest_sha256 != row.manifest_sha256:
+            raise Conflict(f"run {fence.run}: {row.folder} is recorded with another manifest")
+        return False
+
+    def snapshot_pruned(self, fence: Fence, row: SnapshotRow, told: Sequence[OutboxEntry] = ()) -> bool:
+        """A snapshot's files are about to be deleted; its row stays. False if they have to stay, since an alias points to it.
+
+        told: what the tracker is told of it. Raises `Fenced`.
+        """
+        with self._database.fenced(fence) as (connection, _):
+            # Whoever promotes it locks the run too, so that no alias can come to point to it in between.
+            lock_run(connection, self._database, fence.run)
+            if SnapshotKey(row.branch, row.iteration, row.epoch) in pointing(connection, fence.run).values():
+                return False
+            key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
+            connection.execute(update(Snapshot).where(*key).values(state="pruned"))
+            enqueue(connection, fence.run, told)
+            return True
+
+    def own_snapshots(self, run: str, state: str | None = None) -> list[SnapshotRow]:
+        """Every snapshot of the run itself on all branches, newest first; none of a parent's. state: those of it alone."""
+        columns = [Snapshot.__table__.columns[name] for name in SnapshotRow.__slots__]
+        query = select(*columns).where(Snapshot.run == run)
+        if state is not None:
+            query = query.where(Snapshot.state == state)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(Snapshot.iteration.desc(), Snapshot.epoch.desc()))
+            return [SnapshotRow(**row._mapping) for row in rows]
+
+    def is_kept(self, row: SnapshotRow) -> bool:
+        """Whether a snapshot is kept now; it may have been pruned since its row was read."""
+        return row in self.own_snapshots(row.run, "kept")
+
+    def snapshots(self, run: str, state: str | None = "kept", branch: int | None = None) -> list[SnapshotRow]:
+        """The run's snapshots along a branch's line (the current one's by default), newest first; `state=None`: of every state.
+
+        Of what a fork inherited, its own copies.
+        """
+        columns = [Snapshot.__table__.columns[name] for name in SnapshotRow.__slots__]
+        with self._database.read() as connection:
+            line = or_(
+                *(
+                    and_(
+                        Snapshot.run == stretch.run,
+                        Snapshot.branch == stretch.branch,
+                        Snapshot.iteration.between(stretch.first, stretch.last),
+                    )
+                    for stretch in own_places(ancestry(connection, run, branch), run)
+                )
+            )
+            query = select(*columns).where(line)
+            if state is not None:
+                query = query.where(Snapshot.state == state)
+            rows = connection.execute(query.order_by(Snapshot.iteration.desc(), Snapshot.epoch.desc()))
+            return [SnapshotRow(**row._mapping) for row in rows]
+
+
+def _iteration(table: Any, run: str, branch: int, iteration: int) -> tuple[Any, ...]:
+    return (table.run == run, table.branch == branch, table.iteration == iteration)
+
+
+def _waves(connection: Connection, run: str, branch: int, iteration: int, wave: int | None = None) -> list[WaveRow]:
+    columns = [Wave.__table__.columns[name] for name in WaveRow.__slots__]
+    query = select(*columns).where(*_iteration(Wave, run, branch, iteration))
+    if wave is not None:
+        query = query.where(Wave.wave == wave)
+    return [WaveRow(**row._mapping) for row in connection.execute(query.order_by(Wave.wave))]
+
+
+def _choices(connection: Connection, run: str, branch: int, iteration: int, name: str | None = None) -> list[ChoiceRow]:
+    columns = [Choice.__table__.columns[column] for column in ChoiceRow.__slots__]
+    query = select(*columns).where(*_iteration(Choice, run, branch, iteration))
+    if name is not None:
+        query = query.where(Choice.name == name)
+    return [ChoiceRow(**row._mapping) for row in connection.execute(query.order_by(Choice.recorded_at, Choice.name))]
+
+
+def _decisions(
+    connection: Connection, run: str, branch: int, iteration: int, seq: int | None = None
+) -> list[DecisionRow]:
+    columns = [PlacementDecision.__table__.columns[name] for name in DecisionRow.__slots__]
+    query = select(*columns).where(*_iteration(PlacementDecision, run, branch, iteration))
+    if seq is not None:
+        query = query.where(PlacementDecision.seq == seq)
+    return [DecisionRow(**row._mapping) for row in connection.execute(query.order_by(PlacementDecision.seq))]
+
+
+def _set_outcome(
+    connection: Connection, table: Any, key: tuple[Any, ...], outcome: Mapping[str, Any], place: str
+) -> None:
+    change = update(table).where(*key, table.outcome.is_(None)).values(outcome=outcome)
+    if connection.execute(change).rowcount != 1:
+        raise OutOfOrder(f"{place}: it was never planned, or has its outcome already")

@@ -1,0 +1,319 @@
+"""Runs, their spec revisions and their branches. What an operator does needs no lease and is an event; the rest needs a fence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from db.core.ancestry import Stretch, ancestry, stretch_of
+from db.core.engine import Database, Fence
+from db.core.errors import LedgerError, OutOfOrder, RunNotFound
+from db.core.models import Branch, Choice, Iteration, Lease, Run, SpecRevision
+from db.write.events import GENESIS, append, lock_run
+from db.write.outbox import OutboxEntry, enqueue
+
+STATES = ("created", "running", "stopped", "paused", "failed", "completed")
+RUN, STOP = "run", "stop"
+"""What is wanted of a run's driver."""
+NAME_TRIES = 20
+
+Tell = Callable[[int], Sequence[OutboxEntry]]
+"""Makes the outbox rows that go with a new branch or revision, whose number is known only when it is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run. iteration: newest commit along the current branch, -1 before the first. Times: milliseconds since 1970."""
+
+    id: str
+    spec_name: str
+    state: str
+    state_reason: str
+    desired_state: str
+    target_iterations: int
+    current_branch: int
+    iteration: int
+    committed_at: int | None
+    mlflow_run_id: str | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A revision of a run's spec; the first is 1."""
+
+    run: str
+    revision: int
+    digest: str
+    spec: Mapping[str, Any]
+    reason: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Where a fork starts: behind this iteration of another run's branch."""
+
+    run: str
+    branch: int
+    iteration: int
+
+
+RUN_COLUMNS = [Run.__table__.columns[name] for name in RunRow.__slots__]
+
+
+class Runs:
+    """Creates, finds and steers runs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(
+        self,
+        spec_name: str,
+        spec: Mapping[str, Any],
+        digest: str,
+        target_iterations: int,
+        reason: str = "created",
+        parent: Parent | None = None,
+    ) -> RunRow:
+        """A new run, named after its spec with the next number behind it (`quickstart-3`), with revision 1 and branch 0."""
+        for _ in range(NAME_TRIES):
+            try:
+                with self._database.write() as connection:
+                    run = self._insert(connection, spec_name, target_iterations, parent, reason)
+                    if parent is not None:
+                        self._record_fork(connection, run, parent)
+                    _insert_revision(connection, self._database, run, 1, digest, spec, reason)
+                return self.find(run)
+            except IntegrityError:
+                continue  # another process took the number; SQLite's writers queue up, PostgreSQL's do not
+        raise LedgerError(f"no free name for a run of spec {spec_name!r} in {NAME_TRIES} tries")
+
+    def find(self, name: str) -> RunRow:
+        """The run with this id, or the only one whose id begins so. Raises `RunNotFound`, naming the candidates."""
+        with self._database.read() as connection:
+            exact = connection.execute(select(*RUN_COLUMNS).where(Run.id == name)).one_or_none()
+            if exact is not None:
+                return RunRow(**exact._mapping)
+            rows = connection.execute(
+                select(*RUN_COLUMNS)
+                .where(func.substr(Run.id, 1, len(name)) == name)
+                .order_by(Run.created_at.desc(), Run.number.desc())
+            ).all()
+        if len(rows) == 1 and name:
+            return RunRow(**rows[0]._mapping)
+        if rows:
+            raise RunNotFound(f"{name!r} could be {', '.join(row.id for row in rows[:5])}: say which")
+        raise RunNotFound(f"there is no run {name!r} in this ledger")
+
+    def list(self, limit: int = 1000) -> tuple[RunRow, ...]:
+        """The newest runs, newest first."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                select(*RUN_COLUMNS).order_by(Run.created_at.desc(), Run.number.desc(), Run.id).limit(limit)
+            )
+            return tuple(RunRow(**row._mapping) for row in rows)
+
+    def revision(self, run: str, number: int | None = None) -> Revision:
+        """A revision of the run's spec; the newest if none is given. Raises `RunNotFound`."""
+        query = select(*SpecRevision.__table__.columns).where(SpecRevision.run == run)
+        if number is not None:
+            query = query.where(SpecRevision.revision == number)
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(SpecRevision.revision.desc()).limit(1)).one_or_none()
+        if row is None:
+            raise RunNotFound(f"there is no run {run!r} in this ledger, or no revision {number} of it")
+        return Revision(**row._mapping)
+
+    def add_revision(
+        self,
+        fence: Fence,
+        spec: Mapping[str, Any],
+        digest: str,
+        reason: str,
+        target_iterations: int,
+        tell: Tell = lambda number: (),
+    ) -> int:
+        """The next revision of the spec, from now on in force; returns its number. Raises `Fenced`.
+
+        tell: what the tracker is told of it, by its number.
+        """
+        with self._database.fenced(fence) as (connection, _):
+            newest = select(func.max(SpecRevision.revision)).where(SpecRevision.run == fence.run)
+            number = connection.execute(newest).scalar_one() + 1
+            _insert_revision(connection, self._database, fence.run, number, digest, spec, reason)
+            connection.execute(update(Run).where(Run.id == fence.run).values(target_iterations=target_iterations))
+            enqueue(connection, fence.run, tell(number))
+        return int(number)
+
+    def ask_to_stop(self, run: str, reason: str = "", within_seconds: float | None = None) -> None:
+        """Asks the run's driver to stop; it looks at safe points. Raises `RunNotFound`.
+
+        within_seconds: a driver that has not stopped by then ends at once. Asked again, a new limit takes the place of the
+        old one; without a limit nothing changes.
+        """
+        with self._database.write() as connection:
+            row = lock_run(connection, self._database, run)
+            if row.desired_state == STOP and within_seconds is None:
+                return
+            _desire(connection, row, STOP, reason, within_seconds)
+
+    def desired_state(self, run: str) -> str:
+        """What operators want of the run: `run` or `stop`. Raises `RunNotFound`."""
+        return self.find(run).desired_state
+
+    def stop_deadline(self, run: str) -> float | None:
+        """Seconds until a run that was asked to stop has to have stopped, less than 0 behind it; None without a limit.
+
+        Raises `RunNotFound`.
+        """
+        query = select(Run.stop_at, self._database.now().label("now")).where(Run.id == run)
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            raise RunNotFound(f"there is no run {run!r} in this ledger")
+        return None if row.stop_at is None else (row.stop_at - row.now) / 1000
+
+    def set_state(self, fence: Fence, state: str, reason: str = "", told: Sequence[OutboxEntry] = ()) -> None:
+        """Says what has become of the run (one of `STATES`) and why, in the ledger and to others. Raises `Fenced`."""
+        if state not in STATES:
+            raise LedgerError(f"run state {state!r}: right would be one of {', '.join(STATES)}")
+        with self._database.fenced(fence) as (connection, _):
+            connection.execute(update(Run).where(Run.id == fence.run).values(state=state, state_reason=reason))
+            row = lock_run(connection, self._database, fence.run)
+            append(connection, row, "state", {"state": state, "reason": reason, "epoch": fence.epoch})
+            enqueue(connection, fence.run, told)
+
+    def set_mlflow_run(self, fence: Fence, mlflow_run_id: str) -> None:
+        """Remembers the tracker's name for the run. Raises `Fenced`."""
+        with self._database.fenced(fence) as (connection, _):
+            connection.execute(update(Run).where(Run.id == fence.run).values(mlflow_run_id=mlflow_run_id))
+
+    def start_branch(
+        self,
+        fence: Fence,
+        at_iteration: int,
+        reason: str,
+        tell: Tell = lambda number: (),
+        choices: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> int:
+        """Opens a branch behind a committed iteration of the current line (a rollback) and makes it the current one.
+
+        Returns its number. tell: what the tracker is told of it, by its number. choices: by name, those that the branch's
+        first iteration has to obey. Raises `Fenced`, `OutOfOrder` if the iteration is not committed.
+        """
+        with self._database.fenced(fence) as (connection, now):
+            run = lock_run(connection, self._database, fence.run)
+            line = ancestry(connection, fence.run)
+            stretch = stretch_of(line, at_iteration)
+            if stretch is None or at_iteration > run.iteration:
+                raise OutOfOrder(f"run {fence.run}: iteration {at_iteration} is not committed (last: {run.iteration})")
+            newest = select(func.max(Branch.number)).where(Branch.run == fence.run)
+            # Never a number of an inherited branch: a fork's copies hang on those.
+            number = 1 + max(int(connection.execute(newest).scalar_one()), *(part.branch for part in line))
+            parent = Parent(stretch.run, stretch.branch, at_iteration)
+            _insert_branch(connection, fence.run, number, parent, reason, now)
+            connection.execute(
+                update(Run).where(Run.id == fence.run).values(current_branch=number, iteration=at_iteration)
+            )
+            for name, chosen in (choices or {}).items():
+                row = {"run": fence.run, "branch": number, "iteration": at_iteration + 1, "name": name, "body": chosen}
+                connection.execute(insert(Choice), row | {"epoch": fence.epoch, "recorded_at": now})
+            body = {"branch": number, "parent_branch": stretch.branch, "at": at_iteration, "reason": reason}
+            append(connection, run, "branch", body | {"choices": dict(choices or {})})
+            enqueue(connection, fence.run, tell(number))
+        return number
+
+    def line(self, run: str, branch: int | None = None) -> tuple[Stretch, ...]:
+        """The stretches of a branch's line, oldest first, the last cut at its newest commit; the current branch's by default.
+
+        Raises `RunNotFound`, also for a branch that there is not.
+        """
+        with self._database.read() as connection:
+            stretches = ancestry(connection, run, branch)
+            own = stretches[-1]
+            committed = select(func.max(Iteration.iteration)).where(
+                Iteration.run == run, Iteration.branch == own.branch
+            )
+            last = connection.execute(committed).scalar_one()
+        return (*stretches[:-1], replace(own, last=own.first - 1 if last is None else last))
+
+    def _record_fork(self, connection: Connection, run: str, parent: Parent) -> None:
+        """The fork's first link binds it to its parent's chain as it stands."""
+        head = connection.execute(select(Run.event_hash).where(Run.id == parent.run)).scalar_one()
+        body = {**asdict(parent), "audit_head": head}
+        append(connection, lock_run(connection, self._database, run), "fork", body)
+
+    def _insert(
+        self, connection: Connection, spec_name: str, target_iterations: int, parent: Parent | None, reason: str
+    ) -> str:
+        newest = select(func.max(Run.number), self._database.now()).where(Run.spec_name == spec_name)
+        last, now = connection.execute(newest).one()
+        number = (last or 0) + 1
+        run = f"{spec_name}-{number}"
+        row = {
+            "id": run,
+            "spec_name": spec_name,
+            "number": number,
+            "state": "created",
+            "state_reason": "",
+            "desired_state": RUN,
+            "target_iterations": target_iterations,
+            "current_branch": 0,
+            "iteration": -1 if parent is None else parent.iteration,
+            "created_at": now,
+            "event_seq": 0,
+            "event_hash": GENESIS,
+        }
+        connection.execute(insert(Run), row)
+        connection.execute(insert(Lease), {"run": run, "epoch": 0, "ttl_ms": 0, "expires_at": now})
+        if parent is not None and _missing(connection, parent):
+            raise OutOfOrder(f"run {parent.run}, branch {parent.branch}: iteration {parent.iteration} is not committed")
+        _insert_branch(connection, run, 0, parent, reason, now)
+        return run
+
+
+def forget_stop(connection: Connection, database: Database, run: str) -> None:
+    """Takes back a stop that the run's driver was asked for, in the transaction that gives the run another one."""
+    row = lock_run(connection, database, run)
+    if row.desired_state != RUN:
+        _desire(connection, row, RUN, "another driver", None)
+
+
+def _desire(connection: Connection, row: Any, state: str, reason: str, within_seconds: float | None) -> None:
+    stop_at = None if within_seconds is None else row.now + round(within_seconds * 1000)
+    connection.execute(update(Run).where(Run.id == row.id).values(desired_state=state, stop_at=stop_at))
+    body = {"desired_state": state, "reason": reason, "within_seconds": within_seconds}
+    append(connection, row, "desired_state", body)
+
+
+def _missing(connection: Connection, parent: Parent) -> bool:
+    key = (Iteration.run == parent.run, Iteration.branch == parent.branch, Iteration.iteration == parent.iteration)
+    return connection.execute(select(Iteration.iteration).where(*key)).one_or_none() is None
+
+
+def _insert_branch(connection: Connection, run: str, number: int, parent: Parent | None, reason: str, now: int) -> None:
+    row: dict[str, Any] = {"run": run, "number": number, "reason": reason, "created_at": now}
+    if parent is not None:
+        row |= {"parent_run": parent.run, "parent_branch": parent.branch, "parent_iteration": parent.iteration}
+    connection.execute(insert(Branch), row)
+
+
+def _insert_revision(
+    connection: Connection,
+    database: Database,
+    run: str,
+    number: int,
+    digest: str,
+    spec: Mapping[str, Any],
+    reason: str,
+) -> None:
+    head = lock_run(connection, database, run)
+    row = Revision(run, number, digest, spec, reason, int(head.now))
+    connection.execute(insert(SpecRevision), {name: getattr(row, name) for name in Revision.__slots__})
+    append(connection, head, "spec_revision", {"revision": number, "digest": digest, "reason": reason})

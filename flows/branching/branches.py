@@ -1,0 +1,360 @@
+"""What operators do to a run's line of iterations: fork it, roll it back, change its spec, forgive a phase its failures.
+
+Each takes the run's lease (so that no driver is at work), writes, and gives it back. Nothing is deleted by any of them: a
+superseded line keeps its rows, experience and metrics, and retention alone decides what of the files goes. Raises
+`ConfigurationError` for what cannot be done, before anything is written; `db.core.errors.LeaseHeld` when somebody drives the run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from db.core.engine import Fence
+from db.core.errors import RunNotFound
+from db.ledger import Ledger
+from db.write.outbox import OutboxEntry
+from db.write.runs import Parent
+from flows.branching.inheritance import inherit, is_whole
+from flows.branching.restore_points import PastSpecs, Reach, keys_read_by_samples, keys_read_by_updates, refuse_fixed
+from flows.delivery.outbox import creation_id, row_id, row_ids
+from flows.files.storage import claim_store, store_of
+from flows.run.creation import current_spec, first_entries, write_spec
+from flows.run.dotted_keys import flatten
+from flows.run.home import Home
+from flows.run.lease import take_lease
+from yatt_core import durable
+from yatt_core.errors import ConfigurationError
+from yatt_core.input_building.codec_check import check_codec
+from yatt_core.input_building.settling import fetch_inputs
+from yatt_core.inputs.reader import check_room
+from yatt_core.keys import iteration_folder
+from yatt_core.rewards.registry import resolve
+from yatt_core.spec import RunSpec, override_spec
+from yatt_core.tools.registry import check_tools
+
+LEASE_SECONDS = 600.0
+"""Life of an operator's lease; a command that died is replaced at once on its own host."""
+BEFORE_FIRST = ("warm_up", "sync", "evaluate", "commit_start")
+PHASES = ("place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit")
+RECOVER = "recover"
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A fork that was made: where it begins, and the snapshot and number of replayed updates that lead there."""
+
+    run: str
+    parent_run: str
+    parent_branch: int
+    parent_iteration: int
+    snapshot: int
+    replayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """A branch that was opened, and what it leaves behind."""
+
+    run: str
+    branch: int
+    iteration: int
+    left_branch: int
+    superseded: int
+    snapshot: int
+    replayed: int
+
+
+@contextmanager
+def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
+    """Holds a run that nobody drives, for a command. Raises `LeaseHeld`."""
+    fence = take_lease(ledger, run, work, LEASE_SECONDS)
+    try:
+        yield fence
+    finally:
+        ledger.leases.release(fence)
+
+
+# -- fork -------------------------------------------------------------------------------------------------------------
+
+
+def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: int | None = None) -> Forked:
+    """A new run that begins behind an iteration of another one, with that iteration's spec and these changes of it.
+
+    branch: of the run, the current one by default; a superseded one may be named. `yatt resume` drives the fork.
+    """
+    with Ledger.open(home.ledger) as ledger:
+        _require_whole(ledger, run)
+        parent = _parent(ledger, run, branch, at)
+        past = PastSpecs(ledger)
+        before = past.spec(parent.run, parent.branch, at)
+        after = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
+        _refuse_change(before, after, at, home.run_folder(parent.run))
+        source = Reach(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
+        base = source.base(at, after, past)
+        reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
+        document = after.model_dump(mode="json")
+        made = ledger.runs.create(after.name, document, after.digest, after.iterations, reason, parent).id
+        finish_fork(home, ledger, made, source)
+    return Forked(made, parent.run, parent.branch, at, base.iteration, at - base.iteration)
+
+
+def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = None) -> None:
+    """Gives a fork its copies, where it has not got them yet; does nothing to any other run.
+
+    source: who has what it needs; by default the run that made the iteration. Raises `ConfigurationError` where
+    that has pruned it.
+    """
+    if is_whole(ledger, run):
+        return
+    first = ledger.overview.branches(run)[0]
+    parent, branch, at = str(first.parent_run), int(first.parent_branch or 0), int(first.parent_iteration or 0)
+    spec = current_spec(ledger, run)
+    source = source or Reach(ledger, home.run_folder(parent), parent, branch)
+    folder = home.run_folder(run)
+    with operator_lease(ledger, run, f"yatt fork of {parent}") as fence:
+        base = source.base(at, spec, PastSpecs(ledger))
+        durable.make_folder(folder)
+        write_spec(folder, spec)
+        if spec.tracking.enabled:
+            tags = {"yatt.parent_run": parent, "yatt.parent_branch": str(branch), "yatt.parent_iteration": str(at)}
+            told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
+            ledger.outbox.enqueue(fence, [*first_entries(run, spec), told])
+        store = claim_store(ledger, run, spec, folder)
+        fetch_inputs(home.run_folder(source.run), store_of(ledger, source.run, home.run_folder(source.run)))
+        inherit(home, ledger, fence, source.run, source.branch, at, base, spec, store)
+
+
+def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
+    """Whose iteration it is: the run's own, or one that it inherited itself."""
+    _require_branch(ledger, run, branch)
+    commit = ledger.commits.at(run, at, branch) if at >= 0 else None
+    if commit is None:
+        last = ledger.runs.line(run, branch)[-1].last
+        raise ConfigurationError(f"run {run}: iteration {at} is not committed; right would be 0 to {last}")
+    return Parent(commit.run, commit.branch, at)
+
+
+# -- rollback ---------------------------------------------------------------------------------------------------------
+
+
+def rollback(home: Home, run: str, to: int, reason: str = "") -> RolledBack:
+    """Opens a branch behind an iteration of the current line and makes it the current one; `yatt resume` goes on there."""
+    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt rollback of {run}") as fence:
+        row, spec = ledger.runs.find(run), current_spec(ledger, run)
+        _require_whole(ledger, run)
+        base = Reach(ledger, home.run_folder(run), run, row.current_branch).base(to, spec, PastSpecs(ledger))
+        number = open_branch(ledger, fence, spec, to, reason or f"yatt rollback --to {to}")
+        ledger.runs.set_state(fence, "stopped", f"rolled back to iteration {to}")
+    superseded = row.iteration - to
+    return RolledBack(run, number, to, row.current_branch, superseded, base.iteration, to - base.iteration)
+
+
+def open_branch(
+    ledger: Ledger,
+    fence: Fence,
+    spec: RunSpec,
+    at: int,
+    reason: str,
+    choices: Mapping[str, Mapping[str, Any]] | None = None,
+) -> int:
+    """Opens a branch and has its tracking run made, in one transaction; returns its number.
+
+    choices: by name, those that the branch's first iteration has to obey. Raises `Fenced`, `OutOfOrder` for an iteration
+    that is not committed.
+    """
+    run, left = fence.run, ledger.runs.find(fence.run).current_branch
+    commit = ledger.commits.at(run, at)
+    tags = {
+        "yatt.run": run,
+        "yatt.spec_digest": spec.digest,
+        "yatt.parent_run": commit.run if commit else run,
+        "yatt.parent_branch": str(commit.branch) if commit else "",
+        "yatt.parent_iteration": str(at),
+        "yatt.reason": reason,
+    }
+
+    def tell(number: int) -> list[OutboxEntry]:
+        if not spec.tracking.enabled:
+            return []
+        created = {
+            "experiment": spec.tracking.experiment,
+            "name": f"{run} branch {number}",
+            "tags": tags | {"yatt.branch": str(number)},
+        }
+        now, params = _now(), flatten(spec.model_dump(mode="json"))
+        entries = [
+            OutboxEntry(creation_id(run, number), "run", created, now),
+            OutboxEntry(row_id(run, number, "params"), "params", params, now),
+        ]
+        if left:
+            ended = row_id(run, left, f"left-for-{number}")
+            entries.append(OutboxEntry(ended, "status", {"status": "KILLED"}, now))
+        return entries
+
+    return ledger.runs.start_branch(fence, at, reason, tell, choices)
+
+
+# -- another spec for the same line -----------------------------------------------------------------------------------
+
+
+def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
+    """An audited revision of the spec, in force from the next iteration on; returns the number of the one in force."""
+    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
+        _require_whole(ledger, run)
+        row, before = ledger.runs.find(run), current_spec(ledger, run)
+        after = override_spec(before, overrides, f"the spec of run {run}")
+        if after.digest == before.digest:
+            return ledger.runs.revision(run).revision
+        if after.name != before.name:
+            raise ConfigurationError(f"--set name: run {run} keeps its name; `yatt fork --name` makes one with another")
+        _refuse_change(before, after, row.iteration, home.run_folder(run))
+        if after.storage != before.storage:
+            raise ConfigurationError(
+                f"--set storage.url: it stays {before.storage.url} for run {run}, since its snapshots and experience lie there; "
+                f"`yatt fork {run} --at N --set storage.url=...` begins another run elsewhere"
+            )
+        _require_safe_point(ledger, home, run, before, after)
+        reason = " ".join(f"--set {text}" for text in overrides)
+        branch = row.current_branch
+
+        def tell(number: int) -> list[OutboxEntry]:
+            return _revision_entries(run, branch, number, after)
+
+        document = after.model_dump(mode="json")
+        number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell)
+        write_spec(home.run_folder(run), after)
+    return number
+
+
+def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, after: RunSpec) -> None:
+    """Nothing that the change acts upon may be under way: no update to be replayed, no experience of the open iteration."""
+    row = ledger.runs.find(run)
+    if row.iteration < 0:
+        return
+    keys = keys_read_by_updates(before, after)
+    if keys and not Reach(ledger, home.run_folder(run), run, row.current_branch).has_snapshot(row.iteration):
+        raise ConfigurationError(
+            f"run {run}: {', '.join(keys)} can only be changed at a snapshot, and there is none of iteration "
+            f"{row.iteration}, the last committed: updates would be replayed under other values than they were made with. "
+            f"Resume it without --set, then `yatt stop {run} --wait`, which leaves one, then set it"
+        )
+    keys = keys_read_by_samples(before, after)
+    following = row.iteration + 1
+    begun = home.run_folder(run) / iteration_folder(row.current_branch, following)
+    if keys and (
+        ledger.records.waves(run, row.current_branch, following)
+        or ledger.records.shards(run, row.current_branch, following)
+        or (begun.exists() and any(begun.iterdir()))
+    ):
+        raise ConfigurationError(
+            f"run {run}: {', '.join(keys)} cannot be changed while iteration {following} has experience that was made with "
+            f"other values. Drop that with `yatt rollback {run} --to {row.iteration}`, or resume without --set and stop "
+            "behind the iteration"
+        )
+
+
+def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list[OutboxEntry]:
+    """The tracker's params stay those of the first revision, which it keeps for ever; the new spec is an artifact."""
+    if not spec.tracking.enabled:
+        return []
+    now, name = _now(), f"revision-{number}"
+    text = json.dumps(spec.model_dump(mode="json"), indent=1)
+    tags = {"yatt.spec_revision": str(number), "yatt.spec_digest": spec.digest}
+    return [
+        entry
+        for key in row_ids(run, branch, name)
+        for entry in (
+            OutboxEntry(f"{key}/tags", "tags", tags, now),
+            OutboxEntry(f"{key}/spec", "artifact", {"name": f"spec-{number}.json", "text": text}, now),
+        )
+    ]
+
+
+# -- a new budget -----------------------------------------------------------------------------------------------------
+
+
+def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "") -> dict[str, int]:
+    """Gives a phase of the open iteration its whole budget again; returns what was charged, by class of failure."""
+    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt retry of {run}") as fence:
+        row = ledger.runs.find(run)
+        _require_open(row.id, row.iteration, iteration, phase)
+        charged = ledger.phases.charged(run, row.current_branch, iteration, phase)
+        if not charged:
+            failed = sorted(
+                {
+                    a.phase
+                    for a in ledger.phases.attempts(run, row.current_branch, iteration)
+                    if a.failure_class is not None
+                }
+            )
+            known = f"there are failures of {', '.join(failed)}" if failed else "none of its phases has failed"
+            raise ConfigurationError(
+                f"run {run}: {phase} of iteration {iteration} has lost no attempt; {known}. `yatt resume {run}` goes on"
+            )
+        return ledger.phases.forgive(fence, row.current_branch, iteration, phase, reason or "yatt retry")
+
+
+def iteration_of(committed: int, phase: str) -> int:
+    """The iteration that a phase's budget counts for, where the newest commit is of `committed`."""
+    return max(0, committed) if phase == RECOVER else committed + 1
+
+
+def _require_open(run: str, committed: int, iteration: int, phase: str) -> None:
+    """A budget counts for the iteration that is to be committed next; recovery's for the last commit."""
+    known = (*PHASES, RECOVER) if committed >= 0 else (*BEFORE_FIRST, RECOVER)
+    if phase not in known:
+        raise ConfigurationError(f"--phase {phase}: right would be one of {', '.join(known)}")
+    right = iteration_of(committed, phase)
+    if iteration == right:
+        return
+    if iteration <= committed and phase != RECOVER:
+        raise ConfigurationError(
+            f"run {run}: iteration {iteration} is committed; to do it again on a new branch: "
+            f"`yatt rollback {run} --to {iteration - 1}`"
+        )
+    raise ConfigurationError(f"run {run}: {phase} is at iteration {right}, not {iteration}")
+
+
+# -- shared -----------------------------------------------------------------------------------------------------------
+
+
+def _require_branch(ledger: Ledger, run: str, branch: int | None) -> None:
+    try:
+        ledger.runs.line(run, branch)
+    except RunNotFound as error:
+        raise ConfigurationError(f"--branch: {error}") from None
+
+
+def _require_whole(ledger: Ledger, run: str) -> None:
+    if not is_whole(ledger, run):
+        raise ConfigurationError(
+            f"run {run}: it is a fork whose making was cut off; `yatt resume {run}` finishes it first"
+        )
+
+
+def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path) -> None:
+    """Raises `ConfigurationError` for a change that no safe point allows: of the past, or to what does not exist or fit.
+
+    folder: of the run, or of a fork's parent.
+    """
+    refuse_fixed(before, after)
+    if after.iterations < committed:
+        raise ConfigurationError(
+            f"--set iterations={after.iterations}: iteration {committed} is committed already; right would be {committed} or more"
+        )
+    for part in after.rewards.functions:
+        resolve(part)
+    if after.rollout.tools is not None:
+        check_tools(after.rollout.tools.functions)
+    check_codec(after)
+    check_room(after, folder)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,189 @@
+"""Makes a segment's actors ready: beside the start of other services, and again after a failure.
+
+What lives and fits is kept: a driver that follows a killed one attaches to its actors. Consumes a way to connect to Ray;
+produces the fleet's standing, which says what of the last commit's state the actors still hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from threading import Event
+
+from db.write.records import ChoiceRow
+from flows.driver.checkpoints import SnapshotKeeper
+from flows.driver.context import RunContext
+from yatt_core.cluster.devices import inventory
+from yatt_core.errors import DataError, FencedError, InfrastructureError
+from yatt_core.inputs.reader import INPUTS, MANIFEST
+from yatt_core.planning.cluster import cluster_of, read_cards
+from yatt_core.planning.memory.device_memory import check_room
+from yatt_core.protocols.receipts import InputsReceipt
+from yatt_core.run_actors.run_actors import Fleet, FleetStanding
+from yatt_core.spec.rewards.judges import is_trained
+
+log = logging.getLogger("yatt_core.flow")
+END_SECONDS = 10.0
+"""How long a start under way may take to notice that the segment ends."""
+ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers"
+
+
+class ActorsStart:
+    """Starts, repairs and ends the actors of one session.
+
+    check: raises `FencedError` when the driver may no longer act.
+    """
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._connect: Callable[[], None] = lambda: None
+        self._starting: Future[FleetStanding] | None = None
+        self._ending = Event()
+        self._inputs: InputsReceipt | None = None
+        self._controllers: Mapping[str, int] = {}
+        self.environment: Mapping[str, str] = {}
+        self.devices = 0
+
+    def enter_branch(self, context: RunContext, fleet: Fleet, snapshots: SnapshotKeeper) -> None:
+        """Takes the actors and checkpoints of the branch that the session works on."""
+        self._context, self._fleet, self._snapshots = context, fleet, snapshots
+
+    @property
+    def inputs(self) -> InputsReceipt:
+        """The run's inputs, once the fleet has started."""
+        if self._inputs is None:
+            raise InfrastructureError("the fleet has not started")
+        return self._inputs
+
+    def begin(self, connect: Callable[[], None]) -> None:
+        """Connects to Ray and starts the fleet in a thread, beside what else has to come up."""
+        self._connect = connect
+        executor = ThreadPoolExecutor(1, "start")
+        self._starting = executor.submit(self._start)
+        executor.shutdown(wait=False)
+
+    def ready(self) -> FleetStanding:
+        """Waits for the fleet that is starting; without one, keeps what lives and makes what is missing."""
+        if self._starting is None:
+            return self._start()
+        try:
+            return self._starting.result()
+        finally:
+            self._starting = None
+
+    def end(self) -> None:
+        """Ends the actors, also those that a start under way still makes: losing the first ones ends its waiting.
+
+        A driver that was replaced leaves them alone: its successor has attached to them.
+        """
+        self._ending.set()
+        try:
+            self._check()
+        except FencedError:
+            return
+        self._fleet.stop()
+        if self._starting is not None:
+            wait([self._starting], END_SECONDS)
+            self._fleet.stop()
+
+    def _start(self) -> FleetStanding:
+        """Connects to Ray, which may be a new one since the last time, and makes the fleet ready."""
+        self._connect()
+        self._give_up_at_the_end()
+        return self.make_ready()
+
+    def _give_up_at_the_end(self) -> None:
+        if self._ending.is_set():
+            raise InfrastructureError("the segment ends")
+
+    def make_ready(self) -> FleetStanding:
+        """Keeps, makes and loads the actors; Ray must be connected."""
+        context = self._context
+        self._check()
+        context.observer.stage("starting controllers, engines and trainer")
+        self.book_losses()
+        fleet = self._fleet
+        fleet.avoid_nodes = self._quarantined()
+        fleet.resident = self._account()
+        self._give_up_at_the_end()
+        fleet.start()
+        self.book_losses()
+        self._book_controllers()
+        context.observer.stage(f"making the run's inputs{', with its judge' if self._trains_a_judge else ''}")
+        self._inputs = fleet.materialise()
+        self._check_inputs(self._inputs)
+        context.observer.stage("loading engines and trainer")
+        standing = fleet.load(self._inputs)
+        self.environment = fleet.environment()
+        self._snapshots.attach(standing.snapshot_in_flight)
+        return standing
+
+    @property
+    def _trains_a_judge(self) -> bool:
+        return any(is_trained(part) for part in self._context.spec.rewards.judges)
+
+    def _account(self) -> bool:
+        """Looks, before it is used, whether the devices have memory for the run; returns whether for all of its roles at once.
+
+        Raises `ConfigurationError` where they have not even for one after the other.
+        """
+        context, devices = self._context, inventory()
+        self.devices = len(devices)
+        cluster = cluster_of(devices, read_cards())
+        demand = None if cluster is None else check_room(context.spec, cluster)
+        if demand is None:
+            context.observer.warned(
+                "the devices' memory, or the model's, is not known: nobody looked whether it suffices"
+            )
+            return True
+        if not demand.resident:
+            context.observer.stage("engines and judges sleep while others work: there is no memory for all at once")
+        return demand.resident
+
+    def _check_inputs(self, inputs: InputsReceipt) -> None:
+        """Writes down, once a run, what it starts from. Raises `DataError` where the files are no longer that."""
+        context = self._context
+        row = ChoiceRow(0, 0, INPUTS, {"manifest_sha256": inputs.manifest_sha256})
+        recorded = context.ledger.records.choice(context.fence, row).body["manifest_sha256"]
+        if recorded != inputs.manifest_sha256:
+            raise DataError(
+                f"{INPUTS}/{MANIFEST}: sha256 is {inputs.manifest_sha256}, run {context.run} began with {recorded}; put the "
+                "folder back as it was, or begin a new run with the other inputs"
+            )
+
+    def _book_controllers(self) -> None:
+        """Writes down how many controllers there are where their number follows the nodes, whenever it changes."""
+        by_node = self._fleet.controllers_by_node()
+        if by_node == self._controllers:
+            return
+        self._controllers = by_node
+        fence, count = self._context.fence, sum(by_node.values())
+        body = {"count": count, "nodes": dict(by_node)}
+        self._context.ledger.events.append(fence.run, CONTROLLERS, body, fence)
+        self._context.observer.stage(f"{count} controllers on {len(by_node)} nodes")
+
+    # -- quarantine ---------------------------------------------------------------------------------------------------
+
+    def book_losses(self) -> None:
+        """Writes down which actors were lost, and where."""
+        fleet, fence = self._fleet, self._context.fence
+        for failure in fleet.failures:
+            self._context.ledger.events.append(fence.run, ACTOR_LOST, asdict(failure), fence)
+        fleet.failures.clear()
+
+    def _quarantined(self) -> frozenset[str]:
+        """Names of the nodes on which too many actors were lost of late."""
+        context, recovery = self._context, self._context.spec.recovery
+        since = context.clock.time_ms() - 1000 * recovery.quarantine_seconds
+        losses = [link for link in context.ledger.events.of_kind(context.run, ACTOR_LOST) if link.at > since]
+        lost = Counter(str(link.body["node"]) for link in losses)
+        bad = frozenset(node for node, count in lost.items() if node and count >= recovery.quarantine_after)
+        if bad - self._fleet.avoid_nodes:
+            context.ledger.events.append(context.run, QUARANTINED, {"nodes": sorted(bad)}, context.fence)
+            context.observer.warned(
+                f"too many actors were lost on {', '.join(sorted(bad))}: used no more if there are others"
+            )
+        return bad

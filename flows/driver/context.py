@@ -1,0 +1,71 @@
+"""What stays the same for as long as one driver works on one branch of a run; every phase reads it, none writes to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from db.core.engine import Fence
+from db.ledger import Ledger
+from flows.run.clock import Clock, SystemClock
+from flows.run.home import Home
+from flows.run.protocols import Observer
+from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import RunStore, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """A run as its driver holds it.
+
+    spec: the revision in force.
+    fence: the lease's fencing token, which every write carries.
+    folder: of the run, on this host.
+    store: the run's durable tier.
+    branch: the current one; a rollback replaces the context (`flows.driver.session.DriverSession.enter_branch`).
+    accept_drift: updates may be replayed in another environment than the recorded one.
+    """
+
+    home: Home
+    run: str
+    spec: RunSpec
+    ledger: Ledger
+    fence: Fence
+    observer: Observer
+    clock: Clock
+    folder: Path
+    store: RunStore
+    branch: int
+    accept_drift: bool
+
+    @classmethod
+    def of(
+        cls,
+        home: Home,
+        spec: RunSpec,
+        ledger: Ledger,
+        fence: Fence,
+        observer: Observer,
+        clock: Clock | None = None,
+        accept_drift: bool = False,
+    ) -> RunContext:
+        """Builds the context of the driver whose lease `fence` is, on the run's current branch."""
+        folder = home.run_folder(fence.run)
+        return cls(
+            home=home,
+            run=fence.run,
+            spec=spec,
+            ledger=ledger,
+            fence=fence,
+            observer=observer,
+            clock=clock or SystemClock(),
+            folder=folder,
+            store=open_store(spec, folder),
+            branch=ledger.runs.find(fence.run).current_branch,
+            accept_drift=accept_drift,
+        )
+
+    @property
+    def committed_iteration(self) -> int:
+        """The last committed iteration; 0 also before the first."""
+        return max(0, self.ledger.runs.find(self.run).iteration)

@@ -1,0 +1,48 @@
+"""How long a phase may take: by its own history, within what the spec allows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from db.ledger import Ledger
+from yatt_core.spec.sections.recovery import RecoverySpec
+
+REMEMBERED = 20
+ENOUGH = 3
+"""Finished attempts from which on a phase has a history."""
+UNLIKE = frozenset({"recover", "warm_up", "commit_start"})
+"""Phases whose attempts say nothing about the next one: each has another amount to do."""
+
+
+def deadline(history: Iterable[float], spec: RecoverySpec) -> float:
+    """Seconds that the next attempt may take. history: seconds of the newest finished attempts."""
+    seconds = list(history)
+    if len(seconds) < ENOUGH:
+        return spec.phase_deadline_seconds
+    by_history = max(spec.deadline_floor_seconds, spec.deadline_factor * max(seconds))
+    return min(spec.phase_deadline_seconds, by_history)
+
+
+class PhaseDeadlines:
+    """The histories of a run's phases: read from the ledger once, then kept along."""
+
+    def __init__(self, ledger: Ledger, run: str, spec: RecoverySpec) -> None:
+        self._ledger, self._run, self._spec = ledger, run, spec
+        self._histories: dict[str, deque[float]] = {}
+
+    def of(self, phase: str) -> float:
+        """Seconds that an attempt at the phase may take."""
+        if phase in UNLIKE:
+            return self._spec.phase_deadline_seconds
+        return deadline(self._history(phase), self._spec)
+
+    def took(self, phase: str, seconds: float) -> None:
+        """An attempt was finished."""
+        self._history(phase).append(seconds)
+
+    def _history(self, phase: str) -> deque[float]:
+        if phase not in self._histories:
+            known = self._ledger.phases.history(self._run, phase, REMEMBERED)
+            self._histories[phase] = deque(reversed(known), maxlen=REMEMBERED)
+        return self._histories[phase]

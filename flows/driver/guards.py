@@ -1,0 +1,179 @@
+"""The guards of a segment: each iteration judged before its commit, stalled phases and budgets noticed, and what alarms ask for.
+
+Consumes the metrics of an iteration and, where the segment goes on behind a commit, those of the iterations before it from the
+ledger. Produces alarms with their evidence, which are written before anything follows from them: whoever recovers finds in the
+ledger what is still to be done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from db.core.engine import Fence
+from db.ledger import Ledger
+from db.write.alarms import ALERT, ROLLBACK, AlarmRow
+from db.write.metrics import Metric
+from db.write.outbox import OutboxEntry
+from flows.delivery.notifications import alarm_entry
+from flows.driver.spending import Spending
+from flows.driver.stopping import StopRequests
+from flows.run.clock import Clock
+from flows.run.protocols import Observer
+from yatt_core.errors import ExitCode
+from yatt_core.guards.budget import BUDGET, judge_budget
+from yatt_core.guards.findings import Alarm
+from yatt_core.guards.judging import History, Judge
+from yatt_core.guards.stalls import PhaseUnderWay
+from yatt_core.spec import RunSpec
+
+log = logging.getLogger("yatt_core.flow")
+STRENGTH = (ROLLBACK, "pause", "stop")
+"""Of several actions the last is taken first: a person's look, or an end, comes before another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a guard ends a segment. state: of the run. exit_code: of the command that drives it."""
+
+    state: str
+    reason: str
+    exit_code: int
+
+    @classmethod
+    def of(cls, action: str, reason: str) -> Ending:
+        """What `pause` or `stop` means."""
+        return cls("paused", reason, ExitCode.PAUSED) if action == "pause" else cls("stopped", reason, ExitCode.OK)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedIteration:
+    """What the guards came to, for the iteration's commit. since: what they remember behind it, by rule."""
+
+    since: Mapping[str, int]
+    alarms: tuple[Mapping[str, Any], ...]
+    entries: tuple[OutboxEntry, ...]
+
+
+class Guards:
+    """The guards of one segment. stops: is asked where a phase under way is not to be waited for."""
+
+    def __init__(
+        self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock, observer: Observer, stops: StopRequests
+    ) -> None:
+        self._ledger, self._fence, self._spec, self._clock = ledger, fence, spec, clock
+        self._observer, self._stops = observer, stops
+        self._judge = Judge(spec.guards)
+        self._history, self._place = History.of(self._judge.rules), (-1, -1)
+        self._spending = Spending(ledger, fence, spec.devices, clock) if spec.guards.budget.is_limited else None
+        self._told: set[str] = set()
+        self._under_way: tuple[int, PhaseUnderWay] | None = None
+        self._stalled: PhaseUnderWay | None = None
+        self.look_up()
+
+    def look_up(self) -> None:
+        """Reads what alarms still ask for."""
+        self._asked = self._open_in(self._ledger)
+
+    def _open_in(self, ledger: Ledger) -> list[AlarmRow]:
+        """Unanswered alarms. A budget asks by itself, for as long as it is used up."""
+        return [row for row in ledger.alarms.unanswered(self._fence.run) if row.rule != BUDGET]
+
+    # -- an iteration -------------------------------------------------------------------------------------------------
+
+    def judge(
+        self, branch: int, iteration: int, since: Mapping[str, int], metrics: Sequence[Metric]
+    ) -> JudgedIteration:
+        """Judges an iteration that is about to be committed. since: what the commit before it remembers."""
+        known = self._history if self._place == (branch, iteration - 1) else self._known()
+        self._history = known.behind(iteration, {metric.key: metric.value for metric in metrics})
+        self._place = (branch, iteration)
+        judged = self._judge.judge(self._history, iteration, since)
+        bodies = tuple(alarm.body(self._fence.run, branch, iteration) for alarm in judged.alarms)
+        return JudgedIteration(judged.since, bodies, tuple(entry for body in bodies for entry in self._entries(body)))
+
+    def _known(self) -> History:
+        """What the rules have seen on the current line, up to its newest commit."""
+        empty = History.of(self._judge.rules)
+        newest = self._ledger.metrics.newest
+        return empty.filled({key: newest(self._fence.run, key, depth) for key, depth in empty.depths.items()})
+
+    def committed(self, judged: JudgedIteration) -> None:
+        """The iteration's alarms are in the ledger."""
+        for body in judged.alarms:
+            self._say(body)
+        if any(body["action"] != ALERT for body in judged.alarms):
+            self.look_up()
+
+    def report(self, alarm: Alarm, branch: int, iteration: int, ledger: Ledger | None = None) -> None:
+        """Raises an alarm that no commit carries, unless the ledger has it already. ledger: of the calling thread."""
+        ledger, body = ledger or self._ledger, alarm.body(self._fence.run, branch, iteration)
+        if ledger.alarms.record(self._fence, body, self._entries(body)):
+            self._say(body)
+
+    def _entries(self, body: Mapping[str, Any]) -> list[OutboxEntry]:
+        return [] if self._spec.guards.notify is None else [alarm_entry(body, self._clock.time_ms())]
+
+    def _say(self, body: Mapping[str, Any]) -> None:
+        log.warning("alarm %s, %s: %s", body["rule"], body["action"], body["text"])
+        self._observer.warned(f"guard {body['rule']} ({body['action']}): {body['text']}")
+
+    # -- a phase ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def phase(self, branch: int, iteration: int, name: str, attempt: int, deadline: float) -> Iterator[None]:
+        """Inside, an attempt at a phase is under way, which may stall."""
+        self._under_way = branch, PhaseUnderWay(iteration, name, attempt, self._clock.monotonic(), deadline)
+        try:
+            yield
+        finally:
+            self._under_way = None
+
+    def look_at_phase(self, ledger: Ledger) -> None:
+        """Raises an alarm, once an attempt, when the phase under way has stalled; called again and again by another thread."""
+        under_way, guard = self._under_way, self._spec.guards.stalled_phase
+        if under_way is None or guard is None or under_way[1] is self._stalled:
+            return
+        branch, attempt = under_way
+        alarm = attempt.alarm(guard, self._clock.monotonic())
+        if alarm is None:
+            return
+        self.report(alarm, branch, attempt.iteration, ledger)
+        self._stalled = attempt
+        if alarm.action != ALERT:
+            self._asked = self._open_in(ledger)
+            self._stops.ask(0.0)
+
+    # -- what is asked for --------------------------------------------------------------------------------------------
+
+    def ending(self, branch: int, iteration: int) -> Ending | None:
+        """How the segment has to end behind an iteration, if it has to."""
+        strongest = self._strongest()
+        if strongest is not None and strongest.action != ROLLBACK:
+            return Ending.of(strongest.action, f"guard {strongest.rule}: {strongest.text}")
+        return self.over_budget(branch, iteration)
+
+    def over_budget(self, branch: int, iteration: int) -> Ending | None:
+        """How the segment has to end short of its target because the run's budget is used up; one alarm for each limit."""
+        budget, ending = self._spec.guards.budget, None
+        if self._spending is None or iteration >= self._spec.iterations:
+            return None
+        for alarm in judge_budget(budget, self._spending.so_far(), iteration):
+            if alarm.name not in self._told:
+                self.report(alarm, branch, iteration)
+                self._told.add(alarm.name)
+            if budget.action != ALERT:
+                raised = f"raise it to go on: yatt resume {self._fence.run} --set guards.budget.KEY=HOURS"
+                ending = Ending.of(budget.action, f"guard {BUDGET}: {alarm.finding.text}; {raised}")
+        return ending
+
+    def to_roll_back(self) -> AlarmRow | None:
+        """The alarm that asks for a rollback, where nothing stronger is asked for."""
+        strongest = self._strongest()
+        return strongest if strongest is not None and strongest.action == ROLLBACK else None
+
+    def _strongest(self) -> AlarmRow | None:
+        return max(self._asked, key=lambda row: STRENGTH.index(row.action), default=None)

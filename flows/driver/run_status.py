@@ -1,0 +1,72 @@
+"""What the ledger, the tracker and people are told of a run's state: running, completed, stopped, paused or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from db.write.outbox import OutboxEntry
+from flows.delivery.notifications import state_entry
+from flows.delivery.outbox import row_ids
+from flows.driver.context import RunContext
+from flows.driver.guards import Ending
+from flows.run.results import run_results
+from yatt_core.logs import redact
+
+DIGESTS = ("weights_digest", "experience_digest", "metrics_digest")
+NEWS = ("paused", "failed")
+"""States that people are told of."""
+TRACKED_STATES = {
+    "running": "RUNNING",
+    "completed": "FINISHED",
+    "stopped": "KILLED",
+    "paused": "KILLED",
+    "failed": "FAILED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a driver session ended.
+
+    state: of the run.
+    exit_code: of the command that drove the session.
+    """
+
+    run: str
+    state: str
+    iteration: int
+    reason: str
+    exit_code: int
+
+
+def set_state(context: RunContext, state: str, reason: str) -> None:
+    """Records the run's state in the ledger and, through the outbox, in the tracker; notifies people of bad news."""
+    is_news = state in NEWS and context.spec.guards.notify is not None
+    now = context.clock.time_ms()
+    news = [state_entry(context.run, context.fence.epoch, state, reason, now)] if is_news else []
+    context.ledger.runs.set_state(context.fence, state, reason, news)
+    _tell_tracker(context, state, "status", {"status": TRACKED_STATES[state]})
+
+
+def conclude(context: RunContext, ending: Ending) -> Outcome:
+    """Records how the session ends and returns its outcome."""
+    set_state(context, ending.state, redact(ending.reason))
+    _tell_digests(context)
+    return Outcome(context.run, ending.state, context.committed_iteration, ending.reason, ending.exit_code)
+
+
+def _tell_digests(context: RunContext) -> None:
+    """Sends the digests and the audit chain's head as tags of the tracking run."""
+    results = asdict(run_results(context.ledger, context.run))
+    tags = {f"yatt.{key}": str(results[key]) for key in DIGESTS} | {"yatt.iteration": str(results["iteration"])}
+    head = context.ledger.events.head(context.run).hash
+    _tell_tracker(context, "digests", "tags", tags | {"yatt.audit_head": head})
+
+
+def _tell_tracker(context: RunContext, name: str, kind: str, body: Mapping[str, str]) -> None:
+    """Adds a row to the outbox, once a session by this name; a later branch has a tracking run of its own."""
+    if context.spec.tracking.enabled:
+        keys = row_ids(context.run, context.branch, f"e{context.fence.epoch}/{name}")
+        now = context.clock.time_ms()
+        context.ledger.outbox.enqueue(context.fence, [OutboxEntry(key, kind, body, now) for key in keys])

@@ -1,0 +1,203 @@
+"""A driver session: one driver's work on a run, from taking the lease to giving it back.
+
+Composes what the phases need: the run's context, its actors and checkpoints, guards and stop requests, and the driver's threads.
+Opened by `flows.launch`, claimed by the flow (`flows.driver.session_claims`); leaves the run in a recorded state however it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import psutil
+
+from db.core.errors import LedgerError, LedgerUnavailable
+from db.ledger import Ledger
+from flows.driver.actors_start import ActorsStart
+from flows.driver.checkpoints import SnapshotKeeper
+from flows.driver.context import RunContext
+from flows.driver.deadlines import PhaseDeadlines
+from flows.driver.guards import Ending, Guards
+from flows.driver.run_status import Outcome, conclude, set_state
+from flows.driver.stopping import StopRequests
+from flows.driver.threads import DriverThreads
+from flows.driver.windows import Window
+from flows.placement.prefetch import Foresight
+from flows.run.control_state import ControlState
+from flows.run.protocols import Notifier, Tracker
+from flows.run.results import SEGMENT_ENDED
+from yatt_core.cluster.metering import BytesMeter
+from yatt_core.dispatch.pool import constants_known
+from yatt_core.errors import ExitCode
+from yatt_core.logs import redact
+from yatt_core.placement.policies.registry import find_policy
+from yatt_core.run_actors.run_actors import Fleet
+
+log = logging.getLogger("yatt_core.flow")
+LEDGER_POLL_SECONDS = 1.0
+
+
+class DriverSession:
+    """One driver's hold on a run.
+
+    window: the scheduled window that the session is driven in; at its end the session stops as if asked to.
+    fleet: a stand-in for the run's actors, for simulations.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        tracker: Tracker | None = None,
+        notifier: Notifier | None = None,
+        window: Window | None = None,
+        fleet: Fleet | None = None,
+    ) -> None:
+        spec = context.spec
+        self.context, self.window = context, window
+        self.meter, self.stops = BytesMeter(), StopRequests()
+        self.guards = Guards(context.ledger, context.fence, spec, context.clock, context.observer, self.stops)
+        self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
+        self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
+        self.threads = DriverThreads(context, tracker, notifier, self._beat)
+        self.start = ActorsStart(self.threads.check)
+        self.outcome: Outcome | None = None
+        self.failure: BaseException | None = None
+        self.enter_branch(context.branch, fleet)
+
+    def enter_branch(self, branch: int, fleet: Fleet | None = None) -> None:
+        """Works on a branch from here on; the actors of another one are ended when the actors are next made ready."""
+        self.context = context = replace(self.context, branch=branch)
+        folder, fence = context.folder, context.fence
+        self.fleet = fleet or Fleet(context.spec, folder, fence.epoch, branch, self.meter, self.stops)
+        self.snapshots = SnapshotKeeper(context.ledger, fence, self.fleet, folder, context.spec, context.store)
+        self.start.enter_branch(context, self.fleet, self.snapshots)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def book(self, flow_run_id: str, flow_run_name: str) -> None:
+        """Records the flow run that drives this session, and that the run is running."""
+        self.context.ledger.leases.start_segment(self.context.fence, flow_run_id, flow_run_name)
+        set_state(self.context, "running", "")
+
+    def await_ledger(self, error: LedgerUnavailable) -> None:
+        """Waits for the ledger, then fails what was open.
+
+        Raises `LedgerUnavailable` once that has taken `ledger_wait_seconds`.
+        """
+        context = self.context
+        log.warning("the ledger does not answer: %s", error)
+        context.observer.warned(f"the ledger does not answer, waiting: {redact(str(error))}")
+        wait = context.spec.recovery.ledger_wait_seconds
+        give_up = context.clock.monotonic() + wait
+        while True:
+            try:
+                context.ledger.phases.fail_open(context.fence, redact(str(error)))
+            except LedgerUnavailable as last:
+                if context.clock.monotonic() > give_up:
+                    # Of this class whatever the cause: the run has written to this ledger, so its address is right.
+                    raise LedgerUnavailable(f"the ledger did not answer for {wait:g} s: {last}") from last
+                context.clock.sleep(LEDGER_POLL_SECONDS)
+            else:
+                return
+
+    def already_finished(self) -> Outcome | None:
+        """Ends the session at once if the run has reached its target and everything is kept; None if there is work."""
+        row = self.context.ledger.runs.find(self.context.run)
+        if row.state != "completed" or row.iteration < self.context.spec.iterations:
+            return None
+        self.end("nothing to do")
+        return Outcome(self.context.run, row.state, row.iteration, "target reached before", ExitCode.OK)
+
+    def out_of_budget(self) -> Outcome | None:
+        """Ends the session at once if the run has used up its budget; None if some of it is left."""
+        ending = self.guards.over_budget(self.context.branch, self.context.committed_iteration)
+        if ending is None:
+            return None
+        outcome = self._conclude(ending)
+        self.end("out of budget")
+        return outcome
+
+    def close(self, state: ControlState) -> Outcome:
+        """Ends in good order: a last checkpoint, then the run's state."""
+        spec = self.context.spec
+        self.threads.allow(3 * spec.recovery.phase_deadline_seconds, "the last snapshot")
+        if self.snapshots.lacks(state.iteration) and state.iteration >= 0:
+            self.context.observer.stage("taking the last snapshot")
+            self.snapshots.begin(state.iteration)
+            self.snapshots.wait()
+        ending = self.guards.ending(self.context.branch, state.iteration)
+        if ending is None:
+            done = state.iteration >= spec.iterations
+            name, reason = ("completed", "target reached") if done else ("stopped", self.stops.reason)
+            ending = Ending(name, reason, ExitCode.OK)
+        return self._conclude(ending)
+
+    def pause(self, reason: str) -> Outcome:
+        """Ends with the run paused: a person has to look before it goes on."""
+        self.context.observer.warned(f"paused: {reason}")
+        return self._conclude(Ending.of("pause", reason))
+
+    def _conclude(self, ending: Ending) -> Outcome:
+        self.outcome = conclude(self.context, ending)
+        return self.outcome
+
+    def end_early(self, outcome: str, state: str, reason: str) -> None:
+        """Ends the session; a ledger that refuses to record it must not hide what ended it."""
+        context = self.context
+        try:
+            if self.outcome is None:
+                context.ledger.phases.fail_open(context.fence, redact(reason))
+                set_state(context, state, redact(reason))
+        except LedgerError as error:
+            log.error("the run %s (%s), which the ledger does not record: %s", state, redact(reason), error)
+        finally:
+            self.end(outcome)
+
+    def end(self, outcome: str) -> None:
+        """Ends threads and actors and gives the lease back; safe to call however far the session got."""
+        ledger, fence = self.context.ledger, self.context.fence
+        self.threads.drain()
+        self.start.end()
+        self.threads.end()
+        try:
+            seconds = self.context.clock.time_ms() / 1000 - psutil.Process().create_time()
+            ledger.events.append(fence.run, SEGMENT_ENDED, {"epoch": fence.epoch, "seconds": seconds}, fence)
+            ledger.leases.end_segment(fence, outcome)
+            ledger.leases.release(fence)
+        except LedgerError as error:
+            log.warning("the end of epoch %d is not in the ledger: %s", fence.epoch, error)
+        ledger.close()
+
+    # -- what the loop asks -------------------------------------------------------------------------------------------
+
+    def goes_on(self, state: ControlState) -> bool:
+        """Returns False at the target, and as soon as an operator, a signal, a window or a guard asks for an end."""
+        self.threads.check()
+        self._see_requests(self.context.ledger)
+        if self.stops.asked or self.guards.ending(self.context.branch, state.iteration) is not None:
+            return False
+        return state.iteration < self.context.spec.iterations
+
+    def evaluates(self, iteration: int) -> bool:
+        """Returns True if the iteration is measured on the held-out tasks."""
+        spec = self.context.spec
+        every = spec.evaluation.every
+        return iteration == spec.iterations or (every > 0 and iteration % every == 0)
+
+    def takes_snapshot(self, iteration: int) -> bool:
+        """Returns True if a checkpoint begins in the iteration."""
+        return iteration % self.context.spec.snapshots.every == 0
+
+    def _beat(self, ledger: Ledger) -> None:
+        """Looks for requests and stalled phases, in the thread that renews the lease."""
+        self._see_requests(ledger)
+        self.guards.look_at_phase(ledger)
+
+    def _see_requests(self, ledger: Ledger) -> None:
+        """Turns an operator's stop request, or the end of the session's window, into a stop."""
+        context = self.context
+        if self.window is not None and self.window.is_over(datetime.fromtimestamp(context.clock.time_ms() / 1000, UTC)):
+            self.stops.ask(context.spec.recovery.stop_grace_seconds, f"its window is over: {self.window}")
+        if ledger.runs.desired_state(context.run) == "stop":
+            self.stops.ask(ledger.runs.stop_deadline(context.run))

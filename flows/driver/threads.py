@@ -1,0 +1,66 @@
+"""The driver's threads: one renews the lease, one touches the heartbeat, one or two deliver the outbox."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from db.ledger import Ledger
+from flows.delivery.notifications import NotificationDeliverer
+from flows.delivery.outbox import OutboxPump, TrackerDeliverer
+from flows.driver.context import RunContext
+from flows.run.lease import LeaseKeeper
+from flows.run.protocols import Notifier, Tracker
+from yatt_core.supervisor.client import Heartbeat
+
+log = logging.getLogger("yatt_core.flow")
+OUTBOX_DRAIN_SECONDS, NOTIFICATION_DRAIN_SECONDS = 60.0, 20.0
+BETWEEN_PHASES_SECONDS = 300.0
+"""Time the main loop may spend outside of phases before it counts as hanging."""
+
+
+class DriverThreads:
+    """Starts and ends the threads of one driver.
+
+    beat: called from the lease's thread at each renewal, with that thread's own connection to the ledger.
+    """
+
+    def __init__(
+        self, context: RunContext, tracker: Tracker | None, notifier: Notifier | None, beat: Callable[[Ledger], None]
+    ) -> None:
+        ledger, fence, recovery = context.home.ledger, context.fence, context.spec.recovery
+        notify = context.spec.guards.notify
+        deliverer = NotificationDeliverer(notifier, notify) if notifier and notify else None
+        self._observer, self._folder, self._fence = context.observer, context.folder, fence
+        self._lease = LeaseKeeper(ledger, fence, recovery.lease_seconds, recovery.ledger_wait_seconds, beat)
+        self._heartbeat = ExitStack()
+        self._metrics = OutboxPump(ledger, fence, TrackerDeliverer(tracker)) if tracker else None
+        self._notifications = OutboxPump(ledger, fence, deliverer) if deliverer else None
+
+    def start(self) -> None:
+        """Starts all of them; from here on they must be ended."""
+        self._lease.start()
+        self._heartbeat.enter_context(Heartbeat(self._folder, self._fence.epoch))
+        for pump in filter(None, (self._metrics, self._notifications)):
+            pump.start()
+
+    def check(self) -> None:
+        """Raises `FencedError` when this driver may no longer act."""
+        self._lease.check()
+
+    def allow(self, seconds: float, work: str) -> None:
+        """Gives the main loop that much time for some work; a driver that hangs for longer lets its lease run out."""
+        self._lease.allow(seconds + BETWEEN_PHASES_SECONDS, work)
+
+    def drain(self) -> None:
+        """Delivers what is left in the outbox, within bounds, and ends the threads that do so."""
+        if self._metrics and not self._metrics.stop(OUTBOX_DRAIN_SECONDS):
+            self._observer.warned("MLflow did not take all points; they wait in the ledger for the next resume")
+        if self._notifications and not self._notifications.stop(NOTIFICATION_DRAIN_SECONDS):
+            self._observer.warned("not all alarms could be sent; they wait in the ledger for the next resume")
+
+    def end(self) -> None:
+        """Ends heartbeat and lease renewal."""
+        self._heartbeat.close()
+        self._lease.stop()

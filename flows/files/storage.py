@@ -1,0 +1,97 @@
+"""The durable tier as the flow and the commands use it: whose the address is, and what the run's folder lacks is fetched.
+
+Consumes the ledger, a run's folder and the store that the newest revision of its spec names. Produces files in the run's folder;
+whoever reads them checks them against the ledger's digests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from db.ledger import Ledger
+from db.write.records import ShardRow, SnapshotRow
+from flows.run.owner import owner_of
+from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.experience.shard_log import RecordedShard, damaged_shards
+from yatt_core.keys import iteration_folder
+from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.storage.run_store import RunStore, open_store
+
+log = logging.getLogger("yatt_core.flow")
+
+
+def store_of(ledger: Ledger, run: str, folder: Path) -> RunStore:
+    """The durable tier of a run, whose files lie in a folder."""
+    spec = parse_spec(dict(ledger.runs.revision(run).spec), f"the spec of run {run}")
+    return open_store(spec, folder)
+
+
+def claim_store(ledger: Ledger, run: str, spec: RunSpec, folder: Path) -> RunStore:
+    """The durable tier of a run that is about to write there, made sure to be this run's and no other ledger's.
+
+    Raises `ConfigurationError` for an address, credentials or an owner that are not right, `InfrastructureError` for a store
+    that does not answer.
+    """
+    store = open_store(spec, folder)
+    store.claim(owner_of(ledger, run))
+    return store
+
+
+def whole_shards(store: RunStore, folder: Path, rows: Sequence[ShardRow]) -> list[ShardRow]:
+    """Those whose files agree with their digests, in the run's folder or, fetched now, from the durable tier."""
+    damaged = damaged_shards(folder, rows)
+    fetched = [row for row in damaged if store.fetch(row.folder, row.manifest_sha256)]
+    lost = [row for row in damaged if row not in fetched] + damaged_shards(folder, fetched)
+    return [row for row in rows if row not in lost]
+
+
+def verify_kept(store: RunStore, folder: Path, row: SnapshotRow) -> None:
+    """Checks a snapshot byte by byte, after the durable tier's has taken the place of a local one that is missing or damaged.
+
+    Raises `DataError` where neither is whole.
+    """
+    try:
+        verify_snapshot(folder, row.folder, row.manifest_sha256)
+    except DataError:
+        if not store.fetch(row.folder, row.manifest_sha256):
+            raise
+        verify_snapshot(folder, row.folder, row.manifest_sha256)
+
+
+def verify_beside_driver(ledger: Ledger, folder: Path, row: SnapshotRow) -> None:
+    """`verify_kept` while somebody may drive the run, and prune. Raises `ConfigurationError` where that was done meanwhile."""
+    failure: DataError | InfrastructureError | None = None
+    try:
+        verify_kept(store_of(ledger, row.run, folder), folder, row)
+    except (DataError, InfrastructureError) as error:
+        failure = error
+    if not ledger.records.is_kept(row):
+        raise ConfigurationError(
+            f"run {row.run}: the snapshot of iteration {row.iteration} was pruned meanwhile"
+        ) from failure
+    if failure is not None:
+        raise failure
+
+
+def fetch_sealed(store: RunStore, folder: Path, branch: int, iteration: int) -> list[str]:
+    """Fetches the shards of an iteration that are sealed and not in the run's folder, recorded or not; returns their folders.
+
+    Their controllers, or the driver that was to record them, may have died on another machine.
+    """
+    below = str(iteration_folder(branch, iteration))
+    return fetch_missing(store, folder, (name for name, whole in store.folders(below).items() if whole))
+
+
+def fetch_lacking(store: RunStore, folder: Path, rows: Iterable[RecordedShard]) -> None:
+    """Fetches what the ledger names and the run's folder lacks; what stands there is not looked at."""
+    for row in rows:
+        if not (folder / row.folder).exists():
+            store.fetch(row.folder, row.manifest_sha256)
+
+
+def fetch_missing(store: RunStore, folder: Path, names: Iterable[str]) -> list[str]:
+    """Fetches folders that the run's folder lacks; returns those that came."""
+    return [name for name in names if not (folder / name).exists() and store.fetch(name)]

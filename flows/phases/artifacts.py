@@ -1,0 +1,75 @@
+"""What Prefect's UI shows of a session: one progress artifact, and a report in Markdown at the end.
+
+They are for the eye alone: a server that is away for a while, since it is being started again, never ends a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+
+from flows.driver.run_status import Outcome
+from flows.driver.session import DriverSession
+from flows.prefect_io.prefect_client import AWAY, server_trouble
+
+log = logging.getLogger("yatt_core.flow")
+UPDATE_SECONDS = 5.0
+
+
+@contextmanager
+def _optional() -> Iterator[None]:
+    try:
+        yield
+    except AWAY as error:
+        log.warning("no artifact was taken: %s", server_trouble(error))
+
+
+class Progress:
+    """Share of the iterations that are committed; told to Prefect at most every few seconds. artifact: none without one."""
+
+    def __init__(self, artifact: UUID | None, target: int) -> None:
+        self._artifact, self._target, self._told = artifact, target, time.monotonic()
+
+    def update(self, iteration: int) -> None:
+        """Tells how far the run is, unless it was told a moment ago."""
+        if self._artifact is None or time.monotonic() - self._told < UPDATE_SECONDS:
+            return
+        self._told = time.monotonic()
+        with _optional():
+            update_progress_artifact(self._artifact, progress=100.0 * max(0, iteration) / self._target)
+
+
+@contextmanager
+def progress(session: DriverSession) -> Iterator[Progress]:
+    """A progress artifact for the segment's stay in its loop."""
+    artifact = None
+    with _optional():
+        artifact = create_progress_artifact(
+            0.0, key=f"{session.context.run}-progress", description=f"Iterations of {session.context.run}"
+        )
+    yield Progress(artifact if isinstance(artifact, UUID) else None, session.context.spec.iterations)
+
+
+def report(session: DriverSession, outcome: Outcome) -> None:
+    """The closing report: what the segment came to, in numbers."""
+    newest = session.context.ledger.metrics.latest(session.context.run)
+    keys = ("evaluation/accuracy", "reward/mean", "entropy", "tokens_per_second", "seconds/iteration")
+    rows = [f"| {key} | {newest[key].value:.4g} | {newest[key].step} |" for key in keys if key in newest]
+    lines = [
+        f"# {session.context.run}: {outcome.state} at iteration {outcome.iteration} of {session.context.spec.iterations}",
+        "",
+        outcome.reason,
+        "",
+        "| metric | last value | iteration |",
+        "|---|---|---|",
+        *rows,
+    ]
+    with _optional():
+        create_markdown_artifact(
+            "\n".join(lines), key=f"{session.context.run}-report", description=f"DriverSession of {session.context.run}"
+        )

@@ -1,0 +1,103 @@
+"""A phase as a Prefect task with our own accounting: intent before dispatch, budgets charged in the ledger.
+
+Prefect's retries are 0, since its counters die with the flow run. A phase that fails raises `PhaseRetry` where the answer is
+to go back to the last commit, `Paused` where somebody has to look, and else the error itself, which ends the session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from pydantic import TypeAdapter
+
+from db.write.phases import Attempt
+from flows.driver.session import DriverSession
+from flows.driver.stopping import StopNow
+from flows.phases.failure_policy import answer
+from flows.run.control_state import Recovered
+from yatt_core.errors import FencedError, YattError
+from yatt_core.logs import log_context, redact
+from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt, WarmupReceipt
+
+P = ParamSpec("P")
+R = TypeVar("R")
+log = logging.getLogger("yatt_core.flow")
+KEPT_RECEIPTS = (WarmupReceipt, PrepareReceipt, RecoverReceipt)
+STOPPED = "stopped"
+"""The class that an attempt gets which was left because the segment had to end: charged to no budget."""
+
+
+def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Concatenate[DriverSession, int, P], R]:
+    """Makes a phase of a function of (session, iteration, ...); its name is the function's.
+
+    The receipts that recovery needs are kept in the ledger with the attempt.
+    """
+    name = body.__name__
+
+    def attempted(session: DriverSession, iteration: int, *args: P.args, **kwargs: P.kwargs) -> R:
+        session.threads.check()
+        session.context.observer.phase_started(iteration, name)
+        attempt = session.context.ledger.phases.plan(session.context.fence, session.context.branch, iteration, name)
+        session.context.ledger.phases.dispatch(session.context.fence, attempt)
+        started, bytes_before = session.context.clock.monotonic(), session.meter.total
+        session.fleet.deadline = session.deadlines.of(name)
+        session.threads.allow(session.fleet.deadline, f"{name} of iteration {iteration}")
+        try:
+            with (
+                log_context(iteration=iteration, phase=name),
+                session.guards.phase(session.context.branch, iteration, name, attempt.number, session.fleet.deadline),
+                session.stops.phase(name),
+            ):
+                result = body(session, iteration, *args, **kwargs)
+        except FencedError:
+            raise
+        except StopNow:
+            session.context.ledger.phases.fail(session.context.fence, attempt, STOPPED, "the segment had to end")
+            raise
+        except YattError as error:
+            _fail(session, attempt, error)
+            answer(session, iteration, name, error)
+            raise
+        seconds = session.context.clock.monotonic() - started
+        session.deadlines.took(name, seconds)
+        driver_bytes = session.meter.total - bytes_before
+        session.context.ledger.phases.finish(
+            session.context.fence, attempt, receipt_json(result), seconds, driver_bytes
+        )
+        return result
+
+    attempted.__name__, attempted.__doc__ = name, body.__doc__
+    prefect_task: Any = task(
+        name=name,
+        task_run_name=f"{name} {{iteration}}",
+        retries=0,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        log_prints=False,
+    )(attempted)
+    return prefect_task  # type: ignore[no-any-return]
+
+
+def _fail(session: DriverSession, attempt: Attempt, error: YattError) -> None:
+    reason = redact(str(error))
+    log.error("%s of iteration %d failed: %s", attempt.phase, attempt.iteration, reason)
+    session.context.ledger.phases.fail(session.context.fence, attempt, error.failure_class.value, reason)
+
+
+def receipt_json(result: Any) -> dict[str, Any]:
+    """A receipt as plain JSON values; empty for what neither recovery nor accounting needs."""
+    receipt = result.receipt if isinstance(result, Recovered) else result
+    if not isinstance(receipt, KEPT_RECEIPTS):
+        return {}
+    dumped: dict[str, Any] = TypeAdapter(type(receipt)).dump_python(receipt, mode="json")
+    return dumped
+
+
+def recorded_receipt(session: DriverSession, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:
+    """The receipt of a phase that was finished before; none if it was not."""
+    row = session.context.ledger.phases.done(session.context.run, branch, iteration, name)
+    return None if row is None else TypeAdapter(kind).validate_python(row.receipt)

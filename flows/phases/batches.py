@@ -1,0 +1,37 @@
+"""An iteration's experience as the trainer is told of it, for the loop and for replay alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flows.driver.session import DriverSession
+from flows.phases.attempts import recorded_receipt
+from flows.phases.experience import SealedBatch
+from yatt_core.algorithms.moments import RewardMoments
+from yatt_core.keys import WorkKey
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
+
+
+def batch_task(session: DriverSession, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:
+    """The task of a phase over an iteration's experience."""
+    key = WorkKey(session.context.run, branch, iteration, name)
+    return BatchTask(key, session.context.fence.epoch, batch.shards, batch.admission)
+
+
+def prepared_columns(
+    session: DriverSession,
+    branch: int,
+    iteration: int,
+    batch: SealedBatch,
+    moments: RewardMoments,
+    same_layout: bool = True,
+) -> PrepareReceipt:
+    """What an earlier attempt at `prepare` left, or the same made again where it is missing or damaged.
+
+    same_layout: the trainer's ranks are those that made it; else it is made again, since a rank's columns are its own part.
+    """
+    done = recorded_receipt(session, branch, iteration, "prepare", PrepareReceipt)
+    if done is not None and same_layout and session.fleet.prepared_is_whole(done):
+        return done
+    task = batch_task(session, branch, iteration, "prepare", batch)
+    return session.fleet.prepare(replace(task, reward_moments=moments))

@@ -1,0 +1,186 @@
+"""The commit of an iteration: one transaction, after which the iteration is done.
+
+Consumes what the phases returned. Produces metrics, the next control state, the ledger's commit with its outbox rows, alarms and
+link of the audit chain; then prunes what nobody can need any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from db.write.commit import IterationCommit
+from db.write.metrics import RESULT, TIMING, Metric
+from flows.driver.iteration_meter import IterationMeter
+from flows.driver.session import DriverSession
+from flows.files.retention import prune_experience
+from flows.phases.attempts import phase
+from flows.phases.experience import Experience
+from flows.phases.metrics import (
+    evaluation_metrics,
+    experience_metrics,
+    judge_metrics,
+    learning_metrics,
+    timing_metrics,
+    tool_seconds,
+)
+from flows.phases.placement import CollectedWork, Placement, record_outcome
+from flows.phases.transport import sync_gauges
+from flows.run.control_state import ControlState
+from flows.run.protocols import IterationSummary
+from yatt_core.experience.dynamic_sampling import sampling_metrics
+from yatt_core.experience.prepared import sweep_prepared
+from yatt_core.experience.shard_log import sweep
+from yatt_core.experience.telemetry import read_telemetry
+from yatt_core.keys import iteration_folder
+from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SyncReceipt, UpdateReceipt, WarmupReceipt
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What `collect` came to.
+
+    work: what it took of the devices; None without judges on devices.
+    gauges: metrics of class timing.
+    """
+
+    experience: Experience
+    work: CollectedWork | None
+    gauges: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class IterationResults:
+    """What the phases of an iteration returned. evaluation: None unless one was due."""
+
+    placement: Placement
+    collected: Collected
+    prepared: PrepareReceipt
+    update: UpdateReceipt
+    synced: Sequence[SyncReceipt]
+    evaluation: Sequence[EvaluateReceipt] | None
+
+
+@phase
+def commit_start(
+    session: DriverSession,
+    iteration: int,
+    state: ControlState,
+    warm: WarmupReceipt,
+    evaluation: Sequence[EvaluateReceipt],
+    meter: IterationMeter,
+) -> ControlState:
+    """Commits iteration 0."""
+    metrics: list[Metric] = [
+        Metric("warmup/steps", float(warm.steps), RESULT),
+        Metric("warmup/probe_accuracy", warm.probe_accuracy, RESULT),
+        Metric("warmup/seconds", warm.seconds, TIMING),
+        *evaluation_metrics(evaluation),
+    ]
+    after = replace(state, iteration=iteration, fingerprint={"weights_digest": warm.weights_digest})
+    return _commit(session, after, metrics, None, meter)
+
+
+@phase
+def commit(
+    session: DriverSession, iteration: int, state: ControlState, results: IterationResults, meter: IterationMeter
+) -> ControlState:
+    """Commits an iteration: results, control state, outbox and audit link, all or nothing."""
+    context, experience = session.context, results.collected.experience
+    new_snapshot = session.snapshots.collect()
+    seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
+    record_outcome(context, iteration, seconds, results.collected.work)
+    after = replace(
+        state,
+        iteration=iteration,
+        cursor=experience.cursor,
+        sampling_average=experience.sampling.average_now,
+        fingerprint=dict(results.update.fingerprint),
+        reward_moments=results.prepared.reward_moments,
+        placement=results.placement.decision.decision["state"],
+    )
+    metrics = [*_result_metrics(session, results), *_timing_metrics(session, iteration, results, seconds, meter)]
+    committed = _commit(session, after, metrics, experience.digest, meter)
+    _sweep(session, iteration, experience, results.prepared)
+    if new_snapshot:
+        prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store)
+    return committed
+
+
+def _result_metrics(session: DriverSession, results: IterationResults) -> list[Metric]:
+    """Returns the metrics that are functions of (spec, data, seed, iteration)."""
+    experience = results.collected.experience
+    metrics = experience_metrics(experience.sums) + learning_metrics(results.prepared, results.update)
+    if session.context.spec.samples_dynamically:
+        metrics += [Metric(key, value, RESULT) for key, value in sampling_metrics(experience.sampling).items()]
+    if results.evaluation is not None:
+        metrics += evaluation_metrics(results.evaluation)
+    return metrics
+
+
+def _timing_metrics(
+    session: DriverSession,
+    iteration: int,
+    results: IterationResults,
+    seconds: Mapping[str, float],
+    meter: IterationMeter,
+) -> list[Metric]:
+    """Returns what the iteration took."""
+    context, collected = session.context, results.collected
+    sums, gauges = collected.experience.sums, {**collected.gauges, **sync_gauges(results.synced)}
+    metrics = timing_metrics(seconds, meter.seconds, sums["loss_tokens"], sums["samples"], meter.driver_bytes, gauges)
+    tools, judges = context.spec.rollout.tools is not None, bool(context.spec.rewards.judges)
+    if tools or judges:
+        telemetry = read_telemetry(context.folder, context.branch, iteration)
+        usage = collected.work.usage if collected.work else ()
+        metrics += [tool_seconds(telemetry)] if tools else []
+        metrics += judge_metrics(telemetry, usage) if judges else []
+    return metrics
+
+
+def _commit(
+    session: DriverSession,
+    state: ControlState,
+    metrics: list[Metric],
+    experience_digest: str | None,
+    meter: IterationMeter,
+) -> ControlState:
+    context = session.context
+    judged = session.guards.judge(context.branch, state.iteration, state.guards, metrics)
+    after = replace(state, best=_best(state, metrics), environment=session.start.environment, guards=judged.since)
+    digest = after.fingerprint.get("weights_digest")
+    row = IterationCommit(
+        branch=context.branch,
+        iteration=after.iteration,
+        control_state=after.to_json(),
+        logged_at_ms=context.clock.time_ms(),
+        experience_digest=experience_digest,
+        weights_digest=None if digest is None else str(digest),
+        fingerprint=after.fingerprint,
+        metrics=metrics,
+        outbox=judged.entries,
+        alarms=judged.alarms,
+        tracked=context.spec.tracking.enabled,
+    )
+    context.ledger.commits.commit(context.fence, row)
+    session.guards.committed(judged)
+    values = {metric.key: metric.value for metric in metrics}
+    context.observer.committed(IterationSummary(after.iteration, context.spec.iterations, values, meter.seconds))
+    return after
+
+
+def _best(state: ControlState, metrics: Sequence[Metric]) -> tuple[float, int] | None:
+    """Returns the best evaluation so far; the earliest of equals stays."""
+    accuracy = next((metric.value for metric in metrics if metric.key == "evaluation/accuracy"), None)
+    if accuracy is None or (state.best is not None and state.best[0] >= accuracy):
+        return state.best
+    return accuracy, state.iteration
+
+
+def _sweep(session: DriverSession, iteration: int, experience: Experience, prepared: PrepareReceipt) -> None:
+    """Removes what killed attempts left of the iteration; nothing of it can be asked for any more."""
+    context = session.context
+    stays = [row.folder for row in experience.shards]
+    sweep(context.folder, context.branch, iteration, stays)
+    context.store.sweep(str(iteration_folder(context.branch, iteration)), stays, context.fence.epoch)
+    sweep_prepared(context.folder, context.branch, iteration, [prepared.folder])

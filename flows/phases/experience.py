@@ -1,0 +1,268 @@
+"""An iteration's sealed shards: made by the controllers wave by wave, recorded as they come, and made again where damaged.
+
+A wave's plan is recorded before it starts and its outcome once all of its shards are sealed (`flows.phases.waves`); a recovering
+driver obeys both. A shard that the ledger names is not made again while its files agree with their digests. One that was
+damaged is made again alone, from the same prompts, seeds and weights, and has to come out with the digests that the ledger
+recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from db.write.records import ShardRow
+from flows.driver.session import DriverSession
+from flows.files.storage import whole_shards as whole_on_any_tier
+from flows.phases.metrics import add_sums
+from flows.phases.waves import PlannedWave, plan_wave, planned_waves, record_cut, settle_wave
+from flows.run.control_state import ControlState
+from yatt_core.digests import experience_digest_of_iteration
+from yatt_core.errors import InfrastructureError
+from yatt_core.experience.dynamic_sampling import Sampling, SamplingRule, admission_of
+from yatt_core.experience.shard_log import read_group_facts
+from yatt_core.experience.telemetry import write_telemetry
+from yatt_core.keys import WorkKey, wave_name
+from yatt_core.prompts.stream import Cursor, draw
+from yatt_core.protocols.receipts import PEAK_BYTES, Admission, GroupFacts, PromptRef, ShardReceipt, ShardRef, ShardTask
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBatch:
+    """Sealed shards in canonical order, and which of their groups are learnt from; none for all of them."""
+
+    shards: tuple[ShardRef, ...]
+    admission: Admission | None
+
+
+@dataclass(frozen=True, slots=True)
+class SealedShard:
+    """A sealed shard of the open iteration.
+
+    ordinals: of its prompts.
+    facts: of their groups.
+    peak_bytes: most bytes that its controller had in flight; 0 if an earlier session made it.
+    """
+
+    row: ShardRow
+    ordinals: tuple[int, ...]
+    facts: GroupFacts
+    peak_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """An iteration's sealed shards in canonical order.
+
+    sampling: finished.
+    cursor: after the iteration's prompts.
+    peak_bytes: most bytes that any controller had in flight.
+    """
+
+    shards: tuple[ShardRow, ...]
+    sampling: Sampling
+    cursor: Cursor
+    peak_bytes: float
+
+    @property
+    def batch(self) -> SealedBatch:
+        """What the trainer is told of."""
+        return SealedBatch(references_of(self.shards), admission_of(self.sampling.outcomes))
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """Additive statistics of all samples."""
+        return add_sums([row.sums for row in self.shards])
+
+    @property
+    def digest(self) -> str:
+        """The iteration's experience digest, over all samples that were made."""
+        return experience_digest_of_iteration(b"".join(row.group_digests for row in self.shards))
+
+
+def references_of(rows: Iterable[ShardRow]) -> tuple[ShardRef, ...]:
+    """The shards as tasks name them."""
+    return tuple(ShardRef(row.folder, row.manifest_sha256) for row in rows)
+
+
+# -- the open iteration -----------------------------------------------------------------------------------------------
+
+
+def gather(session: DriverSession, iteration: int, state: ControlState) -> Experience:
+    """All waves of an iteration: shards on disk that are whole, the others made now with the weights before the iteration."""
+    sampling = Sampling(SamplingRule.of(session.context.spec), state.sampling_average)
+    cursor, shards = state.cursor, list[SealedShard]()
+    while not sampling.finished:
+        wave = plan_wave(session, iteration, sampling.plan(), cursor)
+        prompts, cursor = _prompts_of(session, wave)
+        sealed = _sealed_wave(session, iteration, wave, prompts)
+        groups = ((shard.ordinals, shard.facts) for shard in sealed)
+        sampling = sampling.after(wave.outcome or settle_wave(session, iteration, wave, sampling, groups))
+        shards += sealed
+    peak = max((shard.peak_bytes for shard in shards), default=0.0)
+    return Experience(tuple(shard.row for shard in shards), sampling, cursor, peak)
+
+
+def _sealed_wave(
+    session: DriverSession, iteration: int, wave: PlannedWave, drawn: Sequence[PromptRef]
+) -> list[SealedShard]:
+    """The wave's finished shards in order. Of an over-dispatched wave the stragglers are cut, once enough prompts are done."""
+    prompts = split_shards(drawn, wave.plan.shards)
+    ordinals = [tuple(ref.ordinal for ref in part) for part in prompts]
+    recorded = session.context.ledger.records.shards(
+        session.context.run, session.context.branch, iteration, wave.plan.wave
+    )
+    sealed = {
+        row.shard: SealedShard(row, ordinals[row.shard], read_group_facts(session.context.folder, row))
+        for row in whole_shards(session, recorded)
+    }
+    lost = {row.shard for row in recorded} - sealed.keys()
+    # Of a settled wave nothing is missing but what was damaged.
+    open_shards = range(len(prompts)) if wave.outcome is None else lost
+    missing = [shard for shard in sorted(open_shards) if shard not in sealed and shard not in wave.cut]
+
+    def is_enough() -> bool:
+        return lost <= sealed.keys() and sum(len(shard.ordinals) for shard in sealed.values()) >= wave.plan.wanted
+
+    session.threads.allow(session.fleet.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
+    with closing(
+        _make(session, session.context.branch, iteration, wave, prompts, [] if is_enough() else missing)
+    ) as receipts:
+        for receipt in receipts:
+            row = _row(receipt)
+            _record(session, row, replaces=row.shard in lost)
+            peak = receipt.timing.get(PEAK_BYTES, 0.0)
+            sealed[row.shard] = SealedShard(row, ordinals[row.shard], receipt.groups, peak)
+            if wave.plan.is_overdispatched and is_enough():
+                break
+    if not is_enough():
+        raise InfrastructureError(f"wave {wave.plan.wave}: the controllers ended before all shards were sealed")
+    if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
+        cut = [shard for shard in range(len(prompts)) if shard not in sealed]
+        record_cut(session, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])
+        session.fleet.cut()
+    return [sealed[shard] for shard in sorted(sealed)]
+
+
+def cursor_behind(session: DriverSession, iteration: int, cursor: Cursor) -> Cursor:
+    """Where the cursor stands behind all that an uncommitted iteration has drawn. cursor: before it."""
+    waves = planned_waves(session, session.context.branch, iteration)
+    return _prompts_of(session, waves[-1])[1] if waves else cursor
+
+
+def is_gathered(session: DriverSession, iteration: int) -> bool:
+    """True if every wave of the current branch's iteration is settled and all of its shards are whole on disk."""
+    waves = planned_waves(session, session.context.branch, iteration)
+    outcomes = [wave.outcome for wave in waves if wave.outcome]
+    if not outcomes or len(outcomes) < len(waves) or outcomes[-1].padding is None:
+        return False
+    rows = session.context.ledger.records.shards(session.context.run, session.context.branch, iteration)
+    return len(whole_shards(session, rows)) == sum(outcome.shards for outcome in outcomes)
+
+
+# -- committed iterations ---------------------------------------------------------------------------------------------
+
+
+def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedBatch:
+    """A committed iteration's experience, to be learnt from again; the trainer holds the weights before the iteration."""
+    recorded = session.context.ledger.records.shards(session.context.run, branch, iteration)
+    waves = planned_waves(session, branch, iteration)
+    whole = {(row.wave, row.shard): row for row in whole_shards(session, recorded)}
+    damaged = [(row.wave, row.shard) for row in recorded if (row.wave, row.shard) not in whole]
+    if damaged:
+        session.fleet.sync(iteration - 1)
+    for number, places in itertools.groupby(damaged, key=lambda place: place[0]):
+        if number >= len(waves):
+            raise InfrastructureError(
+                f"run {session.context.run}, iteration {iteration}: wave {number} is not in the ledger"
+            )
+        prompts = split_shards(_prompts_of(session, waves[number])[0], waves[number].plan.shards)
+        for receipt in _make(session, branch, iteration, waves[number], prompts, [shard for _, shard in places]):
+            row = _row(receipt)
+            _record(session, row, replaces=True)
+            whole[row.wave, row.shard] = row
+    outcomes = [wave.outcome for wave in waves if wave.outcome]
+    # An iteration from before waves were recorded was learnt from as it is.
+    admission = admission_of(outcomes) if outcomes else None
+    return SealedBatch(references_of(whole[place] for place in sorted(whole)), admission)
+
+
+# -- both -------------------------------------------------------------------------------------------------------------
+
+
+def whole_shards(session: DriverSession, rows: Sequence[ShardRow]) -> list[ShardRow]:
+    """Those whose files are there, or on the durable tier, and agree with their digests; each other one is said."""
+    whole = whole_on_any_tier(session.context.store, session.context.folder, rows)
+    for row in rows:
+        if row not in whole:
+            session.context.observer.warned(f"{row.folder} is damaged; this shard alone is made again")
+    return whole
+
+
+def has_damage(session: DriverSession, branch: int, iteration: int) -> bool:
+    """True if a recorded shard of an iteration is missing or changed on disk."""
+    rows = session.context.ledger.records.shards(session.context.run, branch, iteration)
+    return len(whole_shards(session, rows)) < len(rows)
+
+
+def split_shards(references: Sequence[PromptRef], shards: int) -> list[tuple[PromptRef, ...]]:
+    """Contiguous slices of the prompts, sizes differing by at most one."""
+    bounds = [len(references) * i // shards for i in range(shards + 1)]
+    return [tuple(references[bounds[i] : bounds[i + 1]]) for i in range(shards)]
+
+
+def _prompts_of(session: DriverSession, wave: PlannedWave) -> tuple[tuple[PromptRef, ...], Cursor]:
+    """The prompts that a wave draws, and the cursor behind them."""
+    return draw(session.context.spec.data, session.context.spec.seed, wave.cursor, wave.plan.prompts)
+
+
+def _make(
+    session: DriverSession,
+    branch: int,
+    iteration: int,
+    wave: PlannedWave,
+    prompts: Sequence[tuple[PromptRef, ...]],
+    shards: Sequence[int],
+) -> Generator[ShardReceipt]:
+    """Has shards made and yields receipts as manifests become durable; what took how long goes into a telemetry file."""
+    number, epoch = wave.plan.wave, session.context.fence.epoch
+    keys = {
+        shard: WorkKey(session.context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards
+    }
+    tasks = [ShardTask(key, epoch, prompts[shard], iteration - 1) for shard, key in keys.items()]
+    telemetry = {}
+    if tasks and session.context.spec.rewards.judges:
+        samples = sum(len(task.prompts) for task in tasks) * session.context.spec.rollout.samples_per_prompt
+        session.fleet.begin_wave(wave_name(tasks[0].key), samples)
+    try:
+        for receipt in session.fleet.collect(tasks):
+            telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
+            yield receipt
+    finally:
+        write_telemetry(session.context.folder, branch, iteration, f"collect.w{number:02d}.e{epoch:04d}", telemetry)
+
+
+def _record(session: DriverSession, row: ShardRow, replaces: bool) -> None:
+    if replaces:
+        session.context.ledger.records.replace_shard(session.context.fence, row)
+    else:
+        session.context.ledger.records.shard(session.context.fence, row)
+
+
+def _row(receipt: ShardReceipt) -> ShardRow:
+    return ShardRow(
+        branch=receipt.key.branch,
+        iteration=receipt.key.iteration,
+        wave=receipt.key.wave,
+        shard=receipt.key.shard,
+        epoch=receipt.epoch,
+        folder=receipt.folder,
+        manifest_sha256=receipt.manifest_sha256,
+        samples=receipt.samples,
+        tokens=receipt.tokens,
+        group_digests=receipt.group_digests,
+        sums=dict(receipt.sums),
+        adopted=receipt.adopted,
+    )

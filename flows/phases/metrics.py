@@ -1,0 +1,112 @@
+"""From receipts to the metrics of an iteration: pure functions, reduced in shard order so that bits never depend on timing.
+
+Metrics of class *result* are functions of (spec, data, seed, iteration); those of class *timing* are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from db.write.metrics import RESULT, TIMING, Metric
+from yatt_core.experience.telemetry import telemetry_figure
+from yatt_core.placement.actions import JUDGE
+from yatt_core.placement.seen import Usage
+from yatt_core.protocols.receipts import (
+    JUDGE_PROMPT_TOKENS,
+    JUDGE_TOKENS,
+    EvaluateReceipt,
+    PrepareReceipt,
+    UpdateReceipt,
+)
+
+Telemetry = Mapping[str, Mapping[str, Any]]
+"""By file and shard, as `read_telemetry` gives it."""
+
+
+def add_sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Exact sums of the shards' additive statistics, in whatever order the shards came."""
+    return {key: math.fsum(part[key] for part in parts) for key in sorted(parts[0])}
+
+
+def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
+    """Reward by part, accuracy, lengths and truncation of an iteration's samples."""
+    samples = sums["samples"]
+    mean = sums["reward"] / samples
+    variance = max(0.0, sums["reward_squared"] / samples - mean * mean)
+    values = {
+        "reward/mean": mean,
+        "reward/std": math.sqrt(variance),
+        "accuracy": sums["correct"] / samples,
+        "truncated_share": sums["truncated"] / samples,
+        "length/response_mean": sums["response_tokens"] / samples,
+        "length/prompt_mean": sums["prompt_tokens"] / samples,
+        "reward_errors": sums["reward_errors"],
+        "zero_spread_share": sums["zero_spread_groups"] / sums["prompts"],
+    }
+    values |= {key: value / samples for key, value in sums.items() if key.startswith("reward/")}
+    if "turns" in sums:
+        values |= {"turns": sums["turns"] / samples, "tools/calls": sums["tool_calls"]}
+        values |= {"length/policy_mean": sums["loss_tokens"] / samples}
+        values |= {
+            key.replace("tool_", "tools/", 1): value for key, value in sums.items() if key.startswith("tool_errors/")
+        }
+    return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
+
+
+def learning_metrics(prepared: PrepareReceipt, update: UpdateReceipt) -> list[Metric]:
+    """Loss, entropy, KL, clip fraction, ratios, gradient norm and log-probability gap of an update, or that it was skipped."""
+    skipped = {"update/skipped": 1.0} if "skipped" in update.fingerprint else {}
+    values = {**prepared.metrics, **update.metrics, **skipped}
+    return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
+
+
+def tool_seconds(telemetry: Telemetry) -> Metric:
+    """Seconds that controllers waited for tools, added up over the shards of all attempts."""
+    return Metric("tools/seconds", _collected(telemetry, "tools"), TIMING)
+
+
+def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
+    """What judging took: tokens written and read over the shards of all attempts, and the devices' seconds of work."""
+    seconds = math.fsum(row.decode_s + row.prefill_s for row in usage if row.role == JUDGE)
+    return [
+        Metric("judge/tokens", _collected(telemetry, JUDGE_TOKENS), TIMING),
+        Metric("judge/prompt_tokens", _collected(telemetry, JUDGE_PROMPT_TOKENS), TIMING),
+        Metric("judge/device_seconds", seconds, TIMING),
+    ]
+
+
+def _collected(telemetry: Telemetry, key: str) -> float:
+    """A figure of collecting, added up over the shards of all attempts. What is no figure is as good as lost."""
+    collected = [shards for name, shards in telemetry.items() if name.startswith("collect.")]
+    return math.fsum(telemetry_figure(stages, key) or 0.0 for shards in collected for stages in shards.values())
+
+
+def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:
+    """Held-out accuracy and reward."""
+    parts = list(receipts)
+    total = sum(part.total for part in parts)
+    return [
+        Metric("evaluation/accuracy", sum(part.correct for part in parts) / total, RESULT),
+        Metric("evaluation/reward", math.fsum(reward for part in parts for reward in part.rewards) / total, RESULT),
+    ]
+
+
+def timing_metrics(
+    seconds: Mapping[str, float],
+    iteration_seconds: float,
+    tokens: float,
+    samples: float,
+    driver_bytes: int,
+    gauges: Mapping[str, float],
+) -> list[Metric]:
+    """Seconds by phase, the policy's tokens per second, what reached the driver, and the iteration's gauges."""
+    values = {f"seconds/{phase}": value for phase, value in seconds.items()}
+    values |= {
+        "seconds/iteration": iteration_seconds,
+        "tokens_per_second": tokens / iteration_seconds if iteration_seconds > 0 else 0.0,
+        "driver_bytes_per_sample": driver_bytes / samples,
+        **gauges,
+    }
+    return [Metric(key, value, TIMING) for key, value in sorted(values.items())]

@@ -1,0 +1,209 @@
+"""An iteration's placement: what the policy sees, the decision as the ledger has it, and what then happened.
+
+A decision is recorded before it takes effect, with everything that it was made from; whoever recovers obeys it. The work of an
+iteration is kept as a file of the run, whose digest stands in the decision's outcome, so that later decisions and
+`yatt placement replay` plan with the same numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ray import cloudpickle
+
+from db.write.records import DecisionRow, ShardRow
+from flows.driver.context import RunContext
+from flows.driver.session import DriverSession
+from flows.placement.inputs import REMEMBERED, Inputs, recorded_work
+from flows.placement.work_files import RecordedWork, work_file, write_work
+from yatt_core.dispatch.pool import constants_known, pool_setting
+from yatt_core.errors import ConfigurationError
+from yatt_core.experience.shard_log import read_shard_work
+from yatt_core.installed import failure_text
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.policies.fixed import Hold
+from yatt_core.placement.seen import Conduct, IterationTelemetry, Usage
+from yatt_core.placement.work import SampleWork, WaveWork
+from yatt_core.spec.roles import device_judges
+
+log = logging.getLogger("yatt_core.flow")
+MOST_ACTIONS = 200
+"""Of an iteration's hand-overs; a longer list is cut in the ledger, and whole in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The placement in force for an iteration.
+
+    decision: as recorded.
+    inputs: what it would be made from now.
+    """
+
+    decision: DecisionRow
+    inputs: Inputs
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedWork:
+    """What an iteration's collecting took. sha256: of the file that keeps it."""
+
+    recorded: RecordedWork
+    sha256: str
+
+    @property
+    def usage(self) -> tuple[Usage, ...]:
+        """What each device did."""
+        return self.recorded.telemetry.usage
+
+
+def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> tuple[Placement, Conduct]:
+    """Returns the decision in force, recorded now unless an earlier driver did, and how to carry it on within the iteration."""
+    context, spec, devices = session.context, session.context.spec, session.start.devices
+    past, names = past_of(context, iteration) if device_judges(spec) else ((), ())
+    inputs = Inputs(pool_setting(spec), past, names, state)
+    plan = session.foresight.plan(inputs, session.fleet.deadline)
+    _require_portable(plan.conduct)
+    row = DecisionRow(
+        branch=context.branch,
+        iteration=iteration,
+        seq=0,
+        inputs=inputs.to_json()
+        | {
+            "policy": {"placement": spec.placement.model_dump(mode="json"), "constants_known": constants_known(spec)},
+            "devices": devices,
+            "seconds": _seconds_before(context, iteration),
+        },
+        decision={
+            "mode": spec.placement.mode,
+            "start": plan.roles,
+            "roles": _roles_by_device(plan.roles, devices, spec.trainer.engine.ranks),
+            "state": plan.state,
+        },
+        prediction={} if plan.prediction_s is None else {"collect": plan.prediction_s},
+        reason=plan.reason,
+    )
+    recorded = context.ledger.records.decision(context.fence, row)
+    if recorded.decision == row.decision:
+        return Placement(recorded, inputs), plan.conduct
+    if "start" not in recorded.decision:
+        # Made before judges shared the devices: all instances roll out, as they did then.
+        everyone = {"start": ROLLOUT * len(plan.roles), "state": {}}
+        obeyed = replace(recorded, decision={**recorded.decision, **everyone})
+        return Placement(obeyed, inputs), Hold()
+    # Files that it was made from are gone, or the policy has changed: its roles are obeyed, and nobody improves on them.
+    log.warning("iteration %d: the recorded placement is not what its policy would say now; it is obeyed", iteration)
+    return Placement(recorded, inputs), Hold()
+
+
+def _seconds_before(context: RunContext, iteration: int) -> dict[str, float]:
+    """Returns what each phase of the iteration before took."""
+    before = context.ledger.commits.at(context.run, iteration - 1)
+    return {} if before is None else context.ledger.phases.seconds(before.run, before.branch, before.iteration)
+
+
+def _require_portable(conduct: Conduct) -> None:
+    """Raises `ConfigurationError` for a conduct that cannot go to the dispatcher's process."""
+    try:
+        cloudpickle.dumps(conduct)
+    except (Exception, SystemExit) as error:  # a conduct of one's own may say how it is pickled
+        raise ConfigurationError(
+            f"placement.mode: its policy's conduct cannot go to the process where it acts: {failure_text(error)}"
+        ) from error
+
+
+def past_of(
+    context: RunContext, iteration: int
+) -> tuple[tuple[IterationTelemetry, ...], tuple[Mapping[str, Any], ...]]:
+    """Returns the work of the newest iterations before one, as far as their files are whole, and the names of these files."""
+    past, names = [], []
+    for number in range(max(1, iteration - REMEMBERED), iteration):
+        commit = context.ledger.commits.at(context.run, number)
+        found = None if commit is None else recorded_work(context.ledger, commit, context.home.run_folder(commit.run))
+        if commit is not None and found is not None:
+            telemetry, sha256 = found
+            past.append(telemetry)
+            names.append(_name(commit.run, commit.branch, number, sha256))
+    return tuple(past), tuple(names)
+
+
+def discard_usage(session: DriverSession) -> None:
+    """Discards device usage from before this iteration, such as that of an evaluation."""
+    if device_judges(session.context.spec):
+        session.fleet.usage()
+
+
+def keep_work(
+    session: DriverSession, iteration: int, placement: Placement, shards: Sequence[ShardRow]
+) -> CollectedWork | None:
+    """Keeps what collecting took as a file and begins to plan the next iteration with it; None without judges on devices."""
+    context, fleet = session.context, session.fleet
+    if not device_judges(context.spec):
+        return None
+    decision, usage, report = placement.decision, fleet.usage(), fleet.placement_report()
+    waves = _waves_of(context, shards)
+    telemetry = IterationTelemetry(str(decision.decision["start"]), waves, usage, report.collect_s, report.judging_s)
+    if report.defect:
+        context.observer.warned(
+            f"iteration {iteration}: the placement's conduct failed, roles stayed as they were: {report.defect}"
+        )
+    work = RecordedWork(telemetry, report.actions)
+    path = work_file(context.folder, context.branch, iteration)
+    sha256 = write_work(path, work, decision.inputs["setting"])
+    name = _name(context.run, context.branch, iteration, sha256)
+    session.foresight.begin(placement.inputs.after(telemetry, name, decision.decision["state"]))
+    return CollectedWork(work, sha256)
+
+
+def record_outcome(
+    context: RunContext, iteration: int, seconds: Mapping[str, float], work: CollectedWork | None
+) -> None:
+    """Records beside the iteration's decision what really happened, once, whoever commits first."""
+    decision = context.ledger.records.decisions(context.run, context.branch, iteration)[-1]
+    if decision.outcome is not None:
+        return
+    outcome: dict[str, Any] = {"seconds": dict(seconds)}
+    if work is not None:
+        outcome |= {
+            "work_sha256": work.sha256,
+            "collect_s": work.recorded.telemetry.collect_s,
+            "judging_s": work.recorded.telemetry.judging_s,
+            "actions": list(work.recorded.actions[:MOST_ACTIONS]),
+            "actions_total": len(work.recorded.actions),
+        }
+    context.ledger.records.decision_outcome(context.fence, context.branch, iteration, decision.seq, outcome)
+
+
+def _waves_of(context: RunContext, shards: Sequence[ShardRow]) -> tuple[WaveWork, ...]:
+    """What the iteration's samples took, wave by wave; groups are numbered by their prompts' order in the wave."""
+    by_wave: dict[int, list[ShardRow]] = {}
+    for row in shards:
+        by_wave.setdefault(row.wave, []).append(row)
+    waves = []
+    for rows in by_wave.values():
+        samples: list[SampleWork] = []
+        groups: dict[int, int] = {}
+        for row in rows:
+            work = read_shard_work(context.folder, row)
+            columns = zip(work.ordinals, work.prompt_tokens, work.response_tokens, work.judged, work.read, strict=True)
+            for ordinal, prompt, response, judged, read in columns:
+                first = ordinal not in groups
+                group = groups.setdefault(ordinal, len(groups))
+                samples.append(SampleWork(group, first, prompt, (response,), (), judged, read))
+        waves.append(WaveWork(tuple(samples), (True,) * len(groups)))
+    return tuple(waves)
+
+
+def _name(run: str, branch: int, iteration: int, sha256: str) -> dict[str, Any]:
+    return {"run": run, "branch": branch, "iteration": iteration, "sha256": sha256}
+
+
+def _roles_by_device(start: str, devices: int, ranks: int) -> dict[str, list[str]]:
+    """Who sits on each device when experience is made, and when it is learnt from."""
+    names = [f"{'judge' if role == JUDGE else 'rollout'}-{index}" for index, role in enumerate(start)]
+    return {
+        "collect": [names[device % len(names)] for device in range(devices)],
+        "learn": [f"trainer-{device % ranks}" for device in range(devices)],
+    }

@@ -1,0 +1,39 @@
+"""What an iteration's payload cost, as gauges of class timing: peak bytes in flight, bytes spilled, bytes sent by sync."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from yatt_core.protocols.receipts import SyncReceipt
+
+PEAK, SPILLED = "controllers/peak_bytes_in_flight", "object_store/spilled_bytes"
+SYNC_BYTES, SYNC_BUCKETS, SYNC_SECONDS = "sync/bytes", "sync/buckets", "sync/dirty_seconds"
+
+
+def collect_gauges(peak_bytes: float, spilled_bytes: int) -> dict[str, float]:
+    """Returns the gauges of `collect`.
+
+    peak_bytes: the highest of all controllers that made shards in this session.
+    spilled_bytes: what Ray's object store wrote to disk meanwhile.
+    """
+    return {PEAK: peak_bytes, SPILLED: float(spilled_bytes)}
+
+
+def spill_warning(spilled_bytes: int) -> str:
+    """Returns what to tell an operator whose object store has spilled."""
+    return (
+        f"Ray's object store wrote {spilled_bytes / 2**20:.0f} MiB to disk for want of memory: lower "
+        "controllers.bytes_in_flight, or give the nodes a larger object store"
+    )
+
+
+def sync_gauges(receipts: Sequence[SyncReceipt]) -> Mapping[str, float]:
+    """Returns what a sync brought to all engines, and how long the slowest was without weights.
+
+    All are 0 when an attempt that was killed had brought everything.
+    """
+    return {
+        SYNC_BYTES: float(sum(receipt.bytes for receipt in receipts)),
+        SYNC_BUCKETS: float(sum(receipt.buckets for receipt in receipts)),
+        SYNC_SECONDS: max((receipt.seconds for receipt in receipts), default=0.0),
+    }

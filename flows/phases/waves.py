@@ -1,0 +1,93 @@
+"""The waves of dynamic sampling as the ledger has them: plans before they start, cuts before they count, outcomes.
+
+Each is a choice: recorded before it takes effect, and obeyed by whoever recovers. What is decided is `controllers.sampling`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from db.write.records import ChoiceRow, WaveRow
+from flows.driver.session import DriverSession
+from yatt_core.experience.dynamic_sampling import Sampling, WaveGroups, WaveOutcome, WavePlan, shortfall
+from yatt_core.prompts.stream import Cursor
+from yatt_core.protocols.receipts import GroupFacts
+
+log = logging.getLogger("yatt_core.flow")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWave:
+    """A recorded wave. cursor: before its prompts. cut: shards that are not waited for. outcome: none while it is open."""
+
+    plan: WavePlan
+    cursor: Cursor
+    cut: frozenset[int]
+    outcome: WaveOutcome | None
+
+
+def plan_wave(session: DriverSession, iteration: int, plan: WavePlan, cursor: Cursor) -> PlannedWave:
+    """Records a wave before it starts; returns the one in force, which an earlier driver may have planned and settled."""
+    body = asdict(plan) | {"cursor": cursor.to_json()}
+    row = session.context.ledger.records.wave(
+        session.context.fence, WaveRow(session.context.branch, iteration, plan.wave, body)
+    )
+    return _planned(row, session.context.ledger.records.choices(session.context.run, session.context.branch, iteration))
+
+
+def planned_waves(session: DriverSession, branch: int, iteration: int) -> list[PlannedWave]:
+    """The recorded waves of an iteration in order."""
+    choices = session.context.ledger.records.choices(session.context.run, branch, iteration)
+    return [
+        _planned(row, choices) for row in session.context.ledger.records.waves(session.context.run, branch, iteration)
+    ]
+
+
+def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
+    body: dict[str, Any] = dict(row.plan)
+    cursor, cut = Cursor.from_json(body.pop("cursor")), choices.get(_cut_name(row.wave))
+    outcome = None if row.outcome is None else WaveOutcome.from_json(row.outcome)
+    return PlannedWave(WavePlan(**body), cursor, frozenset(cut.body["shards"] if cut else ()), outcome)
+
+
+def record_cut(
+    session: DriverSession, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int]
+) -> None:
+    """Records which shards of an over-dispatched wave are not waited for, with an event. ordinals: their prompts."""
+    body = {"wave": wave.plan.wave, "shards": list(shards), "ordinals": list(ordinals)}
+    session.context.ledger.records.choice(
+        session.context.fence, ChoiceRow(session.context.branch, iteration, _cut_name(wave.plan.wave), body)
+    )
+    log.info("wave %d of iteration %d: %d prompts are cut", wave.plan.wave, iteration, len(ordinals))
+
+
+def settle_wave(
+    session: DriverSession,
+    iteration: int,
+    wave: PlannedWave,
+    sampling: Sampling,
+    shards: Iterable[tuple[Sequence[int], GroupFacts]],
+) -> WaveOutcome:
+    """Decides which groups of a finished wave are admitted, and records it; what is missing behind the last wave is said.
+
+    shards: prompt ordinals and facts of each finished one.
+    """
+    finished = list(shards)
+    groups = WaveGroups.gather(finished)
+    outcome = sampling.settle(wave.plan, groups, len(finished))
+    after = sampling.after(outcome)
+    warning = shortfall(after) if after.finished else ""
+    session.context.ledger.records.settle_wave(
+        session.context.fence, session.context.branch, iteration, wave.plan.wave, outcome.to_json(), warning
+    )
+    if warning:
+        log.warning("iteration %d: %s", iteration, warning)
+        session.context.observer.warned(f"iteration {iteration}: {warning}")
+    return outcome
+
+
+def _cut_name(wave: int) -> str:
+    return f"cut-{wave}"

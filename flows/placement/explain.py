@@ -1,0 +1,221 @@
+"""Why an iteration was placed as it was, and what came of it: all that `yatt placement explain` and `gantt` show.
+
+Consumes a recorded placement; produces plain values. Times are seconds of collect on the engines' clock, sizes are tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flows.placement.record import PastWork, RecordedPlacement
+from flows.placement.work_files import RecordedWork
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.occupancy import (
+    Change,
+    RoleTime,
+    Span,
+    busy_shares,
+    changes_of,
+    idle_share,
+    role_times,
+    spans_of,
+)
+from yatt_core.placement.seen import IterationTelemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Of responses or judgements."""
+
+    tokens: int
+    p50: int
+    p95: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWork:
+    """An iteration that the policy was shown. lost: its file is gone or changed, so that nothing else can be said of it."""
+
+    run: str
+    branch: int
+    iteration: int
+    samples: int | None
+    responses: Lengths | None
+    judgements: Lengths | None
+    lost: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleUse:
+    """A role's share of the devices. role: empty for going over to another one. tokens_per_s: of collect."""
+
+    role: str
+    device_s: float
+    busy_s: float
+    idle_share: float
+    tokens: int
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision and its outcome. rolling, judging: instances at the start. error: of the prediction, as a share of what it took.
+
+    What is not known yet, or not recorded where no device judges, is none or empty.
+    """
+
+    run: str
+    branch: int
+    iteration: int
+    committed: bool
+    mode: str
+    rolling: tuple[int, ...]
+    judging: tuple[int, ...]
+    reason: str
+    seen: tuple[SeenWork, ...]
+    lost: tuple[str, ...]
+    state_before: Mapping[str, Any]
+    state: Mapping[str, Any]
+    predicted_s: float | None
+    collect_s: float | None
+    error: float | None
+    judging_s: float | None
+    seconds: Mapping[str, float]
+    changes: tuple[Change, ...]
+    moves: Mapping[str, int]
+    roles: tuple[RoleUse, ...]
+    idle_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """Which role each instance had when. busy: of an instance's time in a role, the share that was work, as `INSTANCE/ROLE`.
+
+    phases: seconds of the iteration's phases, on the driver's clock.
+    """
+
+    run: str
+    iteration: int
+    mode: str
+    instances: int
+    collect_s: float
+    idle_share: float
+    spans: tuple[Span, ...]
+    busy: Mapping[str, float]
+    roles: tuple[RoleUse, ...]
+    phases: Mapping[str, float]
+
+
+def explain(placement: RecordedPlacement) -> Explanation:
+    """Everything about one iteration's placement."""
+    row, outcome = placement.row, placement.row.outcome or {}
+    start: str = row.decision["start"]
+    predicted, took = row.prediction.get("collect"), outcome.get("collect_s")
+    changes, moves, times = _within(placement)
+    return Explanation(
+        run=placement.run,
+        branch=placement.branch,
+        iteration=placement.iteration,
+        committed=placement.committed,
+        mode=row.decision["mode"],
+        rolling=_instances(start, ROLLOUT),
+        judging=_instances(start, JUDGE),
+        reason=row.reason,
+        seen=tuple(_seen(each) for each in placement.past),
+        lost=(*placement.lost, *([placement.work_lost] if placement.work_lost else ())),
+        state_before=row.inputs["state"],
+        state=row.decision["state"],
+        predicted_s=predicted,
+        collect_s=took,
+        error=(predicted - took) / took if predicted and took else None,
+        judging_s=outcome.get("judging_s"),
+        seconds=outcome.get("seconds", {}),
+        changes=changes,
+        moves=moves,
+        roles=tuple(_use(time, took or 0.0) for time in times),
+        idle_share=idle_share(times) if times else None,
+    )
+
+
+def gantt_of(placement: RecordedPlacement) -> Gantt:
+    """The spans of an iteration. Raises `ConfigurationError` where its work is not known, with the reason."""
+    work, row = placement.work, placement.row
+    if work is None:
+        why = placement.work_lost
+        if not why:
+            why = "no device judges in it" if placement.committed else "it is still under way"
+        raise ConfigurationError(
+            f"run {placement.run}: no work of iteration {placement.iteration} is recorded that could be drawn: {why}"
+        )
+    _, spans = _changes_and_spans(placement, work)
+    usage, times = work.telemetry.usage, role_times(spans, work.telemetry.usage)
+    return Gantt(
+        run=placement.run,
+        iteration=placement.iteration,
+        mode=row.decision["mode"],
+        instances=len(work.telemetry.roles),
+        collect_s=work.telemetry.collect_s,
+        idle_share=idle_share(times),
+        spans=tuple(spans),
+        busy={f"{index}/{role}": share for (index, role), share in busy_shares(spans, usage).items() if role},
+        roles=tuple(_use(time, work.telemetry.collect_s) for time in times),
+        phases=(row.outcome or {}).get("seconds", {}),
+    )
+
+
+def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tuple[list[Change], list[Span]]:
+    roles, changes = work.telemetry.roles, changes_of(work.telemetry.roles, _actions(work))
+    role_s = placement.row.inputs["setting"]["switch"]["role_s"]
+    return changes, spans_of(roles, changes, role_s, work.telemetry.collect_s)
+
+
+def _actions(work: RecordedWork) -> list[Mapping[str, Any]]:
+    """Of collect: what the log says of later times was for an evaluation."""
+    return [line for line in work.actions if line["t"] <= work.telemetry.collect_s]
+
+
+def _within(placement: RecordedPlacement) -> tuple[tuple[Change, ...], dict[str, int], tuple[RoleTime, ...]]:
+    """Changes of role, other actions by kind, and the roles' times; all empty where the work is not known."""
+    work = placement.work
+    if work is None:
+        return (), {}, ()
+    changes, spans = _changes_and_spans(placement, work)
+    kinds = [line["do"] for line in _actions(work)]
+    moves = {kind: kinds.count(kind) for kind in ("take", "intake")}
+    return tuple(changes), moves, role_times(spans, work.telemetry.usage)
+
+
+def _instances(start: str, role: str) -> tuple[int, ...]:
+    return tuple(index for index, each in enumerate(start) if each == role)
+
+
+def _use(time: RoleTime, collect_s: float) -> RoleUse:
+    rate = time.tokens / collect_s if collect_s else 0.0
+    return RoleUse(time.role, time.device_s, time.busy_s, time.idle_share, time.tokens, rate)
+
+
+def _seen(past: PastWork) -> SeenWork:
+    if past.telemetry is None:
+        return SeenWork(past.run, past.branch, past.iteration, None, None, None, past.lost)
+    responses, judgements = _work_lengths(past.telemetry)
+    count = sum(len(wave.samples) for wave in past.telemetry.waves)
+    return SeenWork(past.run, past.branch, past.iteration, count, responses, judgements, "")
+
+
+def _work_lengths(telemetry: IterationTelemetry) -> tuple[Lengths, Lengths]:
+    """Of an iteration's responses, and of its judgements one by one."""
+    samples = [sample for wave in telemetry.waves for sample in wave.samples]
+    judgements = [tokens for sample in samples for tokens in sample.judge]
+    return _lengths(sample.response for sample in samples), _lengths(judgements)
+
+
+def _lengths(tokens: Iterable[int]) -> Lengths:
+    listed = np.array(list(tokens) or [0])
+    p50, p95 = (int(np.percentile(listed, q, method="higher")) for q in (50, 95))
+    return Lengths(int(listed.sum()), p50, p95, int(listed.max()))

@@ -1,0 +1,123 @@
+"""A run's placements as they were recorded: each decision with the work that it was made from, and the work that then came.
+
+Consumes the ledger and the files of the runs that the line of iterations leads through; produces plain values, for
+`yatt placement`. Writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from db.ledger import Ledger
+from db.write.records import DecisionRow
+from flows.placement.inputs import REMEMBERED
+from flows.placement.work_files import RecordedWork, load_work, work_file
+from flows.run.home import Home
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.placement.seen import IterationTelemetry
+
+NEEDED = {"inputs": ("setting", "past", "state", "policy"), "decision": ("mode", "start", "state")}
+"""What a decision's row has to say to be explained."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastWork:
+    """Work that a decision names. telemetry: none where its file is gone or changed, as `lost` says."""
+
+    run: str
+    branch: int
+    iteration: int
+    telemetry: IterationTelemetry | None
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPlacement:
+    """A decision, and what came of it. run, branch: that made the iteration. committed: else it is under way.
+
+    work: of the iteration itself; none where no device judges, before its commit, or where its file is lost.
+    """
+
+    run: str
+    branch: int
+    iteration: int
+    committed: bool
+    row: DecisionRow
+    past: tuple[PastWork, ...]
+    work: RecordedWork | None
+    work_lost: str
+
+    @property
+    def telemetry(self) -> tuple[IterationTelemetry, ...]:
+        """What the policy was shown of the past, as far as it is whole."""
+        return tuple(each.telemetry for each in self.past if each.telemetry is not None)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The recorded inputs that are gone or changed."""
+        return tuple(each.lost for each in self.past if each.lost)
+
+
+@dataclass(slots=True)
+class PlacementRecord:
+    """Reads one run's placements along its current line. Neighbours share files, so that the newest stay in memory."""
+
+    ledger: Ledger
+    home: Home
+    run: str
+    _load: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._load = lru_cache(maxsize=REMEMBERED + 2)(load_work)
+
+    @property
+    def last(self) -> int:
+        """The newest iteration with a decision; 0 where there is none."""
+        committed = self.ledger.runs.find(self.run).iteration
+        run, branch, _ = self.ledger.commits.maker(self.run, committed + 1)
+        return committed + 1 if self.ledger.records.decisions(run, branch, committed + 1) else max(0, committed)
+
+    def at(self, iteration: int) -> RecordedPlacement:
+        """One iteration's placement.
+
+        Raises `ConfigurationError` for one that has none, and for a record that does not say what it was made from.
+        """
+        run, branch, committed = self.ledger.commits.maker(self.run, iteration)
+        decisions = self.ledger.records.decisions(run, branch, iteration)
+        if not decisions:
+            known = f"1 to {self.last}" if self.last else "none yet"
+            why = " (it is the policy before the first update)" if iteration == 0 else ""
+            raise ConfigurationError(
+                f"run {self.run}: iteration {iteration} has no placement{why}; right would be {known}"
+            )
+        row = decisions[-1]
+        for part, keys in NEEDED.items():
+            lacking = [key for key in keys if key not in getattr(row, part)]
+            if lacking:
+                raise ConfigurationError(
+                    f"run {run}: the placement of iteration {iteration} was recorded without {', '.join(lacking)}, by an earlier "
+                    "version; it can be neither explained nor replayed"
+                )
+        past = tuple(self._past(name) for name in row.inputs["past"])
+        work, lost = self._work(run, branch, iteration, (row.outcome or {}).get("work_sha256"))
+        return RecordedPlacement(run, branch, iteration, committed, row, past, work, lost)
+
+    def between(self, first: int, last: int) -> Iterator[RecordedPlacement]:
+        """The placements of these iterations, both ends included, one at a time."""
+        return (self.at(iteration) for iteration in range(first, last + 1))
+
+    def _past(self, name: Mapping[str, Any]) -> PastWork:
+        place = (str(name["run"]), int(name["branch"]), int(name["iteration"]))
+        work, lost = self._work(*place, name["sha256"])
+        return PastWork(*place, None if work is None else work.telemetry, lost)
+
+    def _work(self, run: str, branch: int, iteration: int, sha256: str | None) -> tuple[RecordedWork | None, str]:
+        if sha256 is None:
+            return None, ""
+        try:
+            return self._load(work_file(self.home.run_folder(run), branch, iteration), sha256), ""
+        except DataError as error:
+            return None, str(error)

@@ -1,0 +1,288 @@
+"""Where a run's wall time went, and what its crashes cost: pure functions over the times in the ledger.
+
+Consumes a `RunHistory`; produces `Accounts`. The wall time reaches from the first time somebody took the run's lease to the last
+sign of life. Every moment of it is in exactly one bucket:
+
+    productive  in attempts at phases whose results stand
+    redone      in work that was thrown away and made again: attempts that failed, finished attempts that another one repeated,
+                replay, iterations that a rollback took off the current line
+    snapshot    in `checkpoint`: the trainer stands still while its tensors are copied
+    restart     a driver starts, or starts again what was lost: until its first phase and in `recover` less its replay; and from
+                the last sign of life of a lost driver to the next one
+    waiting     a driver is there, but no phase is under way: between phases, a ledger that does not answer, the last deliveries
+    idle        nobody was asked to run it: between an orderly end and the next start
+
+Effective training time, ETTR = productive / (wall - idle).
+
+What of a failed attempt survives: of `collect` what it did until it sealed its last shard; of any other phase what the attempt
+that finished did not have to do again, by the phase's median over the iterations where it was done once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from db.read.history import AttemptTimes, RunHistory
+from db.write.lease import DRIVER_LOST
+from flows.reports.session_times import Span, Stretch, clip, span_of, stretches_of
+
+PRODUCTIVE, REDONE, SNAPSHOT, RESTART, WAITING, IDLE = BUCKETS = (
+    "productive",
+    "redone",
+    "snapshot",
+    "restart",
+    "waiting",
+    "idle",
+)
+REPLAY, BETWEEN_PHASES = "replay", "between phases"
+LAST, NEXT, NONE = "last", "next", "none"
+Work = tuple[int, int, str, int]
+"""Branch, iteration, phase and wave: what several attempts may be at."""
+Attempt = tuple[int, int, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of wall time. Times: milliseconds since 1970. phase: empty where none was under way.
+
+    charged: to the last crash before it, the next one behind it, or none.
+    """
+
+    start: int
+    end: int
+    bucket: str
+    phase: str = ""
+    charged: str = NONE
+
+    @property
+    def length(self) -> int:
+        """In milliseconds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A driver that was lost, or an attempt that failed, and what that cost. at: milliseconds since 1970.
+
+    kind: `driver lost`, or the class of the failure. phase: which it struck. redone: seconds by phase, replay among them.
+    restart_seconds: until work went on.
+    """
+
+    at: int
+    kind: str
+    epoch: int
+    iteration: int | None
+    phase: str
+    reason: str
+    restart_seconds: float = 0.0
+    redone: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """A run's wall time in seconds, by bucket, and by bucket and phase. ettr: none before anything was done."""
+
+    wall_seconds: float
+    buckets: Mapping[str, float]
+    phases: Mapping[str, Mapping[str, float]]
+    ettr: float | None
+    crashes: tuple[Crash, ...]
+
+
+def accounts_of(history: RunHistory) -> Accounts:
+    """Books a run's wall time."""
+    stretches = stretches_of(history)
+    pieces = list(book(history, stretches))
+    buckets = dict.fromkeys(BUCKETS, 0)
+    phases: dict[str, dict[str, int]] = {}
+    for piece in pieces:
+        buckets[piece.bucket] += piece.length
+        if piece.phase and piece.length:
+            of_bucket = phases.setdefault(piece.bucket, {})
+            of_bucket[piece.phase] = of_bucket.get(piece.phase, 0) + piece.length
+    wall = sum(buckets.values())
+    asked = wall - buckets[IDLE]
+    return Accounts(
+        wall_seconds=wall / 1000,
+        buckets=_seconds(buckets),
+        phases={bucket: _seconds(of_bucket) for bucket, of_bucket in phases.items()},
+        ettr=buckets[PRODUCTIVE] / asked if asked else None,
+        crashes=crashes_of(stretches, pieces),
+    )
+
+
+# -- the buckets ----------------------------------------------------------------------------------------------------------
+
+
+def book(history: RunHistory, stretches: Sequence[Stretch]) -> Iterator[Piece]:
+    """Cuts the wall time into pieces, in order, without gap or overlap; some may be empty."""
+    survivors = survivors_of(history, stretches)
+    last = {stretch.branch: stretch.last for stretch in history.line if stretch.run == history.run}
+    for number, stretch in enumerate(stretches):
+        if number:
+            before = stretches[number - 1]
+            yield Piece(before.end, stretch.start, RESTART if before.lost else IDLE, "", LAST)
+        cursor, gap = stretch.start, RESTART
+        for attempt in stretch.attempts:
+            start, end = span_of(attempt, stretch)
+            start, end = max(start, cursor), max(end, cursor)
+            yield Piece(cursor, start, gap, "", LAST)
+            on_line = attempt.iteration <= last.get(attempt.branch, -1)
+            yield from _pieces(attempt, start, end, survivors.get(attempt.key, NOTHING), on_line)
+            cursor, gap = end, WAITING
+        yield Piece(cursor, stretch.end, gap, "", LAST)
+
+
+def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_line: bool) -> tuple[Piece, Piece]:
+    """An attempt's time, in one bucket or two: what stands of it before what does not."""
+    phase = attempt.phase
+    if phase == "recover":
+        receipt = attempt.receipt or {}
+        replay_seconds = float(receipt["replay_seconds"]) if receipt.get("replayed") else 0.0
+        split = clip(end - round(1000 * replay_seconds), start, end)
+        return Piece(start, split, RESTART, phase, LAST), Piece(split, end, REDONE, REPLAY, LAST)
+    if phase == "checkpoint":
+        return Piece(start, end, SNAPSHOT, phase), Piece(end, end, SNAPSHOT, phase)
+    if not on_line:
+        return Piece(start, end, REDONE, phase), Piece(end, end, REDONE, phase)
+    split = clip(start + survival.milliseconds, start, end)
+    return Piece(start, split, PRODUCTIVE, phase), Piece(split, end, REDONE, phase, survival.charged)
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """How much of an attempt stands, and which crash the rest is charged to."""
+
+    milliseconds: int
+    charged: str = NEXT
+
+
+NOTHING = Survival(0)
+
+
+def survivors_of(history: RunHistory, stretches: Sequence[Stretch]) -> dict[Attempt, Survival]:
+    """What of each attempt stands; nothing of an attempt that is not named."""
+    spans: dict[Attempt, Span] = {}
+    works: dict[Work, list[AttemptTimes]] = defaultdict(list)
+    for stretch in stretches:
+        for attempt in stretch.attempts:
+            spans[attempt.key] = span_of(attempt, stretch)
+            works[attempt.key[:4]].append(attempt)
+    typical = _medians(works, spans)
+    sealed: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for shard in history.sealed:
+        sealed[shard.branch, shard.iteration].append(shard.recorded_at)
+    survivors: dict[Attempt, Survival] = {}
+    for (branch, iteration, phase, _), attempts in works.items():
+        if phase == "collect":
+            survivors |= _sealed_time(attempts, spans, sealed[branch, iteration])
+        else:
+            survivors |= _not_repeated(attempts, spans, typical.get(phase, 0))
+    return survivors
+
+
+def _sealed_time(
+    attempts: Sequence[AttemptTimes], spans: Mapping[Attempt, Span], sealed: Sequence[int]
+) -> dict[Attempt, Survival]:
+    """`collect`: shards stay sealed whatever becomes of the attempt."""
+    survivors = {}
+    for attempt in attempts:
+        start, end = spans[attempt.key]
+        until = end if _stands(attempt) else max((at for at in sealed if start <= at <= end), default=start)
+        survivors[attempt.key] = Survival(until - start)
+    return survivors
+
+
+def _not_repeated(
+    attempts: Sequence[AttemptTimes], spans: Mapping[Attempt, Span], typical: int
+) -> dict[Attempt, Survival]:
+    """Of several finished attempts the longest did the work (the newest of equals); failed ones did what it then did not have
+    to do. What was repeated before it is charged to the crash behind it, what was repeated after it to the crash between.
+    """
+    lengths = {attempt.key: spans[attempt.key][1] - spans[attempt.key][0] for attempt in attempts}
+    finished = [attempt.key for attempt in attempts if _stands(attempt)]
+    if not finished:
+        return {}
+    longest = max(reversed(finished), key=lengths.__getitem__)
+    survivors = {key: Survival(0, LAST) for key in finished[finished.index(longest) + 1 :]}
+    survivors[longest] = Survival(lengths[longest])
+    missing = max(0, typical - lengths[longest])
+    for attempt in reversed(attempts):
+        if not _stands(attempt):
+            survived = min(missing, lengths[attempt.key])
+            survivors[attempt.key] = Survival(survived)
+            missing -= survived
+    return survivors
+
+
+def _medians(works: Mapping[Work, Sequence[AttemptTimes]], spans: Mapping[Attempt, Span]) -> dict[str, int]:
+    """Milliseconds that a phase takes, over the iterations where one attempt did it."""
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for attempts in works.values():
+        if len(attempts) == 1 and attempts[0].state == "DONE":
+            start, end = spans[attempts[0].key]
+            lengths[attempts[0].phase].append(end - start)
+    return {phase: round(median(values)) for phase, values in lengths.items()}
+
+
+def _stands(attempt: AttemptTimes) -> bool:
+    """Finished, or still under way: then its result is yet to be thrown away."""
+    return attempt.state != "FAILED"
+
+
+# -- crashes --------------------------------------------------------------------------------------------------------------
+
+
+def crashes_of(stretches: Sequence[Stretch], pieces: Sequence[Piece]) -> tuple[Crash, ...]:
+    """What each crash cost: the attempt that it struck, finished work before it that was repeated, and, up to the next crash,
+    restart and replay.
+    """
+    found = sorted((crash for stretch in stretches for crash in _struck(stretch)), key=lambda crash: crash.at)
+    times = [crash.at for crash in found]
+    restart = [0] * len(found)
+    redone: list[dict[str, int]] = [{} for _ in found]
+    seen, last = 0, -1
+    for piece in pieces:
+        while seen < len(found) and times[seen] <= piece.start:
+            seen, last = seen + 1, seen
+        if piece.bucket == IDLE:
+            last = -1
+        payer = last if piece.charged == LAST else bisect_left(times, piece.end) if piece.charged == NEXT else -1
+        if not piece.length or not 0 <= payer < len(found):
+            continue
+        if piece.bucket == RESTART:
+            restart[payer] += piece.length
+        elif piece.bucket == REDONE:
+            redone[payer][piece.phase] = redone[payer].get(piece.phase, 0) + piece.length
+    return tuple(
+        replace(crash, restart_seconds=restart[number] / 1000, redone=_seconds(redone[number]))
+        for number, crash in enumerate(found)
+    )
+
+
+def _struck(stretch: Stretch) -> Iterator[Crash]:
+    """The crashes of a stretch, without their costs."""
+    lost = False
+    for attempt in stretch.attempts:
+        if attempt.state == "FAILED":
+            gone = attempt.reason == DRIVER_LOST
+            lost = lost or gone
+            kind = DRIVER_LOST if gone else attempt.failure_class or ""
+            yield Crash(
+                at=span_of(attempt, stretch)[1],
+                kind=kind,
+                epoch=stretch.epoch,
+                iteration=attempt.iteration,
+                phase=attempt.phase,
+                reason=attempt.reason or "",
+            )
+    if stretch.lost and stretch.replaced and not lost:
+        yield Crash(stretch.end, DRIVER_LOST, stretch.epoch, None, BETWEEN_PHASES, DRIVER_LOST)
+
+
+def _seconds(milliseconds: Mapping[str, int]) -> dict[str, float]:
+    return {name: value / 1000 for name, value in milliseconds.items()}

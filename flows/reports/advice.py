@@ -1,0 +1,102 @@
+"""How often a run should take a snapshot: from what its snapshots cost and how often its tensors were lost.
+
+Consumes a run's history and accounts; produces `Advice`. The formula is in `yatt_core.checkpoints.interval`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from db.read.history import AttemptTimes, RunHistory
+from flows.reports.accounting import Accounts
+from flows.reports.session_times import Stretch, stretches_of
+from yatt_core.checkpoints.interval import overhead, snapshot_interval
+
+ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0
+"""While none was seen; a run that has lasted longer without one counts its own time."""
+FIRM_FAILURES, FIRM_SNAPSHOTS = 3, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """every: iterations between snapshots, none while the figures for it are missing. firm: enough was seen to act on it.
+
+    stall_seconds: C, of a snapshot. replay_seconds: r, of an update's replay. iteration_seconds: T. seconds_between_failures: M,
+    assumed where failures is 0. overhead, overhead_now: share of the time that snapshots and replay take, at `every` and at the
+    run's own interval.
+    """
+
+    every: int | None
+    firm: bool
+    now: int
+    snapshots: int
+    failures: int
+    stall_seconds: float | None
+    replay_seconds: float | None
+    iteration_seconds: float | None
+    seconds_between_failures: float
+    overhead: float | None = None
+    overhead_now: float | None = None
+
+
+def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
+    """The advice for a run whose spec takes a snapshot every `now` iterations."""
+    stretches = stretches_of(history)
+    attempts = [attempt for stretch in stretches for attempt in stretch.attempts if attempt.state == "DONE"]
+    stalls = [_seconds(attempt) for attempt in attempts if attempt.phase == "checkpoint"]
+    failures = len(lost_tensors(stretches))
+    asked = accounts.wall_seconds - accounts.buckets["idle"]
+    iterations = len({(attempt.branch, attempt.iteration) for attempt in attempts if attempt.phase == "commit"})
+    stall = median(stalls) if stalls else None
+    replay = _replay_seconds(attempts)
+    iteration = accounts.buckets["productive"] / iterations if iterations else None
+    between = asked / failures if failures else max(asked, ASSUMED_SECONDS_BETWEEN_FAILURES)
+    if not stall or not replay or not iteration:
+        return Advice(None, False, now, len(stalls), failures, stall, replay, iteration, between)
+    every = snapshot_interval(stall, between, replay, iteration)
+    return Advice(
+        every=every,
+        firm=failures >= FIRM_FAILURES and len(stalls) >= FIRM_SNAPSHOTS,
+        now=now,
+        snapshots=len(stalls),
+        failures=failures,
+        stall_seconds=stall,
+        replay_seconds=replay,
+        iteration_seconds=iteration,
+        seconds_between_failures=between,
+        overhead=overhead(every, stall, between, replay, iteration),
+        overhead_now=overhead(now, stall, between, replay, iteration),
+    )
+
+
+def lost_tensors(stretches: Sequence[Stretch]) -> list[AttemptTimes]:
+    """The recoveries that had to load a snapshot because of a failure; those of a planned start are none."""
+    found = []
+    planned = True
+    for stretch in stretches:
+        for attempt in stretch.attempts:
+            if attempt.phase == "recover" and attempt.state == "DONE":
+                if not planned and (attempt.receipt or {}).get("restored") is not None:
+                    found.append(attempt)
+                planned = False
+            elif attempt.state == "FAILED":
+                planned = False
+        planned = not stretch.lost
+    return found
+
+
+def _replay_seconds(attempts: Sequence[AttemptTimes]) -> float | None:
+    """Seconds to replay one update: as measured, else what learning took, which is all that replay repeats as a rule."""
+    receipts = [attempt.receipt or {} for attempt in attempts if attempt.phase == "recover"]
+    replayed = sum(receipt.get("replayed", 0) for receipt in receipts)
+    if replayed:
+        seconds = sum(receipt["replay_seconds"] for receipt in receipts if receipt.get("replayed"))
+        return float(seconds) / float(replayed)
+    learning = [[_seconds(a) for a in attempts if a.phase == phase] for phase in ("prepare", "learn")]
+    return float(sum(median(values) for values in learning if values)) if learning[1] else None
+
+
+def _seconds(attempt: AttemptTimes) -> float:
+    return ((attempt.ended_at or attempt.planned_at) - attempt.planned_at) / 1000

@@ -1,0 +1,337 @@
+"""Whether a run is what its ledger says: recomputes every digest, link and count, and names the first that does not agree.
+
+Consumes the ledger, the run's folder and, where metrics are tracked, a reader of the tracker. Produces a report: what was
+checked, how often, and the first disagreement with its place, what was expected and what was found. Changes nothing. A run may be
+driven meanwhile: what was told before rows are read has to be among them, and they among what is told behind that.
+Where the run has a durable tier, its objects are checked too, and files that the run's folder lacks are fetched from there.
+
+    events       every link of the audit chain
+    spec         digest of every revision, against the chain
+    inputs       every file that the run started from, images too
+    commits      iterations and control states, against the chain
+    experience   group digests of every shard from its file; of a pruned one from its row alone
+    snapshots    every file of those kept; the audit head in the manifest, against the chain
+    aliases      every move of an alias, against the chain
+    metrics      every delivered point once in the tracker; pending ones are counted
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from db.ledger import Ledger
+from db.read.audit import ToldIteration
+from db.write.aliases import PROMOTION
+from db.write.commit import CommitRow, state_digest
+from db.write.events import EventRow
+from db.write.records import ShardRow
+from flows.delivery.outbox import tracking_run
+from flows.files.retention import PRUNED_EVENT
+from flows.files.storage import fetch_lacking, store_of
+from flows.run.protocols import MetricsReader, TrackedPoint
+from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.digests import experience_digest_of_iteration, file_sha256, json_digest
+from yatt_core.errors import DataError
+from yatt_core.experience.batch import SAMPLES_FILE, load_table
+from yatt_core.experience.table import group_digests
+from yatt_core.input_building.settling import fetch_inputs
+from yatt_core.inputs.reader import INPUTS, read_manifest
+from yatt_core.manifests import MANIFEST
+from yatt_core.prompts.media import MEDIA, describe_media, media_path, stored_addresses
+from yatt_core.protocols.receipts import ShardRef
+from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import RunStore
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the check, how many of its things are done, and how many there are."""
+DIGESTS = ("epoch", "experience_digest", "weights_digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """The first thing that does not agree. place: the file, or the row of the ledger or the tracker."""
+
+    check: str
+    place: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlace:
+    """An iteration of one of the run's branches."""
+
+    branch: int
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit came to. checked: how many things of each kind agree. pending: iterations not delivered yet."""
+
+    run: str
+    checked: Mapping[str, int]
+    pending: tuple[CommitPlace, ...]
+    disagreement: Disagreement | None
+
+    @property
+    def sound(self) -> bool:
+        """True if everything agrees."""
+        return self.disagreement is None
+
+
+class _Disagrees(Exception):
+    """Ends an audit at its first finding."""
+
+    def __init__(self, place: str, expected: object, found: object) -> None:
+        super().__init__(place)
+        self.place, self.expected, self.found = place, str(expected), str(found)
+
+
+@dataclass
+class _Audit:
+    """What the checks share."""
+
+    ledger: Ledger
+    run: str
+    folder: Path
+    reader: MetricsReader | None
+    store: RunStore
+    links: list[EventRow] = field(default_factory=list)
+    commits: list[CommitRow] = field(default_factory=list)
+    pending: list[CommitPlace] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[EventRow]:
+        """The chain's links of one kind, as they were when the audit began."""
+        return [link for link in self.links if link.kind == kind]
+
+    def newest_of_kind(self, kind: str) -> list[EventRow]:
+        """The same, as they are now."""
+        return self.ledger.events.of_kind(self.run, kind)
+
+
+def verify_run(
+    ledger: Ledger,
+    run: str,
+    folder: Path,
+    reader: MetricsReader | None,
+    progress: Progress = lambda *_: None,
+) -> AuditReport:
+    """Audits a run, by its id, whose files lie in a folder. reader: none for a run that is not tracked.
+
+    Raises `RunNotFound`, and `InfrastructureError` when the tracker cannot be reached.
+    """
+    audit = _Audit(ledger, run, folder, reader, store_of(ledger, run, folder))
+    checked: dict[str, int] = {}
+    finding = None
+    for name, check in CHECKS.items():
+        things = check(audit)
+        checked[name] = 0
+        try:
+            for total in things:
+                checked[name] += 1
+                progress(name, checked[name], total)
+        except _Disagrees as error:
+            finding = Disagreement(name, error.place, error.expected, error.found)
+        except DataError as error:
+            finding = Disagreement(name, str(error).partition(": ")[0], "what its digest says", str(error))
+        if finding is not None:
+            break
+    return AuditReport(run, checked, tuple(audit.pending), finding)
+
+
+def _agree(place: str, expected: object, found: object) -> None:
+    if expected != found:
+        raise _Disagrees(place, expected, found)
+
+
+def _events(audit: _Audit) -> Iterator[int]:
+    broken = audit.ledger.events.verify(audit.run)
+    if broken is not None:
+        place = f"row (run {audit.run}, seq {broken}) of table event"
+        raise _Disagrees(place, "a link whose hash covers it and the link before", "missing, changed or added")
+    audit.links = audit.ledger.events.links(audit.run)
+    for _ in audit.links:
+        yield len(audit.links)
+
+
+def _spec(audit: _Audit) -> Iterator[int]:
+    recorded = {link.body["revision"]: link.body["digest"] for link in audit.of_kind("spec_revision")}
+    newest = audit.ledger.runs.revision(audit.run).revision
+    for number in range(1, newest + 1):
+        revision = audit.ledger.runs.revision(audit.run, number)
+        place = f"row (run {audit.run}, revision {number}) of table spec_revision"
+        _agree(place, recorded.get(number), revision.digest)
+        _agree(place, revision.digest, json_digest(revision.spec))
+        yield newest
+    _agree(f"rows (run {audit.run}) of table spec_revision", sorted(recorded), list(range(1, newest + 1)))
+
+
+def _inputs(audit: _Audit) -> Iterator[int]:
+    folder = audit.folder / INPUTS
+    began_with = audit.ledger.records.choices(audit.run, 0, 0).get(INPUTS)
+    if began_with is None:
+        return  # it was never started
+    fetch_inputs(audit.folder, audit.store)
+    _agree(str(folder / MANIFEST), began_with.body["manifest_sha256"], _sha256(folder / MANIFEST))
+    spec = RunSpec.model_validate(audit.ledger.runs.revision(audit.run, 1).spec)
+    manifest = read_manifest(folder, spec)
+    files: Mapping[str, str] = manifest["files"]
+    recorded = manifest.get(MEDIA)
+    things = len(files) + (recorded["images"] if recorded else 0)
+    for name, sha256 in sorted(files.items()):
+        _agree(str(folder / name), sha256, _sha256(folder / name))
+        yield things
+    audit.store.verify(INPUTS, began_with.body["manifest_sha256"])
+    if recorded is None:
+        return
+    _agree(str(folder / MEDIA), recorded, describe_media(folder))
+    for address in stored_addresses(folder):
+        path = media_path(folder, address)
+        _agree(str(path), address, _sha256(path))
+        yield things
+
+
+def _commits(audit: _Audit) -> Iterator[int]:
+    before = {(link.body["branch"], link.body["iteration"]) for link in audit.of_kind("commit")}
+    rows = {(row.branch, row.iteration): row for row in audit.ledger.audit.commits(audit.run)}
+    links = {(link.body["branch"], link.body["iteration"]): link.body for link in audit.newest_of_kind("commit")}
+    for branch, iteration in sorted(rows.keys() | before):
+        place = f"row (run {audit.run}, branch {branch}, iteration {iteration}) of table"
+        row, link = rows.get((branch, iteration)), links.get((branch, iteration))
+        if row is None or link is None:
+            raise _Disagrees(f"{place} iteration", _standing(link, "a row"), _standing(row, "a row"))
+        for name in DIGESTS:
+            _agree(f"{place} iteration, column {name}", link[name], getattr(row, name))
+        _agree(f"{place} control_state", link.get("state_digest"), state_digest(row.state, row.fingerprint))
+        audit.commits.append(row)
+        yield len(rows)
+
+
+def _experience(audit: _Audit) -> Iterator[int]:
+    pruned = [(e.body["branch"], e.body["first"], e.body["last"]) for e in audit.of_kind(PRUNED_EVENT)]
+    commits = [commit for commit in audit.commits if commit.experience_digest is not None]
+    for commit in commits:
+        shards = audit.ledger.records.shards(audit.run, commit.branch, commit.iteration)
+        place = f"rows (run {audit.run}, branch {commit.branch}, iteration {commit.iteration}) of table shard"
+        digest = experience_digest_of_iteration(b"".join(row.group_digests for row in shards))
+        _agree(place, commit.experience_digest, digest)
+        if not any(b == commit.branch and first <= commit.iteration <= last for b, first, last in pruned):
+            for row in shards:
+                _shard_file(audit, row)
+        yield len(commits)
+
+
+def _shard_file(audit: _Audit, row: ShardRow) -> None:
+    fetch_lacking(audit.store, audit.folder, [row])
+    table = load_table(audit.folder, [ShardRef(row.folder, row.manifest_sha256)])
+    _agree(str(audit.folder / row.folder / SAMPLES_FILE), row.group_digests.hex(), group_digests(table).hex())
+    audit.store.verify(row.folder, row.manifest_sha256)
+
+
+def _snapshots(audit: _Audit) -> Iterator[int]:
+    rows = audit.ledger.records.own_snapshots(audit.run, "kept")
+    heads = {link.hash for link in audit.ledger.events.links(audit.run)}
+    for row in rows:
+        try:
+            fetch_lacking(audit.store, audit.folder, [row])
+            audit.store.verify(row.folder, row.manifest_sha256)
+            fields = verify_snapshot(audit.folder, row.folder, row.manifest_sha256).fields
+        except DataError:
+            if audit.ledger.records.is_kept(row):
+                raise
+            continue  # it was pruned meanwhile
+        place = f"row (run {audit.run}, branch {row.branch}, iteration {row.iteration}, epoch {row.epoch}) of table snapshot"
+        _agree(place, fields["weights_digest"], row.weights_digest)
+        head = fields["audit_head"]
+        if (
+            fields["run"] == audit.run and head and head not in heads
+        ):  # a fork's copies name a link of its parent's chain
+            raise _Disagrees(str(audit.folder / row.folder / MANIFEST), "an audit head that is in the chain", head)
+        yield len(rows)
+
+
+def _aliases(audit: _Audit) -> Iterator[int]:
+    before = {move["number"] for link in audit.of_kind(PROMOTION) for move in link.body["moves"]}
+    moves = {move.number: move for move in audit.ledger.aliases.history(audit.run)}
+    recorded = {
+        move["number"]: {**move, "by": link.body["by"], "why": link.body["why"], "at": link.at, "seq": link.seq}
+        for link in audit.newest_of_kind(PROMOTION)
+        for move in link.body["moves"]
+    }
+    for number in sorted(moves.keys() | before):
+        place = f"row (run {audit.run}, number {number}) of table alias_move"
+        told, move = recorded.get(number), moves.get(number)
+        if told is None or move is None:
+            raise _Disagrees(place, _standing(told, "a row"), _standing(move, "a row"))
+        _agree(place, told, {name: getattr(move, name) for name in told})
+        yield len(moves)
+
+
+def _metrics(audit: _Audit) -> Iterator[int]:
+    told = audit.ledger.audit.told(audit.run)
+    audit.pending = [CommitPlace(row.branch, row.iteration) for row in told if not row.delivered]
+    if audit.reader is None:
+        return
+    runs: dict[str, list[ToldIteration]] = {}
+    for row in told:
+        if (name := tracking_run(audit.ledger, audit.run, row.branch)) is not None:
+            runs.setdefault(name, []).append(row)
+    keys = {name: sorted({key for row in rows for key in row.metrics}) for name, rows in runs.items()}
+    for name, rows in runs.items():
+        for key in keys[name]:
+            place, points = f"metric {key!r} of tracking run {name}", audit.reader.points(name, key)
+            try:
+                _compare_points(place, key, rows, points)
+            except _Disagrees:
+                _compare_points(place, key, _told_meanwhile(audit, rows), points)
+            yield sum(map(len, keys.values()))
+
+
+def _told_meanwhile(audit: _Audit, before: Sequence[ToldIteration]) -> list[ToldIteration]:
+    """What the tracker may have by now; only what was delivered before it was asked it must have. before: of one branch."""
+    delivered, branches = {row.iteration for row in before if row.delivered}, {row.branch for row in before}
+    return [
+        replace(row, delivered=row.iteration in delivered)
+        for row in audit.ledger.audit.told(audit.run)
+        if row.branch in branches
+    ]
+
+
+def _compare_points(place: str, key: str, rows: Sequence[ToldIteration], found: Sequence[TrackedPoint]) -> None:
+    """Each delivered point stands there once; one that was sent and not booked may; nothing else does."""
+    points = Counter(found)
+    for row in rows:
+        if key in row.metrics:
+            point = TrackedPoint(row.iteration, row.at_ms, row.metrics[key])
+            count = points.pop(point, 0)
+            if count > 1 or (count == 0 and row.delivered) or (count and not row.sent):
+                expected = f"{int(row.delivered)} time(s) step {point.step} at {point.at_ms}: {point.value}"
+                others = [f"step {p.step} at {p.at_ms}: {p.value}" for p in found if p.step == point.step]
+                raise _Disagrees(place, expected, f"{count} time(s); of this step there are {others}")
+    if points:
+        point = min(points)
+        raise _Disagrees(place, "only what the outbox told", f"step {point.step} at {point.at_ms}: {point.value}")
+
+
+def _sha256(path: Path) -> str:
+    return file_sha256(path) if path.is_file() else "no such file"
+
+
+def _standing(thing: object, what: str) -> str:
+    return "none" if thing is None else what
+
+
+CHECKS: Mapping[str, Callable[[_Audit], Iterator[int]]] = {
+    "events": _events,
+    "spec": _spec,
+    "inputs": _inputs,
+    "commits": _commits,
+    "experience": _experience,
+    "snapshots": _snapshots,
+    "aliases": _aliases,
+    "metrics": _metrics,
+}

@@ -1,0 +1,206 @@
+"""What made a snapshot: data, code, environment, spec, placement, and the line of branches and runs that led there.
+
+Consumes the ledger and the manifests in the run's folder; produces plain values, for `yatt lineage`. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from db.ledger import Ledger
+from db.write.commit import CommitRow
+from db.write.records import SnapshotRow
+from flows.branching.restore_points import PastSpecs
+from flows.run.control_state import ControlState
+from flows.run.home import Home
+from yatt_core.checkpoints.verify import SNAPSHOT_KIND
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.inputs.reader import INPUTS, MANIFEST
+from yatt_core.manifests import load_manifest
+
+DRIFT = "drift"
+FROM_MANIFEST = (
+    "data_digest",
+    "files",
+    "train_sizes",
+    "held_out_prompts",
+    "probe_prompts",
+    "model_path",
+    "model_files",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The iterations of a line that one branch of one run made, oldest first."""
+
+    run: str
+    branch: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchNode:
+    """A branch of the run. at: it begins behind this iteration of its parent. last: its newest commit, none yet: null."""
+
+    number: int
+    parent_run: str | None
+    parent_branch: int | None
+    at: int | None
+    last: int | None
+    current: bool
+    reason: str
+    forks: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """All that made a snapshot. snapshot: its row and what its manifest says; the rest as the names say."""
+
+    run: str
+    iteration: int
+    snapshot: Mapping[str, Any]
+    line: tuple[Part, ...]
+    data: Mapping[str, Any]
+    code_revision: str | None
+    environment: Mapping[str, str]
+    drift: tuple[Mapping[str, Any], ...]
+    spec_revision: int
+    spec_digest: str
+    spec_changes: tuple[Mapping[str, Any], ...]
+    placement: Mapping[str, Any] | None
+    audit_head: str
+    branches: tuple[BranchNode, ...]
+
+
+def lineage_of(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    iteration: int | None = None,
+    branch: int | None = None,
+    epoch: int | None = None,
+) -> Lineage:
+    """The lineage of a snapshot along a branch's line, pruned or not; the newest, of the current branch, if none is given.
+
+    epoch: that published it, where several did. Raises `ConfigurationError` where there is none, naming those that there are;
+    `RunNotFound` for a branch that there is not.
+    """
+    row = _snapshot(ledger, run, iteration, branch, epoch)
+    commit = ledger.commits.at(run, row.iteration, branch)
+    if commit is None:
+        raise ConfigurationError(f"run {run}: snapshot {row.iteration} is of an iteration that was never committed")
+    parts = tuple(
+        Part(part.run, part.branch, part.first, min(part.last, row.iteration))
+        for part in ledger.runs.line(run, branch)
+        if part.first <= row.iteration
+    )
+    environment = ControlState.from_json(commit.state).environment
+    revision = ledger.runs.revision(commit.run, PastSpecs(ledger).revision(commit.run, commit.branch, commit.iteration))
+    return Lineage(
+        run=run,
+        iteration=row.iteration,
+        snapshot=_snapshot_facts(home, row),
+        line=parts,
+        data=_data(home, run, revision.spec),
+        code_revision=environment.get("code"),
+        environment=dict(environment),
+        drift=_drift(ledger, parts),
+        spec_revision=revision.revision,
+        spec_digest=revision.digest,
+        spec_changes=_spec_changes(ledger, commit.run, revision.revision),
+        placement=_placement(ledger, commit),
+        audit_head=ledger.events.head(run).hash,
+        branches=branch_nodes(ledger, run),
+    )
+
+
+def branch_nodes(ledger: Ledger, run: str) -> tuple[BranchNode, ...]:
+    """The branches of a run in order of number, with the forks that began on each."""
+    current = ledger.runs.find(run).current_branch
+    forks = ledger.overview.forks(run)
+    nodes = []
+    for row in ledger.overview.branches(run):
+        own = ledger.runs.line(run, row.number)[-1]
+        nodes.append(
+            BranchNode(
+                number=row.number,
+                parent_run=row.parent_run,
+                parent_branch=row.parent_branch,
+                at=row.parent_iteration,
+                last=own.last if own.last >= own.first else None,
+                current=row.number == current,
+                reason=row.reason,
+                forks=tuple(
+                    {"run": fork.run, "at": fork.parent_iteration} for fork in forks if fork.parent_branch == row.number
+                ),
+            )
+        )
+    return tuple(nodes)
+
+
+def _snapshot(ledger: Ledger, run: str, iteration: int | None, branch: int | None, epoch: int | None) -> SnapshotRow:
+    rows = ledger.records.snapshots(run, state=None, branch=branch)
+    for row in rows:
+        if row.is_meant(iteration, epoch=epoch):  # the branch says whose line the rows are of
+            return row
+    if not rows:
+        raise ConfigurationError(f"run {run}: it has no snapshot yet")
+    known = ", ".join(str(number) for number in sorted({row.iteration for row in rows}))
+    raise ConfigurationError(f"run {run}: there is no snapshot of iteration {iteration}; there are those of {known}")
+
+
+def _snapshot_facts(home: Home, row: SnapshotRow) -> dict[str, Any]:
+    """The row, and whose tensors the manifest says they are: a fork's copy was published by its parent."""
+    facts: dict[str, Any] = {
+        name: getattr(row, name)
+        for name in ("branch", "epoch", "folder", "manifest_sha256", "bytes", "weights_digest", "state")
+    }
+    if row.state != "kept":
+        return facts
+    try:
+        manifest = load_manifest(home.run_folder(row.run) / row.folder, SNAPSHOT_KIND, row.manifest_sha256)
+    except DataError as error:
+        return facts | {"damage": str(error)}
+    return facts | {"published": dict(manifest.fields), "files": {k: v.sha256 for k, v in manifest.files.items()}}
+
+
+def _data(home: Home, run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The sources as the spec names them, and the digests of what was made from them."""
+    facts: dict[str, Any] = {"sources": spec["data"]["sources"]}
+    path = home.run_folder(run) / INPUTS / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        return facts | {"damage": f"{path}: {error}"}
+    return facts | {name: manifest.get(name) for name in FROM_MANIFEST}
+
+
+def _drift(ledger: Ledger, parts: tuple[Part, ...]) -> tuple[Mapping[str, Any], ...]:
+    """Where the environment changed on the way, over all runs of the line."""
+    marks = []
+    for part in parts:
+        for link in ledger.events.of_kind(part.run, DRIFT):
+            # A mark without a branch is of a time when the run had one line.
+            if link.body.get("branch", part.branch) == part.branch and part.first - 1 <= link.body["at"] <= part.last:
+                marks.append({"run": part.run, "branch": part.branch, **link.body})
+    return tuple(marks)
+
+
+def _spec_changes(ledger: Ledger, run: str, newest: int) -> tuple[Mapping[str, Any], ...]:
+    """The revisions up to the one in force: number, digest, and why there is one."""
+    rows = (ledger.runs.revision(run, number) for number in range(1, newest + 1))
+    return tuple({"revision": row.revision, "digest": row.digest, "reason": row.reason} for row in rows)
+
+
+def _placement(ledger: Ledger, commit: CommitRow) -> dict[str, Any] | None:
+    """The decision that the iteration was made under; iteration 0 has none."""
+    decisions = ledger.records.decisions(commit.run, commit.branch, commit.iteration)
+    if not decisions:
+        return None
+    last = decisions[-1]
+    return {"seq": last.seq, "decision": dict(last.decision), "reason": last.reason}

@@ -1,0 +1,60 @@
+"""Creates runs and loads their specs: the ledger's rows, the run's folder, and what the tracker is told of a run first."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import yaml
+
+from db.ledger import Ledger
+from db.write.outbox import OutboxEntry
+from flows.run.dotted_keys import flatten
+from flows.run.home import Home
+from yatt_core import durable
+from yatt_core.engines.environment import code_revision
+from yatt_core.spec import RunSpec, parse_spec
+
+
+def create_run(home: Home, spec: RunSpec) -> str:
+    """A new run: its rows in the ledger, its folder, and what the tracker is to be told of it first."""
+    home.folder.mkdir(parents=True, exist_ok=True)
+    with Ledger.open(home.ledger) as ledger:
+        document = spec.model_dump(mode="json")
+        run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations).id
+    folder = home.run_folder(run)
+    durable.make_folder(folder)
+    write_spec(folder, spec)
+    return run
+
+
+def write_spec(folder: Path, spec: RunSpec) -> None:
+    """The spec in force, for people to read in the run's folder; the ledger's is the one that counts."""
+    text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False)
+    durable.write_file(folder / "spec.yaml", text.encode())
+
+
+def current_spec(ledger: Ledger, run: str) -> RunSpec:
+    """The newest revision of a run's spec."""
+    return parse_spec(ledger.runs.revision(run).spec, f"the spec of run {run}")
+
+
+def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
+    """A run's id and the newest revision of its spec."""
+    with Ledger.open(home.ledger) as ledger:
+        run = ledger.runs.find(name).id
+        return run, current_spec(ledger, run)
+
+
+def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
+    """What creates and describes the run in the tracker; the same rows whenever they are written."""
+    now = int(time.time() * 1000)
+    document = spec.model_dump(mode="json")
+    tags = {"yatt.run": run, "yatt.spec_digest": spec.digest, "yatt.code_revision": code_revision(), "yatt.branch": "0"}
+    return [
+        OutboxEntry(f"{run}/run", "run", {"experiment": spec.tracking.experiment, "name": run}, now),
+        OutboxEntry(f"{run}/params", "params", flatten(document), now),
+        OutboxEntry(f"{run}/tags", "tags", tags, now),
+        OutboxEntry(f"{run}/spec", "artifact", {"name": "spec.json", "text": json.dumps(document, indent=1)}, now),
+    ]

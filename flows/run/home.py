@@ -1,0 +1,75 @@
+"""Where things lie: the home folder with the ledger and MLflow's store, and a folder for each run.
+
+runs/                     the home: $YATT_HOME, or `runs` in the working folder
+  ledger.db               the ledger, unless $YATT_LEDGER names another database
+  mlflow.db, artifacts/   MLflow's store, unless $MLFLOW_BACKEND_STORE_URI or $MLFLOW_TRACKING_URI names another
+  group/                  the service group of `yatt up`: its state, logs, and Prefect's database
+  <run>/                  inputs, experience, snapshots, logs, supervisor, prefect
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from db.core.engine import dsn_url
+from db.core.errors import LedgerAddressError
+
+LEDGER_VARIABLE = "YATT_LEDGER"
+_POSTGRESQL = re.compile(r"^postgres(ql)?(\+\w+)?://")
+
+
+def with_driver(address: str, driver: str) -> str:
+    """A database's address with the PostgreSQL driver that is installed; the address of another database as it is."""
+    return _POSTGRESQL.sub(f"postgresql+{driver}://", address)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The home folder; absolute."""
+
+    folder: Path
+
+    @classmethod
+    def locate(cls, folder: Path | None = None) -> Home:
+        """The given folder, else $YATT_HOME, else `runs` in the working folder; not created here."""
+        return cls(Path(folder or os.environ.get("YATT_HOME") or "runs").resolve())
+
+    @property
+    def ledger(self) -> str:
+        """Database address of the ledger. Raises `LedgerAddressError` where the environment names what is none."""
+        given = os.environ.get(LEDGER_VARIABLE)
+        if not given:
+            return f"sqlite:///{self.folder / 'ledger.db'}"
+        try:
+            dsn_url(given)
+        except LedgerAddressError as error:
+            raise LedgerAddressError(f"{LEDGER_VARIABLE}: {error}") from None
+        return given
+
+    @property
+    def mlflow_store(self) -> str:
+        """Database address of MLflow's store."""
+        given = os.environ.get("MLFLOW_BACKEND_STORE_URI")
+        return with_driver(given, "psycopg") if given else f"sqlite:///{self.folder / 'mlflow.db'}"
+
+    @property
+    def tracking_uri(self) -> str:
+        """Where runs are tracked: MLflow's server, if one is named, else the store itself."""
+        return os.environ.get("MLFLOW_TRACKING_URI") or self.mlflow_store
+
+    @property
+    def artifacts(self) -> Path:
+        """MLflow's artifacts, where no server keeps them."""
+        return self.folder / "artifacts"
+
+    @property
+    def group(self) -> Path:
+        """Folder of the service group; no run is called so, since a run's name ends with a number."""
+        return self.folder / "group"
+
+    def run_folder(self, run: str) -> Path:
+        """Folder of a run."""
+        return self.folder / run

@@ -1,0 +1,143 @@
+"""Keeps a segment's lease alive from a thread of its own, and tells the main loop the moment it may no longer write.
+
+A driver that was stopped and continued may still believe in its lease: before a side effect the main loop asks `check`, which
+trusts this process's monotonic clock, not the database's answer of long ago. Past its own deadline it does nothing until the
+ledger has confirmed the epoch again, or says that it was replaced. A main loop that hangs past its allowance is not kept alive.
+The service group's keeper holds the lease of a run that nobody drives for moments; whoever wants to drive it waits for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from db.core.engine import Fence
+from db.core.errors import LeaseHeld, LedgerError, LedgerUnavailable
+from db.core.holder import this_process
+from db.ledger import Ledger
+from yatt_core.errors import FencedError
+
+log = logging.getLogger("yatt_core.flow")
+RENEWALS_PER_LIFE = 5
+KEEPER = "yatt keeper"
+"""Begins the name of a holder that only delivers, and will be gone in a moment."""
+PATIENCE_SECONDS, ASK_SECONDS = 30.0, 0.2
+
+
+def is_keeper(holder: str) -> bool:
+    """Whether who holds a lease only delivers."""
+    return holder.startswith(KEEPER)
+
+
+def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patience: float = PATIENCE_SECONDS) -> Fence:
+    """Takes the lease for this process; waits for a keeper that has it, so many seconds at most. work: what it is for.
+
+    Raises `LeaseHeld` when somebody else has it, or a keeper for longer.
+    """
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            return ledger.leases.acquire(run, this_process(work), life_seconds)
+        except LeaseHeld as error:
+            if not is_keeper(error.holder) or time.monotonic() > give_up:
+                raise
+        time.sleep(ASK_SECONDS)
+
+
+class LeaseKeeper:
+    """Renews a lease five times in its life, through a connection of its own.
+
+    wait_seconds: how long `check` waits for a ledger that does not answer. on_beat: called with the ledger at each renewal.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        fence: Fence,
+        life_seconds: float,
+        wait_seconds: float,
+        on_beat: Callable[[Ledger], None] = lambda ledger: None,
+    ) -> None:
+        self._address, self._fence, self._life, self._wait = address, fence, life_seconds, wait_seconds
+        self._on_beat = on_beat
+        self._ledger: Ledger | None = None
+        self._deadline = time.monotonic() + life_seconds
+        self._allowed_until, self._work = float("inf"), ""
+        self._lost = ""
+        self._ended = threading.Event()
+        self._told = threading.Condition()
+        self._main = threading.main_thread().ident
+        self._thread = threading.Thread(target=self._renew_for_ever, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Begins to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops renewing; the lease itself is given back by who holds the fence."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(self._life)
+
+    def allow(self, seconds: float, work: str) -> None:
+        """The main loop may take so long for this work; past it the lease is left to run out."""
+        self._allowed_until, self._work = time.monotonic() + seconds, work
+
+    def check(self) -> None:
+        """Returns while the lease is good; past its deadline, once the ledger has confirmed the epoch.
+
+        Raises `FencedError` when the lease was lost, or nothing is heard of the ledger for `wait_seconds`.
+        """
+        with self._told:
+            give_up = time.monotonic() + self._wait
+            while not self._lost and time.monotonic() > self._deadline:
+                if self._ended.is_set() or time.monotonic() > give_up:
+                    overdue = time.monotonic() - self._deadline
+                    raise FencedError(f"the lease of epoch {self._fence.epoch} ran out {overdue:.1f} s ago")
+                self._told.wait(self._life / RENEWALS_PER_LIFE)
+            if self._lost:
+                raise FencedError(self._lost)
+
+    def _renew_for_ever(self) -> None:
+        try:
+            while not self._ended.wait(self._life / RENEWALS_PER_LIFE) and not self._lost:
+                if time.monotonic() > self._allowed_until:
+                    self._lose(f"the driver hangs in {self._work}:\n{self._stack()}")
+                else:
+                    self._renew()
+        finally:
+            if self._ledger is not None:
+                self._ledger.close()
+
+    def _renew(self) -> None:
+        asked = time.monotonic()
+        try:
+            if self._ledger is None:
+                self._ledger = Ledger.open(self._address, migrate=False)
+            self._ledger.leases.renew(self._fence, self._life)
+            self._on_beat(self._ledger)
+        except LedgerUnavailable as error:
+            log.warning("the lease could not be renewed: %s", error)
+        except LedgerError as error:
+            self._lose(str(error))
+        except Exception as error:  # noqa: BLE001 - a thread that dies would end the lease without a word
+            self._lose(f"it could not be renewed: {type(error).__name__}: {error}")
+        else:
+            with self._told:
+                self._deadline = asked + self._life
+                self._told.notify_all()
+
+    def _lose(self, reason: str) -> None:
+        log.error("the lease is lost: %s", reason)
+        with self._told:
+            self._lost = reason
+            self._told.notify_all()
+
+    def _stack(self) -> str:
+        """Where the main thread stands."""
+        frame = sys._current_frames().get(self._main or 0)
+        return "".join(traceback.format_stack(frame)) if frame else "the main thread has ended"

@@ -1,0 +1,99 @@
+"""What a run came to, as `yatt train -o json` and `yatt show -o json` print it: read from the ledger alone.
+
+The digests depend on results only, so two runs with equal digests did the same, however often one of them was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from db.ledger import Ledger
+from db.read.overview import RunOverview
+from db.write.metrics import Point
+from yatt_core.digests import chain_digest
+
+ACCURACY, WARMUP_SECONDS = "evaluation/accuracy", "warmup/seconds"
+SEGMENT_ENDED = "segment_ended"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResults:
+    """A run's figures; none where the run has not come so far.
+
+    accuracy_warmup, accuracy: on held-out tasks, after the warm-up and newest. seconds: wall time of all segments.
+    weights_digest: of the last committed iteration. experience_digest: over the iterations of the current branch.
+    metrics_digest: over the points of class result. flow_bytes_per_sample: what reached the drivers' processes.
+    """
+
+    run: str
+    state: str
+    iteration: int
+    accuracy_warmup: float | None
+    accuracy: float | None
+    seconds: float
+    warmup_seconds: float | None
+    weights_digest: str | None
+    experience_digest: str
+    metrics_digest: str
+    flow_bytes_per_sample: float | None
+
+
+def run_results(ledger: Ledger, run: str) -> RunResults:
+    """The figures of a run, by its id. Raises `RunNotFound`."""
+    overview = ledger.overview.show(run)
+    accuracy = dict(ledger.metrics.history(run, ACCURACY))
+    warmup = dict(ledger.metrics.history(run, WARMUP_SECONDS))
+    driver_bytes = sum(phase.bytes_to_driver for phase in overview.phases)
+    return RunResults(
+        run=run,
+        state=overview.line.run.state,
+        iteration=overview.line.run.iteration,
+        accuracy_warmup=accuracy.get(0),
+        accuracy=accuracy[max(accuracy)] if accuracy else None,
+        seconds=sum(segment_seconds(ledger, overview).values()),
+        warmup_seconds=warmup.get(0),
+        weights_digest=_weights_digest(ledger, run),
+        experience_digest=chain_digest(digest for _, digest in ledger.commits.experience_digests(run)),
+        metrics_digest=metrics_digest(ledger.metrics.result_points(run)),
+        flow_bytes_per_sample=driver_bytes / overview.samples if overview.samples else None,
+    )
+
+
+def segment_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
+    """Wall time of each segment by epoch: as its command told at its end, else from its start to its end or last commit.
+
+    A segment whose driver was lost counts to its last commit, since nobody knows when it died.
+    """
+    told: dict[int, float] = {}
+    last_commit: dict[int, int] = {}
+    for link in ledger.events.links(overview.line.run.id):
+        if link.kind == SEGMENT_ENDED:
+            told[link.body["epoch"]] = link.body["seconds"]
+        elif link.kind == "commit":
+            last_commit[link.body["epoch"]] = link.at
+    seconds: dict[int, float] = {}
+    for segment in overview.segments:
+        ended = segment.ended_at if segment.outcome != "lost" else None
+        until = ended or last_commit.get(segment.epoch, segment.started_at)
+        seconds[segment.epoch] = told.get(segment.epoch, (until - segment.started_at) / 1000)
+    return seconds
+
+
+def metrics_digest(points: Iterable[Point]) -> str:
+    """sha256 over (key, step, value) in the order given; a value as the 8 bytes of its little-endian IEEE double."""
+    digest = hashlib.sha256()
+    for point in points:
+        digest.update(f"{point.key}|{point.step}|".encode() + struct.pack("<d", point.value))
+    return digest.hexdigest()
+
+
+def _weights_digest(ledger: Ledger, run: str) -> str | None:
+    """Of the last commit; where that holds none, of the snapshot that was taken of it."""
+    commit = ledger.commits.latest(run)
+    if commit is None or commit.weights_digest is not None:
+        return commit.weights_digest if commit else None
+    snapshots = ledger.records.snapshots(run, state=None)
+    return next((row.weights_digest for row in snapshots if row.iteration == commit.iteration), None)

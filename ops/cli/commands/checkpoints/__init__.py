@@ -1,0 +1,1 @@
+"""What is done with kept weights: `evaluate`, `export`, `promote`, `aliases`."""

@@ -1,0 +1,126 @@
+"""`yatt evaluate`: the held-out accuracy of a kept snapshot, measured in this process, without Ray or the run's driver."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from ops.cli.lookup import opened_snapshot
+from ops.cli.options import HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
+from ops.presentation.output import message, write, write_json
+from ops.process import keep_caches_inside
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from db.write.records import SnapshotRow
+    from yatt_core.protocols.protocol import GenerateResult, Tensors
+    from yatt_core.spec import RunSpec
+    from yatt_core.tools.dialogue import Dialogue
+
+NORMAL_95 = 1.959963984540054
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=examples("yatt evaluate latest", "yatt evaluate quickstart-1 --iteration 0 -o json"))(evaluate)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How a snapshot answered the held-out tasks. low, high: 95 % Wilson interval of the accuracy."""
+
+    run: str
+    iteration: int
+    tasks: int
+    correct: int
+    accuracy: float
+    low: float
+    high: float
+    reward: float
+
+
+def evaluate(
+    run: RunArgument,
+    iteration: KeptOption = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Answer a run's held-out tasks greedily with the weights of a kept snapshot."""
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    keep_caches_inside(place)
+    name, spec, row = opened_snapshot(place, run, iteration)
+    message(f"answering the held-out tasks with the weights of iteration {row.iteration}")
+    found = evaluate_snapshot(place.run_folder(row.run), name, spec, row)
+    if output is Output.JSON:
+        write_json(asdict(found))
+        return
+    interval = f"95 % interval {found.low:.3f} to {found.high:.3f}"
+    write(f"{name}, iteration {found.iteration}: accuracy {found.accuracy:.3f} ({interval})")
+    write(f"{found.correct} of {found.tasks} held-out tasks right, mean reward {found.reward:.3f}")
+
+
+def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRow) -> Evaluation:
+    """Verifies and loads the snapshot, answers every held-out task once, and scores the answers."""
+    from yatt_core.engines.registry import build_rollout_engine
+    from yatt_core.inputs.reader import INPUTS, Inputs, initial_model
+    from yatt_core.prompts.codec import open_codec
+    from yatt_core.prompts.stream import media_of
+    from yatt_core.rewards.scoring import RewardScorer
+    from yatt_core.tools.dialogue import Dialogue, greedy_request, hold
+    from yatt_core.tools.toolbox import Toolbox
+
+    folder, model_path = run_folder / INPUTS, initial_model(spec, run_folder)
+    codec, scorer = open_codec(spec, model_path), RewardScorer(spec.rewards)
+    engine = build_rollout_engine(spec, model_path, folder)
+    engine.update_weights(snapshot_weights(run_folder, spec, row), row.iteration)
+    prompts = Inputs.open(folder, spec).held_out
+
+    def generate(dialogue: Dialogue) -> GenerateResult:
+        return engine.generate(greedy_request(dialogue, codec.stop_tokens, row.iteration))
+
+    correct, rewards = 0, []
+    with closing(Toolbox(spec.rollout.tools)) as toolbox:
+        for start in range(0, len(prompts), spec.rollout.batch_samples):
+            batch = prompts[start : start + spec.rollout.batch_samples]
+            tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
+            responses = hold(Dialogue(spec.rollout, codec, tokens, media_of(batch)), generate, toolbox)
+            for prompt, response in zip(batch, responses, strict=True):
+                score = scorer.measure(prompt, response.text, response.last_turn)
+                correct += score.correct
+                rewards.append(score.total)
+    low, high = wilson_interval(correct, len(prompts))
+    accuracy, reward = correct / len(prompts), math.fsum(rewards) / len(prompts)
+    return Evaluation(run, row.iteration, len(prompts), correct, accuracy, low, high, reward)
+
+
+def snapshot_weights(run_folder: Path, spec: RunSpec, row: SnapshotRow) -> Tensors:
+    """The weights in a snapshot, after every byte of it agreed with the ledger. Raises `DataError`."""
+    import safetensors.numpy
+
+    from yatt_core.checkpoints.verify import verify_snapshot
+
+    verify_snapshot(run_folder, row.folder, row.manifest_sha256)
+    folder = run_folder / row.folder
+    if spec.virtual:
+        from yatt_core.engines.virtual.trainer import STATE_FILE
+
+        return {"state": safetensors.numpy.load_file(folder / STATE_FILE)["state"]}
+    from yatt_core.engines.train.model.state_files import WEIGHTS
+
+    weights: Tensors = safetensors.numpy.load_file(folder / WEIGHTS)
+    return weights
+
+
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson, 1927): unlike the normal one it stays within 0 and 1, and holds for few trials."""
+    share, z2 = successes / trials, NORMAL_95**2
+    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = NORMAL_95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
+    return max(0.0, centre - half), min(1.0, centre + half)

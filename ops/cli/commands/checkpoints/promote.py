@@ -1,0 +1,110 @@
+"""`yatt promote` and `yatt aliases`: which snapshot of a run is candidate, champion, and the one to roll back to.
+
+Consumes a run's name, an alias, and why; produces an audited promotion in the ledger, and what MLflow's registry is told of it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
+from ops.presentation.output import message, write, write_json, write_table
+
+if TYPE_CHECKING:
+    from db.write.aliases import AliasMove
+
+FACTS = ("number", "branch", "iteration", "epoch", "by", "why", "at", "weights_digest", "state")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    promotes = (
+        "yatt promote latest --to candidate --why 'best held-out accuracy so far'",
+        "yatt promote quickstart-3 --iteration 40 --to champion --why 'won against iteration 20' --by ann -o json",
+    )
+    app.command(epilog=examples(*promotes))(promote)
+    app.command(epilog=examples("yatt aliases latest", "yatt aliases quickstart-3 -o json"))(aliases)
+
+
+def promote(
+    run: RunArgument,
+    to: Annotated[Alias, typer.Option("--to", help="The alias that comes to point to the snapshot.")],
+    why: Annotated[str, typer.Option("--why", help="Why; kept in the audit chain, and shown in MLflow.")],
+    iteration: KeptOption = None,
+    by: Annotated[str | None, typer.Option("--by", help="Who decided it. Default: your login name.")] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Give a kept snapshot an alias, once its files are verified; the former champion becomes the one to roll back to.
+
+    An alias keeps its snapshot from being pruned. MLflow's registry follows, at once or when it can be reached again.
+    """
+    from flows.run.home import Home
+    from ops.integrations.promotion import deliver
+    from ops.integrations.promotion import promote as promote_snapshot
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+    done = promote_snapshot(place, name, to.value, iteration, by=_login_name() if by is None else by, why=why)
+    waits = deliver(place, name) if done.model else None
+    if waits:
+        message(f"MLflow will be told later: {waits}")
+    if output is Output.JSON:
+        moves = [{"alias": move.alias, **_facts(move)} for move in done.moves]
+        write_json(asdict(done) | {"moves": moves, "waits": waits})
+        return
+    if not done.moves:
+        write(f"{name}: {to} is iteration {done.iteration} already; nothing changed")
+    for move in done.moves:
+        write(f"{name}: {move.alias} is now iteration {move.iteration} (branch {move.branch})")
+
+
+def aliases(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Show where the aliases of a run point, and every promotion: who, when, why."""
+    from flows.delivery.registry import registered_model
+    from flows.run.home import Home
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        name = find_run(ledger, run)
+        current, history = ledger.aliases.current(name), ledger.aliases.history(name)
+    if output is Output.JSON:
+        write_json(
+            {
+                "run": name,
+                "model": registered_model(name),
+                "aliases": {alias: _facts(move) for alias, move in current.items()},
+                "history": [{"alias": move.alias, **_facts(move)} for move in history],
+            }
+        )
+        return
+    if not history:
+        write(f"{name} has no aliases yet; give it one with `yatt promote {name} --to candidate --why ...`")
+        return
+    columns = ("alias", "iteration", "branch", "since", "by", "why")
+    write_table(columns, [_row(move) for move in current.values()])
+    write_table(columns, [_row(move) for move in reversed(history)], title="every promotion, newest first")
+
+
+def _login_name() -> str:
+    from yatt_core.errors import ConfigurationError
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:  # KeyError: Python before 3.13
+        raise ConfigurationError("--by: this account has no name; say who promotes") from error
+
+
+def _facts(move: AliasMove) -> dict[str, Any]:
+    return {name: getattr(move, name) for name in FACTS}
+
+
+def _row(move: AliasMove) -> tuple[object, ...]:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(move.at / 1000))
+    return (move.alias, move.iteration, move.branch, when, move.by, move.why)

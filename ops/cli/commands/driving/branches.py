@@ -1,0 +1,213 @@
+"""`yatt fork`, `yatt rollback`, `yatt retry` and `yatt lineage`: a run's line of iterations, changed and explained.
+
+Consumes a run's name and an iteration; produces a new run, a new branch, a new budget, or the record of what made a snapshot.
+Nothing is lost by any of them, so none asks back. What cannot be done is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, examples
+from ops.presentation.output import console, write, write_json, write_table
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from flows.reports.lineage import BranchNode, Lineage
+
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept in the audit chain.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    forks = (
+        "yatt fork quickstart-1 --at 40",
+        "yatt fork latest --at 40 --set trainer.optimizer.learning_rate=3e-4 --name slower",
+    )
+    app.command(epilog=examples(*forks))(fork)
+    app.command(
+        epilog=examples("yatt rollback latest --to 40", "yatt rollback quickstart-1 --to 40 --reason 'reward fell'")
+    )(rollback)
+    app.command(epilog=examples("yatt retry latest --iteration 12 --phase collect"))(retry)
+    app.command(epilog=examples("yatt lineage latest", "yatt lineage quickstart-1 --snapshot 40 -o json"))(lineage)
+
+
+def fork(
+    run: RunArgument,
+    at: Annotated[int, typer.Option("--at", metavar="K", min=0, help="The fork begins behind this iteration.")],
+    overrides: OverridesOption = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new run. Default: the spec's.")] = None,
+    branch: Annotated[int | None, typer.Option(min=0, help="A superseded branch of RUN. Default: the current.")] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Make a new run that begins behind an iteration of another one; `yatt resume` drives it.
+
+    What can be changed: learning rate, algorithm, rewards, sampling, target and the like. Model, seed and data stay.
+    """
+    from flows.branching import branches
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        parent = find_run(ledger, run)
+    changes = [*(overrides or ()), *([f"name={name}"] if name is not None else [])]
+    made = branches.fork(place, parent, at, changes, branch)
+    if output is Output.JSON:
+        write_json(asdict(made))
+        return
+    write(f"{made.run} begins behind iteration {at} of {made.parent_run}{_from_snapshot(made.snapshot, made.replayed)}")
+    write(f"drive it: yatt resume {made.run}")
+
+
+def rollback(
+    run: RunArgument,
+    to: Annotated[int, typer.Option("--to", metavar="K", min=0, help="The last iteration that stays in force.")],
+    reason: ReasonOption = "",
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Go back to an iteration: what follows goes on a new branch, with other samples; `yatt resume` drives it.
+
+    The superseded iterations keep their rows, metrics and experience, and `yatt fork --branch` can still begin there.
+    """
+    from flows.branching import branches
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+    done = branches.rollback(place, name, to, reason)
+    if output is Output.JSON:
+        write_json(asdict(done))
+        return
+    write(f"{name} stands at iteration {to}, on branch {done.branch}{_from_snapshot(done.snapshot, done.replayed)}")
+    if done.superseded:
+        write(f"{done.superseded} iterations of branch {done.left_branch} are superseded and stay on record")
+    write(f"go on: yatt resume {name}")
+
+
+def _from_snapshot(snapshot: int, replayed: int) -> str:
+    return (
+        f" (its snapshot, and {replayed} updates to replay from {snapshot})" if replayed else " (its snapshot is kept)"
+    )
+
+
+def retry(
+    run: RunArgument,
+    iteration: Annotated[int, typer.Option(min=0, help="The iteration that is to be committed next.")],
+    phase: Annotated[str, typer.Option(help="The phase whose budget is used up, such as collect.")],
+    reason: ReasonOption = "",
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Give a phase that failed too often its whole budget again, and go on with the run."""
+    from flows.branching import branches
+    from flows.run.home import Home
+    from ops.cli.commands.driving.train import drive
+    from ops.presentation.output import message
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+    charged = branches.forgive(place, name, iteration, phase, reason)
+    lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
+    message(f"{phase} of iteration {iteration} has its budget again ({lost} forgiven)")
+    drive(place, name, output)
+
+
+def lineage(
+    run: RunArgument,
+    snapshot: Annotated[
+        int | None, typer.Option(metavar="K", min=0, help="Iteration of a snapshot. Default: the newest.")
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show what made a snapshot: data, code, spec, placement, parents and environment; and the run's branches."""
+    from flows.reports.lineage import lineage_of
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        found = lineage_of(ledger, place, find_run(ledger, run), snapshot)
+    if output is Output.JSON:
+        write_json(asdict(found))
+    else:
+        _print_lineage(found)
+
+
+def _print_lineage(found: Lineage) -> None:
+    snapshot, data = found.snapshot, found.data
+    write(f"{found.run}, snapshot of iteration {found.iteration} ({snapshot['state']})")
+    for name, value in _facts(found):
+        write(f"  {name:<16}{value}")
+    sources = [
+        (source["kind"], source.get("task") or source.get("path"), source["weight"]) for source in data["sources"]
+    ]
+    write_table(("source", "task or file", "weight"), sources)
+    if found.drift:
+        rows = [(mark["run"], mark["at"], mark["replayed"], _changes(mark["changes"])) for mark in found.drift]
+        write_table(("drift in", "at", "replayed", "changes"), rows)
+    if len(found.spec_changes) > 1:
+        changes = [(row["revision"], row["digest"][:16], row["reason"]) for row in found.spec_changes]
+        write_table(("spec revision", "digest", "reason"), changes)
+    console().print(_tree(found))
+
+
+def _facts(found: Lineage) -> list[tuple[str, str]]:
+    snapshot, placement = found.snapshot, found.placement
+    line = ", ".join(f"{part.run} branch {part.branch}: {part.first}-{part.last}" for part in found.line)
+    environment = ", ".join(f"{name} {value}" for name, value in found.environment.items() if name != "code")
+    return [
+        ("line", line),
+        ("weights", snapshot["weights_digest"]),
+        ("folder", snapshot["folder"]),
+        ("damage", snapshot.get("damage") or found.data.get("damage") or "none seen"),
+        ("data", found.data.get("data_digest") or "-"),
+        ("code", found.code_revision or "-"),
+        ("environment", environment or "-"),
+        ("spec", f"revision {found.spec_revision}, {found.spec_digest[:16]}"),
+        ("placement", placement["reason"] if placement else "-"),
+        ("audit head", f"{found.audit_head[:16]}, at the snapshot {_audit_head(snapshot)[:16]}"),
+    ]
+
+
+def _audit_head(snapshot: Mapping[str, Any]) -> str:
+    head: str = snapshot.get("published", {}).get("audit_head", "")
+    return head or "-"
+
+
+def _changes(changes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {before} -> {now}" for name, (before, now) in changes.items())
+
+
+def _tree(found: Lineage) -> Tree:
+    """The run's branches below those that they begin on, and the forks below theirs."""
+    from rich.tree import Tree
+
+    nodes: dict[int, Tree] = {}
+    root = Tree(found.run)
+    for branch in found.branches:
+        inherited = branch.parent_run not in (None, found.run)
+        above = root if branch.parent_branch is None or inherited else nodes[branch.parent_branch]
+        nodes[branch.number] = above.add(_branch_line(branch, inherited))
+        for fork in branch.forks:
+            nodes[branch.number].add(f"fork {fork['run']}, behind {fork['at']}")
+    return root
+
+
+def _branch_line(branch: BranchNode, inherited: bool) -> str:
+    begins = "" if branch.at is None else f" behind {branch.at}"
+    if inherited:
+        begins += f" of {branch.parent_run} branch {branch.parent_branch}"
+    reached = "no commit yet" if branch.last is None else f"to iteration {branch.last}"
+    current = ", current" if branch.current else ""
+    why = "" if branch.reason == "created" else f" ({branch.reason})"
+    return f"branch {branch.number}{begins}, {reached}{current}{why}"

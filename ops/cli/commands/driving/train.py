@@ -1,0 +1,221 @@
+"""`yatt train`, `yatt resume` and `yatt stop`: drive a run in the foreground, or ask its driver to end.
+
+Consumes a spec or a run's name; produces progress on standard error and, at the end, a summary or one JSON object on
+standard output. What keeps a run from starting (spec, model, disk) is said before anything is written.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, SpecArgument, examples
+from ops.presentation.output import message, write, write_json
+from ops.process import keep_caches_inside
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from db.read.overview import RunLine
+    from flows.run.home import Home
+    from flows.run.results import RunResults
+
+WAIT_SECONDS = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    lines = (
+        "yatt train configs/quickstart.yaml",
+        "yatt train configs/quickstart.yaml --set seed=1 --set iterations=50",
+        "yatt train configs/quickstart.yaml -o json > result.json",
+    )
+    app.command(epilog=examples(*lines))(train)
+    resumes = (
+        "yatt resume latest",
+        "yatt resume quickstart-3 --set iterations=200 -o json",
+        "yatt resume quickstart-3 --unless-paused",
+    )
+    app.command(epilog=examples(*resumes))(resume)
+    app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))(stop)
+
+
+def train(
+    spec: SpecArgument,
+    overrides: OverridesOption = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Start a run and train until its target, or until Ctrl-C asks for an end at the next safe point."""
+    from flows.run.home import Home
+    from ops.integrations.apprise_notifier import AppriseNotifier
+    from ops.preflight.run import check_before_start
+    from yatt_core.spec import load_spec
+
+    checked = load_spec(spec, overrides or ())
+    place = Home.locate(home)
+    AppriseNotifier.from_environment(checked.guards.notify)
+    check_before_start(place.folder, checked)
+    from flows.launch import check_surroundings
+    from flows.run.creation import create_run
+
+    check_surroundings()
+    drive(place, create_run(place, checked), output)
+
+
+def resume(
+    run: RunArgument,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec, from the next iteration on."),
+    ] = None,
+    accept_drift: Annotated[
+        bool, typer.Option("--accept-drift", help="Replay updates even in another environment than they were made in.")
+    ] = False,
+    unless_paused: Annotated[
+        bool,
+        typer.Option(
+            "--unless-paused",
+            help="Leave a run that is paused for a person as it is, say why, and exit with 0. For what starts by itself.",
+        ),
+    ] = False,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Go on with a run behind its last commit, whether it was stopped, failed or killed.
+
+    A change of the spec is a new revision, kept in the audit chain. What an update reads can be changed at a snapshot only,
+    which every stop leaves. Another number of trainer ranks is such a change: equal within tolerance, and marked.
+    """
+    from flows.branching.branches import finish_fork, revise
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+        finish_fork(place, ledger, name)
+        row = ledger.runs.find(name)
+    if row.state == "paused":
+        message(f"{name} was paused: {row.state_reason}")
+        if unless_paused:
+            _leave(place, name, output)
+            return
+    if overrides:
+        number = revise(place, name, overrides)
+        message(f"{name}: revision {number} of its spec is in force")
+    drive(place, name, output, accept_drift)
+
+
+def _leave(home: Home, run: str, output: Output) -> None:
+    """Says how a paused run stands, which is not driven before somebody has looked."""
+    from flows.run.results import run_results
+
+    message(f"it waits for a person; `yatt resume {run}` goes on")
+    if output is Output.JSON:
+        with opened_ledger(home) as ledger:
+            write_json(asdict(run_results(ledger, run)))
+
+
+def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
+    """One segment in this process, watched; then what it came to."""
+    from flows.launch import run_session
+    from flows.run.creation import load_run
+    from ops.cli.failures import exit_code
+    from ops.integrations.apprise_notifier import AppriseNotifier
+    from ops.integrations.mlflow_tracker import MlflowTracker
+    from ops.presentation.progress import watching
+    from ops.presentation.run_summary import print_summary
+    from yatt_core.errors import ExitCode
+
+    keep_caches_inside(home)
+    notifier = AppriseNotifier.from_environment(load_run(home, run)[1].guards.notify)
+    message(f"run {run} in {home.run_folder(run)}")
+    try:
+        with watching(run) as observer:
+            tracker = MlflowTracker(home.tracking_uri, home.artifacts)
+            outcome = run_session(home, run, observer, tracker, accept_drift, notifier)
+    except BaseException as error:
+        if exit_code(error) != ExitCode.LEASE_HELD:
+            message(f"the run keeps all that it committed; `yatt logs {run}` says more, `yatt resume {run}` goes on")
+        raise
+    with opened_ledger(home) as ledger:
+        results = _results_now(ledger, run)
+        if output is Output.TEXT:
+            print_summary(ledger, home, results)
+    if output is Output.JSON:
+        write_json(asdict(results))
+    raise typer.Exit(outcome.exit_code)
+
+
+def _results_now(ledger: Ledger, run: str) -> RunResults:
+    """The run's figures; its newest segment counts with the whole wall time of this process."""
+    import psutil
+
+    from flows.run.results import run_results, segment_seconds
+
+    results = run_results(ledger, run)
+    segments = segment_seconds(ledger, ledger.overview.show(run))
+    own = time.time() - psutil.Process().create_time()
+    newest = segments[max(segments)] if segments else 0.0  # one that found its budget used up books none
+    return replace(results, seconds=results.seconds - newest + own)
+
+
+def stop(
+    run: RunArgument,
+    wait: Annotated[bool, typer.Option("--wait", help="Return only when the driver that was asked has ended.")] = False,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0.0, help="End in so many seconds, if need be in the middle of an iteration."
+        ),
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Ask a run's driver to end behind its current iteration, or within a limit; nothing is lost, a snapshot is left."""
+    from flows.run.home import Home
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        name = find_run(ledger, run)
+        line = ledger.overview.line(name)
+        driven = _is_driven(line)
+        if driven:
+            ledger.runs.ask_to_stop(name, "yatt stop", within)
+        if driven and wait:
+            message(f"{name}: waiting for its driver to end")
+            next_holder = _await_end(ledger, name, line.epoch)
+            if next_holder is not None:
+                message(
+                    f"{name}: the driver that was asked has ended, and another one has taken the run: {next_holder}"
+                )
+        state = ledger.runs.find(name).state
+    if output is Output.JSON:
+        write_json({"run": name, "state": state, "asked": driven})
+    elif not driven:
+        write(f"{name} is {state} and nobody drives it: nothing to stop")
+    else:
+        limit = "behind its current iteration" if within is None else f"within {within:g} s"
+        write(f"{name} is {state}" if wait else f"{name} is asked to stop {limit}")
+
+
+def _is_driven(line: RunLine) -> bool:
+    return line.holder is not None and line.lease_expires_in > 0
+
+
+def _await_end(ledger: Ledger, run: str, epoch: int) -> str | None:
+    """Waits until the lease of that epoch is given back; returns who has taken the run since, such as a window of a schedule.
+
+    Raises `InfrastructureError` when it ran out instead.
+    """
+    from yatt_core.errors import InfrastructureError
+
+    while (line := ledger.overview.line(run)).holder is not None and line.epoch == epoch:
+        if not _is_driven(line):
+            raise InfrastructureError(
+                f"run {run}: its driver went away without an orderly end; `yatt resume {run}` goes on"
+            )
+        time.sleep(WAIT_SECONDS)
+    return line.holder

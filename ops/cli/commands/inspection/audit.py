@@ -1,0 +1,98 @@
+"""`yatt audit verify`: recomputes everything that a run's ledger vouches for and names the first thing that does not agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.presentation.output import console, write, write_json
+from ops.process import keep_caches_inside
+from yatt_core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from flows.reports.audit import AuditReport, Progress
+    from flows.run.home import Home
+    from flows.run.protocols import MetricsReader
+
+audit_app = typer.Typer(no_args_is_help=True, help="Check that a run is what its ledger says.")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.add_typer(audit_app, name="audit", epilog=examples("yatt audit verify latest"))
+
+
+@audit_app.command(epilog=examples("yatt audit verify latest", "yatt audit verify quickstart-1 -o json"))
+def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Recompute a run's audit chain and all digests, from its files, its ledger and MLflow.
+
+    Exit code 0 if everything agrees, 1 with the first thing that does not, and where it is. A run may go on meanwhile.
+    """
+    from flows.reports.audit import verify_run
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    keep_caches_inside(place)
+    with opened_ledger(place) as ledger, _progress() as progress:
+        name = find_run(ledger, run)
+        report = verify_run(ledger, name, place.run_folder(name), _reader(ledger, place, name), progress)
+    if output is Output.JSON:
+        write_json(asdict(report) | {"sound": report.sound})
+    else:
+        _print(report)
+    if not report.sound:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _reader(ledger: Ledger, home: Home, run: str) -> MetricsReader | None:
+    """None where nothing was delivered yet, so that there is nothing to read."""
+    from ops.integrations.mlflow_reader import MlflowReader
+
+    if ledger.runs.find(run).mlflow_run_id is None:
+        return None
+    return MlflowReader(home.tracking_uri, home.artifacts)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar for each check, on terminals only."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    screen = console(to_stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=screen,
+        disable=not screen.is_terminal,
+    ) as bars:
+        tasks = {}
+
+        def show(check: str, done: int, total: int) -> None:
+            if check not in tasks:
+                tasks[check] = bars.add_task(check, total=total)
+            bars.update(tasks[check], completed=done, total=total)
+
+        yield show
+
+
+def _print(report: AuditReport) -> None:
+    for name, count in report.checked.items():
+        write(f"{name:<12}{count} agree")
+    if report.pending:
+        first = report.pending[0]
+        place = f"iteration {first.iteration} of branch {first.branch}"
+        write(f"MLflow is not told yet of {len(report.pending)} iterations, the first is {place}")
+    if report.disagreement is None:
+        write(f"{report.run} is sound")
+        return
+    found = report.disagreement
+    write(f"{report.run} is not sound: {found.check}")
+    write(f"  where     {found.place}\n  expected  {found.expected}\n  found     {found.found}")

@@ -1,0 +1,76 @@
+"""`yatt logs`: what the driver and the actors of a run wrote, merged by time, filtered, followed.
+
+Consumes the records that `ops.queries.log_files` reads from the run folder.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.presentation.output import message, write, write_json
+from ops.queries.log_files import LEVELS, Filter, LogTail, Record
+
+POLL_SECONDS = 0.3
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    lines = (
+        "yatt logs latest",
+        "yatt logs quickstart-1 --level warning --lines 0",
+        "yatt logs latest --iteration 12 --phase collect --actor controller-0",
+        "yatt logs latest -f",
+    )
+    app.command(epilog=examples(*lines))(logs)
+
+
+def logs(
+    run: RunArgument,
+    iteration: Annotated[int | None, typer.Option(help="Only what was logged in this iteration.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Only what was logged in this phase, such as `collect`.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only this actor, or those whose names begin so.")] = None,
+    level: Annotated[str, typer.Option(help=f"The lowest level: {', '.join(LEVELS)}.")] = "info",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as records come, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=0, help="How many of the newest records; 0: all.")] = 200,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Print a run's logs, oldest first; with -o json one object a line."""
+    from flows.run.home import Home
+
+    if level not in LEVELS:
+        raise typer.BadParameter(f"--level {level}: right would be one of {', '.join(LEVELS)}")
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        folder = place.run_folder(find_run(ledger, run)) / "logs"
+    wanted = Filter(iteration, phase, actor, level)
+    tail = LogTail(folder)
+    newest: Iterable[Record] = filter(wanted, tail.new_records())
+    shown = 0
+    for record in deque(newest, maxlen=lines or None):
+        _show(record, output)
+        shown += 1
+    if not shown and not follow:
+        message(f"no such records in {folder}")
+    while follow:
+        sys.stdout.flush()  # whoever reads through a pipe follows too
+        time.sleep(POLL_SECONDS)
+        for record in filter(wanted, tail.new_records()):
+            _show(record, output)
+
+
+def _show(record: Record, output: Output) -> None:
+    if output is Output.JSON:
+        write_json(record)
+        return
+    moment = time.strftime("%H:%M:%S", time.localtime(record["time"]))
+    place = " ".join(str(record[key]) for key in ("iteration", "phase") if key in record)
+    write(f"{moment} {record['level']:<8}{record.get('actor', ''):<16}{place:<16}{record.get('message', '')}")

@@ -1,0 +1,106 @@
+"""Reads what a run recorded of its own times, for `yatt plan --calibrate`: phases from the ledger, shards from telemetry.
+
+Consumes a ledger, the home folder and a run's id; produces the constants that were fitted. Reads sealed experience for
+the lengths of responses, along the current line of iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from yatt_core.errors import DataError
+from yatt_core.experience.batch import load_batch
+from yatt_core.experience.telemetry import read_telemetry, telemetry_figure
+from yatt_core.planning.time.fitted import BatchWork, Fitted, IterationTimes, fit
+from yatt_core.protocols.receipts import ShardRef
+from yatt_core.spec import RunSpec, parse_spec
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from flows.run.home import Home
+
+NEWEST = 20
+"""Iterations that are looked at."""
+GENERATE = "generate"
+"""In the timing of a shard: seconds of its decode batches, all together."""
+
+
+def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
+    """The constants of a run. planned: what they are for. Raises `DataError` where it has no commit yet."""
+    row = ledger.runs.find(run)
+    if row.iteration < 1:
+        raise DataError(f"run {run}: has no iteration yet that the plan could be calibrated by")
+    spec = parse_spec(ledger.runs.revision(run).spec, f"the ledger's spec of {run}")
+    newest = range(max(1, row.iteration - NEWEST + 1), row.iteration + 1)
+    batches = {iteration: list(_batches(ledger, home, run, iteration, spec)) for iteration in newest}
+    generating = {
+        iteration: sum(batch.seconds for batch in shards) / spec.rollout.engine.instances
+        for iteration, shards in batches.items()
+    }
+    iterations = list(_iterations(ledger, run, generating, spec))
+    found = fit(run, [batch for shards in batches.values() for batch in shards], iterations, spec.trainer.engine.ranks)
+    if others := _others(spec, planned):
+        return replace(found, told=(*found.told, f"{run} had another {', '.join(others)} than the plan has"))
+    return found
+
+
+def _others(recorded: RunSpec, planned: RunSpec) -> list[str]:
+    """The keys of what times hang on and that differs."""
+    pairs = {
+        "model": (recorded.model, planned.model),
+        "rollout.engine.kind": (recorded.rollout.engine.kind, planned.rollout.engine.kind),
+        "trainer.engine.kind": (recorded.trainer.engine.kind, planned.trainer.engine.kind),
+    }
+    return [key for key, (before, now) in pairs.items() if before != now]
+
+
+def _iterations(ledger: Ledger, run: str, generating: Mapping[int, float], spec: RunSpec) -> Iterator[IterationTimes]:
+    """Those whose times are known. generating: iteration -> seconds that an engine worked, in the mean over the engines."""
+    phases = ("prepare", "learn", "sync", "checkpoint", "evaluate")
+    times = {phase: dict(ledger.metrics.history(run, f"seconds/{phase}")) for phase in (*phases, "iteration")}
+    lengths = [dict(ledger.metrics.history(run, f"length/{part}_mean")) for part in ("prompt", "response")]
+    samples = spec.data.prompts_per_iteration * spec.rollout.samples_per_prompt
+    for iteration, generated in generating.items():
+        if iteration not in times["learn"] or iteration not in lengths[1]:
+            continue
+        seconds = {phase: found.get(iteration, 0.0) for phase, found in times.items()}
+        counted = sum(seconds[phase] for phase in phases)
+        yield IterationTimes(
+            tokens=samples * sum(length[iteration] for length in lengths),
+            learning=seconds["prepare"] + seconds["learn"],
+            sync=seconds["sync"],
+            checkpoint=times["checkpoint"].get(iteration),
+            rest=max(0.0, seconds["iteration"] - counted - generated),
+        )
+
+
+def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec) -> Iterator[BatchWork]:
+    """Work and seconds of each shard of an iteration whose making was timed."""
+    commit = ledger.commits.at(run, iteration)
+    if commit is None:
+        return
+    folder = home.run_folder(commit.run)
+    files = read_telemetry(folder, commit.branch, iteration)
+    for row in ledger.records.shards(commit.run, commit.branch, iteration):
+        # A file for each wave and epoch; what was made again counts as it was made last.
+        wave, shard = f"collect.w{row.wave:02d}.", f"shard-{row.shard:04d}"
+        timings = [shards.get(shard) for name, shards in sorted(files.items()) if name.startswith(wave)]
+        seconds = [found for timing in timings if (found := telemetry_figure(timing, GENERATE))]
+        # Experience that nobody needs any more may be deleted (`retention`).
+        if seconds and (folder / row.folder).is_dir():
+            batch = load_batch(folder, [ShardRef(row.folder, row.manifest_sha256)])
+            yield _work(batch.prompt_lengths, batch.response_lengths, spec, seconds[-1])
+
+
+def _work(prompts: np.ndarray, responses: np.ndarray, spec: RunSpec, seconds: float) -> BatchWork:
+    """Of decode batches that are cut as controllers cut them: whole prompts, at most `rollout.batch_samples` responses."""
+    samples = spec.rollout.samples_per_prompt
+    size = max(1, spec.rollout.batch_samples // samples) * samples
+    steps = sum(int(responses[start : start + size].max()) for start in range(0, len(responses), size))
+    context = prompts * responses + responses * (responses - 1) // 2
+    lengths = tuple(prompts.tolist()), tuple(responses.tolist())
+    return BatchWork(steps, int(responses.sum()), int(context.sum()), seconds, *lengths)

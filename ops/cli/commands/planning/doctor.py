@@ -1,0 +1,37 @@
+"""`yatt doctor`: is this machine ready for a run? One line for each look, with a remedy where something is wrong.
+
+Works wherever YATT is installed; imports no torch, Ray or Prefect, whose versions are read from what is installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.preflight.verdicts import Verdict
+from ops.presentation.output import write, write_json
+from yatt_core.errors import ExitCode
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=examples("yatt doctor", "yatt doctor --home /data/runs -o json"))(doctor)
+
+
+def doctor(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Check this machine and the home folder; exits with 1 when a run could not work."""
+    from flows.run.home import Home
+    from ops.preflight.machine import LOOKS
+
+    checks = [check for look in LOOKS for check in look(Home.locate(home))]
+    if output is Output.JSON:
+        write_json({"checks": [asdict(check) for check in checks]})
+    else:
+        for check in checks:
+            write(f"{check.verdict:<5}{check.name:<18}{check.found}")
+            if check.remedy:
+                write(f"{'':<5}{'':<18}-> {check.remedy}")
+    if any(check.verdict is Verdict.FAIL for check in checks):
+        raise typer.Exit(ExitCode.FAILURE)

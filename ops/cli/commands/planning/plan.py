@@ -1,0 +1,231 @@
+"""`yatt plan`: what a spec would need and take on described devices, before any of them is rented.
+
+Consumes a spec and a description of devices; loads no model and starts nothing. Produces tables for people or one JSON object, on
+standard output. A plan that does not fit is an answer too; it ends with the exit code of a wrong spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
+from ops.presentation.output import write, write_json, write_table
+from ops.presentation.words import duration, size
+
+if TYPE_CHECKING:
+    from yatt_core.planning.assumptions import Assumptions
+    from yatt_core.planning.cluster import DescribedCluster
+    from yatt_core.planning.memory.rollout import EngineMemory
+    from yatt_core.planning.plan import RunPlan, Times
+    from yatt_core.planning.time.fitted import Fitted
+    from yatt_core.spec import RunSpec
+
+TENSORS = ("weights", "gradients", "optimizer", "kv_cache", "activations", "copies")
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(metavar="DEVICES", help="8xH200, '8xH200,16 nodes' or 16x8xH200. Default: this machine's devices."),
+]
+CardsOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Model cards of further devices, in YAML.")]
+MfuOption = Annotated[
+    float, typer.Option(min=0.01, max=1.0, help="Share of a card's operations that training reaches.")
+]
+CalibrateOption = Annotated[str | None, typer.Option(metavar="RUN", help="Take times from what this run recorded.")]
+
+
+def _lengths_option(of: str) -> Any:
+    return typer.Option(metavar="MEDIAN:SIGMA", help=f"Log-normal lengths of {of}.")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    lines = (
+        "yatt plan configs/plan-7b-grpo.yaml --cluster 8xH200",
+        "yatt plan configs/plan-72b-grpo.yaml --cluster '8xH200,16 nodes' --response-tokens 3000:0.8",
+        "yatt plan configs/quickstart.yaml --calibrate latest",
+        "yatt plan my.yaml --cluster 16x8xH100 --set trainer.engine.tensor_model_parallel_size=4 -o json",
+    )
+    app.command(epilog=examples(*lines))(plan)
+
+
+def plan(
+    spec: SpecArgument,
+    cluster: ClusterOption = None,
+    overrides: OverridesOption = None,
+    cards: CardsOption = None,
+    response_tokens: Annotated[str | None, _lengths_option("responses")] = None,
+    prompt_tokens: Annotated[str | None, _lengths_option("prompts")] = None,
+    judge_tokens: Annotated[str | None, _lengths_option("judgements")] = None,
+    training_mfu: MfuOption = 0.35,
+    calibrate: CalibrateOption = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Say what a spec needs and takes on some devices: placement, memory by role and stage, times, and what was assumed.
+
+    Nothing is loaded or started, and no such device has to be here. Takes specs of engines that cannot train yet.
+    """
+    from yatt_core.errors import ExitCode
+    from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
+    from yatt_core.spec import load_spec
+
+    checked = load_spec(spec, overrides or ())
+    known = read_cards(cards)
+    devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
+    fitted = None if calibrate is None else _fitted(calibrate, home, checked)
+    assumed = _assumptions(response_tokens, prompt_tokens, judge_tokens, training_mfu)
+    made = _planned(spec, checked, devices, assumed, fitted)
+    if output is Output.JSON:
+        from ops.cli.commands.planning.plan_document import plan_document
+
+        write_json(plan_document(made))
+    else:
+        print_plan(made)
+    raise typer.Exit(ExitCode.OK if made.fits else ExitCode.CONFIGURATION)
+
+
+def _planned(
+    path: Path, spec: RunSpec, devices: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
+) -> RunPlan:
+    """The plan of the spec in a file, which its mistakes name."""
+    from yatt_core.errors import ConfigurationError
+    from yatt_core.planning.plan import plan_run
+
+    if fitted is not None:
+        # Lengths that were given win over recorded ones.
+        assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
+    try:
+        return plan_run(spec, devices, assumed, fitted)
+    except ConfigurationError as error:
+        raise ConfigurationError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+
+def _assumptions(response: str | None, prompt: str | None, judge: str | None, training_mfu: float) -> Assumptions:
+    from yatt_core.planning.assumptions import Assumptions, parse_spread
+
+    return Assumptions(
+        prompt=None if prompt is None else parse_spread(prompt, "--prompt-tokens"),
+        response=None if response is None else parse_spread(response, "--response-tokens"),
+        judge=None if judge is None else parse_spread(judge, "--judge-tokens"),
+        training_mfu=training_mfu,
+    )
+
+
+def _fitted(run: str, home: Path | None, planned: RunSpec) -> Fitted:
+    from flows.run.home import Home
+    from ops.cli.commands.planning.calibration import calibrate
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        return calibrate(ledger, place, find_run(ledger, run), planned)
+
+
+def print_plan(made: RunPlan) -> None:
+    """For people."""
+    shape, demand = made.roles.policy, made.demand
+    write(
+        f"{made.roles.spec.name} on {made.cluster} ({made.cluster.devices} devices): {shape.parameters / 1e9:.3g} B parameters"
+    )
+    write(_verdict(made))
+    write("")
+    write_table(("role", "engine", "on"), _placement_rows(made), "Placement")
+    if made.times is not None:
+        write(f"recommended: {made.times.recommended.mode}, {made.times.recommended.partition}")
+        write("")
+    columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TENSORS), "runtime", "all")
+    kept = "copies: of weights and state, on their way or kept"
+    write_table(columns, _memory_rows(made), f"Memory of the fullest {demand.owner} ({kept})")
+    for total in demand.totals:
+        if total.host:
+            write(f"{total.stage}: {size(total.host)} in a host's memory of {size(total.host_capacity)}")
+    if made.times is not None:
+        _print_times(made.roles.spec, made.times)
+    else:
+        _print_shortages(made)
+    for title, lines in (("Warnings", made.warnings), ("Assumed", made.assumed)):
+        if lines:
+            write(f"\n{title}")
+            for line in lines:
+                write(f"  {line}")
+
+
+def _verdict(made: RunPlan) -> str:
+    if not made.fits:
+        return "it does not fit"
+    if made.demand.resident:
+        return "it fits, all roles stay in memory"
+    return "it fits, as roles sleep while others work"
+
+
+def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
+    roles, demand = made.roles, made.demand
+    rows: list[tuple[object, ...]] = [("rollout", roles.rollout.kind, _engines(demand.instances, demand.rollout))]
+    if roles.judge is not None and demand.judge is not None:
+        rows.append((roles.judge.name, roles.judge.engine.kind, _engines(demand.judge_instances, demand.judge)))
+    rows.append(("trainer", roles.trainer.kind, f"{demand.ranks} ranks, {demand.copies} copies of the model"))
+    if roles.reference:
+        rows.append(("reference", roles.trainer.kind, "the trainer's ranks, in prepare"))
+    if roles.critic is not None:
+        rows.append(("critic", roles.trainer.kind, "the trainer's ranks, in prepare and learn"))
+    if roles.teacher is not None:
+        rows.append(("teacher", roles.trainer.kind, "the trainer's ranks, in prepare"))
+    return rows
+
+
+def _engines(count: int, memory: EngineMemory) -> str:
+    return f"{count} engines, {'a device' if memory.devices == 1 else f'{memory.devices} devices'} each"
+
+
+def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for total in made.demand.totals:
+        for role in made.demand.roles:
+            tensors, runtime = role.at(total.stage), role.runtime.get(total.stage, 0)
+            if tensors.total or runtime:
+                cells = [size(count) if (count := getattr(tensors, name)) else "" for name in TENSORS]
+                rows.append((total.stage, role.role, *cells, size(runtime), size(tensors.total + runtime)))
+        used = total.tensors + total.runtime
+        verdict = f"{size(total.short)} too much" if total.short else "fits"
+        blanks = [""] * (len(TENSORS) + 1)
+        rows.append((total.stage, f"of {size(total.capacity)}: {verdict}", *blanks, size(used)))
+    return rows
+
+
+def _print_times(spec: RunSpec, times: Times) -> None:
+    rows = [
+        (o.mode, o.judges, o.collect_s, o.train_s, o.step_s, round(o.tokens_per_second), f"{o.idle:.0%}")
+        for o in times.tried
+    ]
+    write("")
+    write_table(("mode", "judging", "collect s", "train s", "step s", "tokens/s", "idle"), rows, "Predicted iteration")
+    if times.load.scale > 1:
+        write(f"simulated at 1/{times.load.scale} of the size")
+    total, sync = times.recommended.step_s * spec.iterations, times.training.sync_s
+    write(f"{spec.iterations} iterations take about {duration(total)}; new weights are {duration(sync)} on their way")
+    write(
+        f"snapshots: every {times.snapshot_every} iterations would cost least ({times.snapshot_overhead:.2%} of the time); "
+        f"the spec says {spec.snapshots.every}"
+    )
+
+
+def _print_shortages(made: RunPlan) -> None:
+    write("")
+    for shortage in made.demand.shortages:
+        write(f"{shortage.stage}: {size(shortage.bytes)} more than {shortage.where} has")
+    for settings in made.remedies:
+        write(f"it would fit with {_set(settings)}")
+    if (larger := made.larger) is not None:
+        how = f"with {_set(larger.settings)}" if larger.settings else "as it is"
+        write(f"it would fit {how} on {larger.nodes} nodes of {made.cluster.devices_per_node}x{made.cluster.card_name}")
+    if not made.remedies and made.larger is None:
+        write("no single change, pair of changes or number of such nodes was found with which it would fit")
+
+
+def _set(settings: Sequence[str]) -> str:
+    return " ".join(f"--set {setting}" for setting in settings)

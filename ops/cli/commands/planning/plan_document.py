@@ -1,0 +1,89 @@
+"""A plan as one JSON object: bytes, seconds and tokens as plain numbers, the keys that `yatt plan -o json` keeps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from yatt_core.planning.memory.rollout import EngineMemory
+from yatt_core.planning.plan import RunPlan, Times
+
+
+def plan_document(made: RunPlan) -> dict[str, Any]:
+    """The whole plan."""
+    roles, demand, cluster = made.roles, made.demand, made.cluster
+    return {
+        "name": roles.spec.name,
+        "spec_digest": roles.spec.digest,
+        "fits": made.fits,
+        "resident": demand.resident,
+        "parameters": roles.policy.parameters,
+        "cluster": {
+            "card": cluster.card_name,
+            "devices_per_node": cluster.devices_per_node,
+            "nodes": cluster.nodes,
+            "devices": cluster.devices,
+            "device_bytes": cluster.card.memory,
+        },
+        "placement": {
+            "rollout": _engine(roles.rollout.kind, demand.instances, demand.rollout),
+            "judge": None
+            if roles.judge is None or demand.judge is None
+            else _engine(roles.judge.engine.kind, demand.judge_instances, demand.judge),
+            "trainer": {"engine": roles.trainer.kind, "ranks": demand.ranks, "copies": demand.copies},
+            "reference": roles.reference,
+            "critic": None if roles.critic is None else roles.critic.parameters,
+            "teacher": None if roles.teacher is None else roles.teacher.parameters,
+        },
+        "memory": [
+            {
+                "stage": total.stage,
+                "tensors": total.tensors,
+                "runtime": total.runtime,
+                "capacity": total.capacity,
+                "short": total.short,
+                "host": total.host,
+                "host_capacity": total.host_capacity,
+                "roles": {
+                    role.role: {**asdict(role.at(total.stage)), "runtime": role.runtime.get(total.stage, 0)}
+                    for role in demand.roles
+                },
+            }
+            for total in demand.totals
+        ],
+        "shortages": [asdict(shortage) for shortage in demand.shortages],
+        "remedies": [list(settings) for settings in made.remedies],
+        "larger": None if made.larger is None else {"nodes": made.larger.nodes, "settings": list(made.larger.settings)},
+        "times": None if made.times is None else _times(made.times),
+        "warnings": made.warnings,
+        "assumed": made.assumed,
+    }
+
+
+def _engine(kind: str, instances: int, memory: EngineMemory) -> dict[str, Any]:
+    return {
+        "engine": kind,
+        "instances": instances,
+        "devices_per_instance": memory.devices,
+        "sequences_at_once": memory.sequences,
+    }
+
+
+def _times(times: Times) -> dict[str, Any]:
+    chosen, workload = times.recommended, times.load.workload
+    return {
+        "mode": chosen.mode,
+        "partition": chosen.partition,
+        "step_s": chosen.step_s,
+        "collect_s": chosen.collect_s,
+        "train_s": chosen.train_s,
+        "tokens_per_second": chosen.tokens_per_second,
+        "idle_share": chosen.idle,
+        "modes": [asdict(outcome) for outcome in times.tried],
+        "training": asdict(times.training),
+        "engines": workload.engines.model_dump(mode="json"),
+        "switch": workload.switch.model_dump(mode="json"),
+        "simulated_scale": times.load.scale,
+        "snapshot_every": times.snapshot_every,
+        "snapshot_overhead": times.snapshot_overhead,
+    }

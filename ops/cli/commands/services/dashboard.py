@@ -1,0 +1,76 @@
+"""`yatt dashboard`: serves pages, API and metrics of a home folder, on loopback alone."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from ops.cli.commands.services.group import DASHBOARD_PORT
+from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.presentation.output import message, write_json
+from ops.process import keep_caches_inside
+
+HOST = "127.0.0.1"
+STOP_SECONDS = 3
+"""That a stop waits for requests under way; streams of live updates never end by themselves."""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    lines = ("yatt dashboard", "yatt dashboard --port 9000", "yatt --home /data/runs dashboard --port 0 -o json")
+    app.command(epilog=examples(*lines))(dashboard)
+
+
+def dashboard(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any that is free.")
+    ] = DASHBOARD_PORT,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Serve the dashboard until Ctrl-C: pages for people, /api/v1 for programs, /metrics for Prometheus.
+
+    Reading needs no token; what changes a run needs one of `yatt token create NAME`.
+    """
+    import uvicorn
+
+    from flows.run.home import Home
+    from ops.dashboard.app import create_app
+    from ops.preflight.home_folder import check_folder
+
+    place = Home.locate(home)
+    if not place.folder.exists():
+        check_folder(place.folder)
+    keep_caches_inside(place)
+    with socket.socket() as listener:
+        _bind(listener, port)
+        app = create_app(place)
+        address = f"http://{HOST}:{listener.getsockname()[1]}/"
+        if output is Output.JSON:
+            write_json({"address": address, "home": str(place.folder)})
+            sys.stdout.flush()
+        else:
+            message(f"the dashboard of {place.folder}: {address}")
+        config = uvicorn.Config(
+            app, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=STOP_SECONDS
+        )
+        with suppress(KeyboardInterrupt):  # the usual end
+            uvicorn.Server(config).run([listener])
+
+
+def _bind(listener: socket.socket, port: int) -> None:
+    """Raises `ConfigurationError` where the port is taken."""
+    from yatt_core.errors import ConfigurationError
+
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen()  # from here on who comes to the address that is printed waits, until the server takes him on
+    except OSError as error:
+        raise ConfigurationError(
+            f"--port {port}: cannot be listened on: {error.strerror}; right would be a free one"
+        ) from None

@@ -1,0 +1,184 @@
+"""`yatt up`, `yatt down` and `yatt status`: the service group of a home, in this terminal or detached.
+
+Consumes options and the environment; produces the addresses on standard output, as text or as one JSON object, and what
+happens to the members on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.words import duration
+
+if TYPE_CHECKING:
+    from ops.group.control import Group
+    from ops.group.status import GroupStatus
+
+PREFECT_PORT, MLFLOW_PORT, DASHBOARD_PORT = 4200, 5000, 8686
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PortOption = typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    ups = ("yatt up", "yatt up --detach -o json", "YATT_LEDGER=postgresql://yatt@db/ledger yatt up --prefect-port 0")
+    app.command(epilog=examples(*ups))(up)
+    app.command(epilog=examples("yatt down", "yatt down -o json"))(down)
+    app.command(epilog=examples("yatt status", "yatt status -o json"))(status)
+
+
+def up(
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once it is up, and leave it running until `yatt down`.")
+    ] = False,
+    prefect_port: Annotated[int, PortOption] = PREFECT_PORT,
+    mlflow_port: Annotated[int, PortOption] = MLFLOW_PORT,
+    dashboard_port: Annotated[int, PortOption] = DASHBOARD_PORT,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Start Prefect, a worker, MLflow and the dashboard on this machine, and keep them running until Ctrl-C.
+
+    What dies is started again. Databases are SQLite files in the home folder, or what YATT_LEDGER,
+    PREFECT_API_DATABASE_CONNECTION_URL and MLFLOW_BACKEND_STORE_URI name (postgresql://user:password@host/database).
+    """
+    from flows.run.home import Home
+    from ops.group.control import await_ready, hold, start, stop
+    from ops.group.members import Ports
+    from yatt_core.errors import ExitCode
+
+    place = Home.locate(home)
+    with _ending() as ended:
+        group = start(place, Ports(prefect_port, mlflow_port, dashboard_port, worker=0), detach, os.environ)
+        try:
+            if group.adopted:
+                _say("the group was up, and its terminal is gone: this one holds it now, at the ports that it has")
+            await_ready(group, ended, _say)
+            interrupted = ended.is_set()
+            if not interrupted:
+                _tell_addresses(group, output)
+                if detach:
+                    return
+            by = hold(group, ended, _say)
+            if by:
+                _say(f"the group was ended: {by}")
+                return
+            _say("stopping the group; once more to kill it")
+            stop(place, _say)
+        except BaseException:
+            stop(place, _say)
+            raise
+        if interrupted:
+            raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _say(text: str) -> None:
+    """To the terminal, which may be gone: that keeps nobody from ending the group."""
+    with suppress(OSError):
+        message(text)
+
+
+@contextmanager
+def _ending() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C, SIGTERM or SIGHUP sets; the second raises `KeyboardInterrupt`.
+
+    Of a terminal that closes both its shell and the kernel tell, which is no second wish. What the surroundings ignore stays
+    ignored, such as SIGHUP under nohup.
+    """
+    ended = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if ended.is_set() and number != signal.SIGHUP:
+            raise KeyboardInterrupt
+        ended.set()
+
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, handle) for number in heard}
+    try:
+        yield ended
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _tell_addresses(group: Group, output: Output) -> None:
+    from ops.group.status import group_status
+
+    found = group_status(group.home)
+    if output is Output.JSON:
+        write_json(found.document())
+    else:
+        _print(found)
+    _flush()
+
+
+def _flush() -> None:
+    """Whoever reads from a pipe has the addresses now, not when the group ends."""
+    import sys
+
+    sys.stdout.flush()
+
+
+def down(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """End the group of this home, in whatever terminal it runs, and what a killed one left behind.
+
+    Runs that its worker drives end behind their current iteration, or after a minute in the middle of it. Nothing is lost.
+    """
+    from flows.run.home import Home
+    from ops.group.control import stop
+
+    place = Home.locate(home)
+    ended = stop(place, message)
+    if output is Output.JSON:
+        write_json({"home": str(place.folder), "ended": ended})
+    else:
+        write(f"{place.folder}: the group is down" if ended else f"{place.folder}: no group was up")
+
+
+def status(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Show the group's members: state, address, restarts and why; exits with 1 unless all of them are well."""
+    from flows.run.home import Home
+    from ops.group.status import UP, group_status
+    from yatt_core.errors import ExitCode
+
+    found = group_status(Home.locate(home))
+    if output is Output.JSON:
+        write_json(found.document())
+    else:
+        _print(found)
+    if found.state != UP:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _print(found: GroupStatus) -> None:
+    write(f"{found.home}: {found.summary}")
+    rows = [
+        (
+            member.name,
+            member.state,
+            member.address,
+            member.pid,
+            duration(member.seconds),
+            member.restarts,
+            member.reason or member.last_death,
+        )
+        for member in found.members
+    ]
+    if rows:
+        write_table(("member", "state", "address", "pid", "for", "restarts", "last trouble"), rows)
+    if found.prefect_client:
+        write(f"for commands of Prefect in another terminal: {found.prefect_client}")
+        if found.password_file:
+            write(f"its UI asks for what stands in {found.password_file}")
+    for run in found.undelivered:
+        write(f"run {run.run}: {run.rows} rows for MLflow still to send{f': {run.reason}' if run.reason else ''}")

@@ -1,0 +1,75 @@
+"""The pages about many runs: the fleet, and runs side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from db.core.errors import RunNotFound
+from db.write.runs import STATES
+from ops.dashboard.context import Offset, SearchText
+from ops.dashboard.pages.charts import compared_charts
+from ops.dashboard.pages.frame import Visited
+from ops.dashboard.texts import Like, Text
+from ops.queries.compare import RUNS, compare
+from ops.queries.run_list import fleet
+from ops.queries.series import series_keys
+
+router = APIRouter(include_in_schema=False)
+PER_PAGE = 50
+StateOrNone = Annotated[str, Like(f"^({'|'.join(STATES)})?$", f"one of {', '.join(STATES)}, or nothing")]
+SUGGESTED = 200
+"""Runs whose names a browser offers while one types."""
+
+
+@router.get("/")
+def show_fleet(
+    visit: Visited,
+    text: SearchText = "",
+    state: StateOrNone = "",
+    offset: Offset = 0,
+) -> Response:
+    """All runs at a glance."""
+    found = fleet(visit.served.ledger, text, state or None, PER_PAGE, offset)
+
+    def beginning_at(other: int) -> str:
+        return "/?" + urlencode({"text": text, "state": state, "offset": other})
+
+    return visit.render(
+        "fleet.html",
+        fleet=found,
+        text=text,
+        state=state,
+        states=[("", f"all ({sum(found.states.values())})"), *((n, f"{n} ({found.states.get(n, 0)})") for n in STATES)],
+        earlier=beginning_at(max(0, offset - PER_PAGE)) if offset else None,
+        later=beginning_at(offset + PER_PAGE) if offset + len(found.runs) < found.total else None,
+    )
+
+
+@router.get("/compare")
+def show_comparison(visit: Visited, run: Annotated[list[Text] | None, Query(max_length=RUNS + 2)] = None) -> Response:
+    """Some runs side by side; fields for their names where none are given."""
+    ledger = visit.served.ledger
+    named = list(dict.fromkeys(name for name in run or () if name))[:RUNS]
+    known = [line.id for line in fleet(ledger, limit=SUGGESTED).runs]
+    found, problem, charts = None, "", []
+    if named:
+        try:
+            found = compare(ledger, named)
+            keys = {each.key for name in named for each in series_keys(ledger, name)}
+            charts = compared_charts(named, keys)
+        except RunNotFound as error:
+            problem = str(error)
+    asked = [*named, ""] if len(named) < RUNS else named
+    return visit.render(
+        "compare.html",
+        404 if problem else 200,
+        asked=asked if len(asked) > 1 else ["", ""],
+        known=known,
+        found=found,
+        problem=problem,
+        charts=charts,
+    )

@@ -1,0 +1,25 @@
+"""Fills in the flow's `MetricsReader` over MLflow: what stands there, point by point, for audits.
+
+Consumes the address of an MLflow store or server; changes nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.run.protocols import TrackedPoint
+from ops.integrations.mlflow_tracker import MlflowTracker
+
+
+class MlflowReader:
+    """Reads from one MLflow store or server."""
+
+    def __init__(self, tracking_uri: str, artifacts: Path) -> None:
+        self._tracker = MlflowTracker(tracking_uri, artifacts)
+
+    def points(self, tracking_run: str, key: str) -> Sequence[TrackedPoint]:
+        """All points of a metric; empty where it is unknown. Raises `InfrastructureError` when MLflow cannot be reached."""
+        with self._tracker.client() as client:
+            history = client.get_metric_history(tracking_run, key)
+        return [TrackedPoint(point.step, point.timestamp, point.value) for point in history]

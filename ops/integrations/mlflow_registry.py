@@ -1,0 +1,113 @@
+"""Snapshots in MLflow's model registry: a registered model for each run, a version for each snapshot, and the aliases.
+
+Consumes outbox rows of the kinds `snapshot` and `alias`, each with all that is to be known of its snapshot. Produces an external
+model (its files stay where YATT has them), a version of it, tags and aliases. Every delivery may be repeated: model and version
+are searched for by the snapshot's id before they are created, and a move of an alias that a later one has overtaken changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flows.run.protocols import OutboxItem
+
+ID_TAG = "yatt.outbox_id"
+MANIFEST_TAG = "yatt.manifest_sha256"
+STATE_TAG = "yatt.state"
+EXTERNAL_TAG = "mlflow.model.isExternal"
+FACTS = ("branch", "iteration", "epoch", "folder", "weights_digest")
+READY = "READY"
+PRUNED = "pruned"
+
+
+def alias_tag(alias: str) -> str:
+    """The registered model's tag that says who moved an alias last, and why."""
+    return f"yatt.alias.{alias}"
+
+
+class MlflowRegistry:
+    """Writes to the registry through MLflow's client."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def register(self, item: OutboxItem, tracking_run: str) -> None:
+        """The snapshot has a version, which says whether its files are kept; what is pruned stays so."""
+        version = self._version(item, tracking_run)
+        if item.body["state"] == PRUNED:
+            self._client.set_model_version_tag(item.body["model"], version.version, STATE_TAG, PRUNED)
+
+    def point(self, item: OutboxItem, tracking_run: str) -> None:
+        """The alias points to the snapshot's version; tags of version and model say since when, by whom and why."""
+        body, name = item.body, item.body["model"]
+        version = self._version(item, tracking_run)
+        tag = alias_tag(body["alias"])
+        if self._last_move(name, tag) >= body["number"]:
+            return
+        said = {key: body[key] for key in ("number", "iteration", "branch", "by", "why", "at")}
+        text = json.dumps(said, ensure_ascii=False)
+        self._client.set_registered_model_alias(name, body["alias"], version.version)
+        self._client.set_model_version_tag(name, version.version, tag, text)
+        # Last: what it says is done, and is not done again.
+        self._client.set_registered_model_tag(name, tag, text)
+
+    def _last_move(self, name: str, tag: str) -> int:
+        """The number of the alias's last move; 0 where the tag says none, since people can edit it."""
+        said = self._client.get_registered_model(name).tags.get(tag)
+        try:
+            return int(json.loads(said)["number"]) if said else 0
+        except (ValueError, KeyError, TypeError):
+            return 0
+
+    def _version(self, item: OutboxItem, tracking_run: str) -> Any:
+        body = item.body
+        wanted = f"name = '{body['model']}' and tag.`{ID_TAG}` = '{body['version_id']}'"
+        for found in self._client.search_model_versions(wanted):
+            # Another home may deliver a run of the same name to this server.
+            if found.tags.get(MANIFEST_TAG) == body["manifest_sha256"]:
+                return found
+        self._ensure_registered(item)
+        model = self._external_model(item, tracking_run)
+        # Not `models:/...`: MLflow's SQL store looks such a source up in the process's default store, not in its own.
+        return self._client.create_model_version(
+            body["model"],
+            source=model.artifact_location,
+            run_id=tracking_run,
+            model_id=model.model_id,
+            tags=_tags(item) | {"yatt.model_id": model.model_id, STATE_TAG: body["state"]},
+            description=f"The weights of {item.run} behind iteration {body['iteration']}",
+        )
+
+    def _ensure_registered(self, item: OutboxItem) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.create_registered_model(item.body["model"], tags={"yatt.run": item.run})
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def _external_model(self, item: OutboxItem, tracking_run: str) -> Any:
+        """MLflow's model of the snapshot, ready; the one that an earlier delivery made, though its version never came."""
+        body = item.body
+        experiment = self._client.get_run(tracking_run).info.experiment_id
+        wanted = f"tags.`{ID_TAG}` = '{body['version_id']}' AND tags.`{MANIFEST_TAG}` = '{body['manifest_sha256']}'"
+        found = self._client.search_logged_models([experiment], wanted)
+        model = (
+            found[0]
+            if found
+            else self._client.create_logged_model(
+                experiment,
+                name=f"{item.run}-b{body['branch']}-i{body['iteration']}-e{body['epoch']}",
+                source_run_id=tracking_run,
+                tags=_tags(item) | {EXTERNAL_TAG: "true"},
+            )
+        )
+        return self._client.finalize_logged_model(model.model_id, READY)
+
+
+def _tags(item: OutboxItem) -> dict[str, str]:
+    facts = {f"yatt.{name}": str(item.body[name]) for name in FACTS}
+    return facts | {"yatt.run": item.run, ID_TAG: item.body["version_id"], MANIFEST_TAG: item.body["manifest_sha256"]}

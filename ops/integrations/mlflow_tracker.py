@@ -1,0 +1,215 @@
+"""Fills in the flow's `Tracker` over MLflow: one MLflow run for each YATT run, for life, and nested in it one for each rollback.
+
+Consumes outbox rows in their order; produces MLflow runs, params, tags, points and artifacts, and what `mlflow_registry` makes of
+snapshots and aliases. Every delivery may be repeated: the run is searched for by its row's key and its owner before it is
+created, a point keeps its row's time and step, and the rest overwrites what stands there. Works on MLflow's SQL stores and
+servers. mlflow is imported with the first delivery, since it takes seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from flows.delivery import registry
+from flows.run.protocols import OutboxItem
+from ops.integrations.mlflow_registry import MlflowRegistry
+from yatt_core.errors import InfrastructureError
+from yatt_core.logs import redact
+
+OUTBOX_TAG = "yatt.outbox_id"
+OWNER_TAG = "yatt.owner"
+PARENT_TAG = "mlflow.parentRunId"
+POINTS_PER_BATCH = 1000
+PARAMS_PER_BATCH = 100
+LONGEST_PARAM = 6000
+LONGEST_TAG = 8000
+_NOT_IN_KEYS = re.compile(r"[^\w\-. :/]")
+# mlflow takes the literal `true` alone. A dead server must cost seconds, not minutes: the outbox tries again by itself.
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+class MlflowTracker:
+    """Delivers to one MLflow store or server. artifacts: the folder for artifacts where no server keeps them."""
+
+    def __init__(self, tracking_uri: str, artifacts: Path) -> None:
+        self._tracking_uri = tracking_uri
+        self._artifacts = artifacts
+
+    def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
+        """Sends rows of one run in their order; returns the MLflow run's id by the key of the row that creates it.
+
+        Raises `InfrastructureError` when MLflow cannot be reached or refuses; what had arrived may be sent again.
+        """
+        made: dict[str, str] = {}
+        with self._translated():
+            for kind, group in groupby(items, key=lambda item: item.kind):
+                rows = list(group)
+                if kind == "metrics":
+                    self._send_points(rows)
+                    continue
+                for item in rows:
+                    if kind == "run":
+                        made[item.key] = self._find_run(item) or self._create_run(item)
+                    else:
+                        self._send(item)
+        return made
+
+    def check_reachable(self) -> None:
+        """Raises `InfrastructureError` unless MLflow answers."""
+        with self.client() as client:
+            client.search_experiments(max_results=1)
+
+    @contextmanager
+    def client(self) -> Iterator[Any]:
+        """MLflow's client; what it raises within is an `InfrastructureError`."""
+        with self._translated():
+            yield self._client
+
+    @cached_property
+    def _client(self) -> Any:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow.tracking import MlflowClient
+
+        for chatty in ("mlflow", "alembic"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
+        return MlflowClient(tracking_uri=self._tracking_uri)
+
+    @cached_property
+    def _registry(self) -> MlflowRegistry:
+        return MlflowRegistry(self._client)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except InfrastructureError:
+            raise
+        # MlflowException is a plain Exception and only importable once mlflow is; its SQL store lets SQLAlchemy's through.
+        except (_mlflow_exception(), SQLAlchemyError, OSError) as error:
+            raise InfrastructureError(redact(f"MLflow at {self._tracking_uri}: {_first_line(error)}")) from error
+
+    def _find_run(self, item: OutboxItem) -> str | None:
+        """The run that an earlier delivery of this row created, though its answer never arrived."""
+        experiment = self._client.get_experiment_by_name(item.body["experiment"])
+        if experiment is None:
+            return None
+        wanted = f"tags.`{OUTBOX_TAG}` = '{item.key}' AND tags.`{OWNER_TAG}` = '{item.body['owner']}'"
+        found = self._client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time ASC"])
+        return str(found[0].info.run_id) if found else None
+
+    def _create_run(self, item: OutboxItem) -> str:
+        experiment = self._experiment(item.body["experiment"])
+        tags = {
+            OUTBOX_TAG: item.key,
+            OWNER_TAG: item.body["owner"],
+            "mlflow.source.name": "yatt",
+            "mlflow.source.type": "JOB",
+        }
+        tags |= {_key(key): str(value)[:LONGEST_TAG] for key, value in item.body.get("tags", {}).items()}
+        if item.tracking_run is not None:
+            tags[PARENT_TAG] = item.tracking_run
+        run = self._client.create_run(experiment, start_time=item.at_ms, tags=tags, run_name=item.body["name"])
+        return str(run.info.run_id)
+
+    def _experiment(self, name: str) -> str:
+        """The experiment's id; created where there is none, with its artifacts in our folder unless a server keeps them."""
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            served = urlsplit(self._tracking_uri).scheme in ("http", "https")
+            location = None if served else self._artifacts.absolute().as_uri()
+            try:
+                return str(self._client.create_experiment(name, artifact_location=location))
+            except _mlflow_exception() as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self._client.get_experiment_by_name(name)
+        if found.lifecycle_stage == "deleted":
+            raise InfrastructureError(
+                f"MLflow at {redact(self._tracking_uri)}: experiment {name!r} is deleted; restore it "
+                f"(mlflow experiments restore -x {found.experiment_id}), or name another in tracking.experiment"
+            )
+        return str(found.experiment_id)
+
+    def _send_points(self, items: Sequence[OutboxItem]) -> None:
+        """A point is (key, its row's time, iteration, value): sending it again changes nothing."""
+        from mlflow.entities import Metric
+
+        points = [
+            Metric(key, value, item.at_ms, item.body["iteration"])
+            for item in items
+            for key, value in item.body["metrics"].items()
+        ]
+        for start in range(0, len(points), POINTS_PER_BATCH):
+            batch = points[start : start + POINTS_PER_BATCH]
+            self._client.log_batch(_tracking_run(items[0]), metrics=batch)
+
+    def _send(self, item: OutboxItem) -> None:
+        run = _tracking_run(item)
+        match item.kind:
+            case "params":
+                self._send_params(run, item.body)
+            case "tags":
+                from mlflow.entities import RunTag
+
+                tags = [RunTag(_key(key), str(value)[:LONGEST_TAG]) for key, value in item.body.items()]
+                self._client.log_batch(run, tags=tags)
+            case registry.SNAPSHOT:
+                self._registry.register(item, run)
+            case registry.ALIAS:
+                self._registry.point(item, run)
+            case "artifact":
+                self._client.log_text(run, item.body["text"], item.body["name"])
+            case "status" if item.body["status"] == "RUNNING":
+                self._client.update_run(run, status="RUNNING")
+            case "status":
+                self._client.set_terminated(run, status=item.body["status"], end_time=item.at_ms)
+            case _:
+                raise InfrastructureError(f"outbox row {item.key}: kind {item.kind!r} is unknown to this tracker")
+
+    def _send_params(self, run: str, params: Mapping[str, Any]) -> None:
+        """MLflow keeps a param's first value for ever and takes the same one again."""
+        from mlflow.entities import Param
+
+        listed = [Param(_key(key), str(value)[:LONGEST_PARAM]) for key, value in params.items()]
+        for start in range(0, len(listed), PARAMS_PER_BATCH):
+            self._client.log_batch(run, params=listed[start : start + PARAMS_PER_BATCH])
+
+
+def _mlflow_exception() -> type[Any]:
+    from mlflow.exceptions import MlflowException
+
+    exception: type[Any] = MlflowException
+    return exception
+
+
+def _tracking_run(item: OutboxItem) -> str:
+    if item.tracking_run is None:
+        raise InfrastructureError(f"outbox row {item.key}: the MLflow run of {item.run} has not been created yet")
+    return item.tracking_run
+
+
+def _key(key: str) -> str:
+    """A name that MLflow takes; keys of free-form options may hold anything."""
+    return _NOT_IN_KEYS.sub("_", key)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,148 @@
+"""Promotes a snapshot: gives it an alias in the ledger, with who, when and why, and tells MLflow's registry.
+
+Consumes a run's id, an alias, and the name of whoever promotes; called by `yatt promote` and by the dashboard. Produces an event
+and rows in the ledger, all in one transaction, and outbox rows that whoever drives the run delivers, or `deliver` where nobody
+does. Nothing is promoted that is damaged, pruned, or not what its iteration's commit names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from db.core.errors import AliasRefused, LeaseHeld
+from db.ledger import Ledger
+from db.write.aliases import AliasMove, SnapshotKey
+from db.write.outbox import OutboxEntry
+from db.write.records import SnapshotRow
+from flows.delivery.registry import moved_entries, registered_model
+from flows.run.home import Home
+from yatt_core.errors import ConfigurationError
+
+LONGEST_NAME, LONGEST_REASON = 200, 2000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What a promotion came to. moves: what moved, in order; nothing where the alias pointed there already.
+
+    model: the address under which MLflow knows what the alias points to; none where the run is not tracked.
+    """
+
+    run: str
+    alias: str
+    branch: int
+    iteration: int
+    weights_digest: str
+    model: str | None
+    moves: tuple[AliasMove, ...]
+
+
+def promote(
+    home: Home,
+    run: str,
+    alias: str,
+    iteration: int | None = None,
+    branch: int | None = None,
+    epoch: int | None = None,
+    *,
+    by: str,
+    why: str,
+) -> Promotion:
+    """Has an alias of a run point to a kept snapshot of its current line, the newest of those that are not ruled out.
+
+    by: who decided it, and why. Raises `RunNotFound`; `ConfigurationError` for what cannot be promoted; `DataError` for a
+    snapshot that no tier has whole. Nothing is written then.
+    """
+    from flows.files.storage import verify_beside_driver
+    from flows.run.creation import current_spec, first_entries
+
+    by, why = _said("by", by, LONGEST_NAME), _said("why", why, LONGEST_REASON)
+    with Ledger.open(home.ledger, migrate=False) as ledger:
+        run = ledger.runs.find(run).id
+        row = _choose(ledger, run, iteration, branch, epoch)
+        # Its files first: this takes long, and the ledger is not to be locked for it.
+        verify_beside_driver(ledger, home.run_folder(run), row)
+        spec = current_spec(ledger, run)
+
+        def tell(moves: Sequence[AliasMove]) -> list[OutboxEntry]:
+            # A run that has not been driven since its tracking was switched on is made known first.
+            entries = moved_entries(spec, moves)
+            return [*first_entries(run, spec), *entries] if entries else []
+
+        target = SnapshotKey(row.branch, row.iteration, row.epoch)
+        try:
+            moves = ledger.aliases.promote(run, alias, target, by, why, tell)
+        except AliasRefused as error:
+            raise ConfigurationError(str(error)) from error
+    model = f"models:/{registered_model(run)}@{alias}" if spec.tracking.enabled else None
+    return Promotion(run, alias, row.branch, row.iteration, row.weights_digest, model, tuple(moves))
+
+
+def deliver(home: Home, run: str) -> str | None:
+    """Tells MLflow what waits in a run's outbox, unless somebody drives the run; returns why rows still wait, or none.
+
+    What waits is sent by the run's driver, by its next resume, or by the service group.
+    """
+    from flows.branching.branches import operator_lease
+    from flows.delivery.outbox import deliver_pending, in_words
+    from ops.integrations.mlflow_tracker import MlflowTracker
+
+    tracker = MlflowTracker(home.tracking_uri, home.artifacts)
+    with Ledger.open(home.ledger, migrate=False) as ledger:
+        try:
+            # Again once the lease is given back: whoever found it taken meanwhile counts on us.
+            while ledger.outbox.counts(run)[0]:
+                with operator_lease(ledger, run, f"yatt promote of {run}") as fence:
+                    while deliver_pending(ledger, fence, tracker):
+                        pass
+        except LeaseHeld as error:
+            return f"{error.holder} holds the run and delivers it"
+        except Exception as error:  # noqa: BLE001  # any: the promotion is booked, and others deliver it
+            return in_words(error)
+    return None
+
+
+def _said(name: str, text: str, longest: int) -> str:
+    """A name or reason, fit to be kept for ever. Raises `ConfigurationError`."""
+    stripped = text.strip()
+    if not stripped or len(stripped) > longest or _CONTROL.search(stripped):
+        found = f"{len(stripped)} characters" if len(stripped) > longest else repr(stripped)
+        raise ConfigurationError(f"{name}: right would be 1 to {longest} characters of plain text, not {found}")
+    return stripped
+
+
+def _choose(ledger: Ledger, run: str, iteration: int | None, branch: int | None, epoch: int | None) -> SnapshotRow:
+    """The kept snapshot that a person means. Raises `ConfigurationError`, naming what there is."""
+
+    def is_meant(row: SnapshotRow) -> bool:
+        return row.is_meant(iteration, branch, epoch)
+
+    rows = ledger.records.snapshots(run)
+    usable = [row for row in rows if _obstacle(ledger, run, row) is None]
+    for row in filter(is_meant, usable):
+        return row
+    numbers = (("iteration", iteration), ("branch", branch), ("epoch", epoch))
+    asked = [f"{name} {number}" for name, number in numbers if number is not None]
+    if not asked:
+        raise ConfigurationError(f"run {run}: it has no snapshot of a committed iteration yet")
+    there = ", ".join(str(number) for number in sorted({row.iteration for row in usable})) or "none"
+    meant = "the snapshot of " + ", ".join(asked)
+    named = next(filter(is_meant, rows), None)
+    if named is not None:
+        raise ConfigurationError(
+            f"run {run}: {meant} cannot be promoted, {_obstacle(ledger, run, named)}; there are those of {there}"
+        )
+    pruned = any(map(is_meant, ledger.records.snapshots(run, state="pruned")))
+    found = "is pruned" if pruned else "does not exist on its current line"
+    raise ConfigurationError(f"run {run}: {meant} {found}; there are those of {there}")
+
+
+def _obstacle(ledger: Ledger, run: str, row: SnapshotRow) -> str | None:
+    """Why a snapshot does not hold what its iteration came to, in words."""
+    from flows.driver.checkpoints import other_weights
+
+    commit = ledger.commits.at(run, row.iteration)
+    return "its iteration is not committed yet" if commit is None else other_weights(commit, row)

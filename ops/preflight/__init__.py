@@ -1,0 +1,1 @@
+"""Looks at the machine, the home folder and a spec before anything is started; `yatt doctor` prints the same looks."""

@@ -1,0 +1,145 @@
+"""What is looked at before a run is made: what the spec names, the codec, and room for a snapshot on the disk.
+
+Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from ops.preflight.home_folder import check_folder
+from ops.presentation.words import size
+from yatt_core.datasets.local_files import check_regular
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.spec import RunSpec
+from yatt_core.spec.availability import check_available
+from yatt_core.spec.sections.data import JsonlSource, ReasoningGymSource
+from yatt_core.spec.sections.model import ModelFolder
+
+SPARE_BYTES = 256 << 20
+"""Room for ledger, logs and experience of a small run."""
+TOKENS_OF_OWN_TOKENIZER = 4096
+"""A tokenizer that is trained on the prompts has a few hundred tokens; this is on the safe side."""
+FLOAT32_BYTES = 4
+
+
+def check_before_start(home: Path, spec: RunSpec) -> None:
+    """Raises what would otherwise end the run minutes later."""
+    check_available(spec)
+    for number, source in enumerate(spec.data.sources):
+        if isinstance(source, JsonlSource):
+            check_regular(Path(source.path), f"data.sources.{number}.path")
+            if source.held_out_path is not None:
+                check_regular(Path(source.held_out_path), f"data.sources.{number}.held_out_path")
+    check_names(spec)
+    if isinstance(spec.model, ModelFolder) and not spec.virtual:
+        from yatt_core.models.model_folder import check_model_folder
+
+        try:
+            check_model_folder(Path(spec.model.path))
+            if spec.trainer.lora is not None:
+                check_targets(Path(spec.model.path), spec.trainer.lora.targets)
+        except OSError as error:
+            raise ConfigurationError(
+                f"model.path: {error.filename or spec.model.path} cannot be read: {error.strerror}"
+            ) from None
+    from yatt_core.input_building.codec_check import check_codec
+    from yatt_core.input_building.given_models import check_before_start as check_given
+
+    check_given(spec)
+    check_codec(spec)
+    from flows.launch import attached
+
+    if spec.storage.url is not None:
+        from yatt_core.storage.objects import ObjectStore
+
+        ObjectStore(spec.storage.url).check()
+    if not attached():
+        # Ray's own account comes with the cluster; here it is said before a run is made.
+        from yatt_core.planning.cluster import core_cluster, read_cards
+        from yatt_core.planning.memory.device_memory import check_room
+
+        check_room(spec, core_cluster(read_cards()))
+    folder = check_folder(home)
+    needed, free = snapshot_bytes(spec) + SPARE_BYTES, shutil.disk_usage(folder).free
+    if free < needed:
+        raise InfrastructureError(
+            f"{home}: no room for a run: a snapshot and what comes with it need about {size(needed)}, {size(free)} are free"
+        )
+
+
+def check_names(spec: RunSpec) -> None:
+    """Tasks, options, tools, reward functions and judges have to exist, the first rows of files be readable and enough."""
+    from yatt_core.rewards.registry import resolve
+
+    for part in spec.rewards.functions:
+        resolve(part)
+    from yatt_core.input_building.judge_models import check_before_start as check_judges
+
+    check_judges(spec)
+    from yatt_core.placement.policies.registry import find_policy
+
+    find_policy(spec.placement, constants_known=False)
+    if spec.rollout.tools is not None:
+        from yatt_core.tools.registry import check_tools
+
+        check_tools(spec.rollout.tools.functions)
+    gym_sources = [source for source in spec.data.sources if isinstance(source, ReasoningGymSource)]
+    if gym_sources:
+        from yatt_core.datasets.gym import create_task
+
+        for source in gym_sources:
+            create_task(source.task, source.options)
+    whole = True
+    if len(gym_sources) < len(spec.data.sources):
+        from yatt_core.datasets.sources import look_over
+
+        # A broken row, or too few of them, is said now and not when the cluster is up.
+        whole = look_over(spec.data, spec.seed)
+    if spec.warmup is not None:
+        from yatt_core.input_building.demonstrations import check_demonstrations
+
+        check_demonstrations(spec.data, spec.seed, spec.warmup.demonstrations, whole)
+
+
+def check_targets(folder: Path, targets: Sequence[str]) -> None:
+    """Raises `ConfigurationError` for a target of adapters that is no matrix of the model."""
+    from yatt_core.models.model_folder import matrix_names
+
+    names = matrix_names(folder)
+    for target in targets:
+        if (last := target.rpartition(".")[2]) not in names:
+            near = get_close_matches(last, names, 1)
+            meant = f"; did you mean {near[0]!r}" if near else ""
+            raise ConfigurationError(
+                f"trainer.lora.targets: {folder} has no matrix {target!r}{meant}; it has {', '.join(sorted(names))}"
+            )
+
+
+def snapshot_bytes(spec: RunSpec) -> int:
+    """About what a snapshot takes: float32 weights and both moments of AdamW, of a critic too, and a reference of a KL term."""
+    copies = 3 + (spec.algorithm.kl is not None)
+    values = 0
+    if spec.critic is not None:
+        values = 3 * (parameters(spec) if spec.critic.model is None else _stored(spec.critic.model))
+    return FLOAT32_BYTES * (copies * parameters(spec) + values)
+
+
+def parameters(spec: RunSpec) -> int:
+    """Parameters of the policy; an estimate for a model that is yet to be made, 0 for a virtual run."""
+    if spec.virtual:
+        return 0
+    if isinstance(spec.model, ModelFolder):
+        return _stored(spec.model)
+    from yatt_core.planning.shape import shape_of
+
+    return shape_of(spec, TOKENS_OF_OWN_TOKENIZER).parameters
+
+
+def _stored(model: ModelFolder) -> int:
+    from yatt_core.models.model_folder import count_parameters
+
+    return count_parameters(Path(model.path))

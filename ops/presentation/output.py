@@ -1,0 +1,63 @@
+"""Writing to people and programs: data goes to standard output, everything else to standard error.
+
+Colours go to terminals only, and NO_COLOR switches them off (rich sees to that).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH_OF_FILES = 200
+
+
+def write(text: str) -> None:
+    """A line of data."""
+    sys.stdout.write(text + "\n")
+
+
+def write_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on one line of its own."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def message(text: str) -> None:
+    """A line for the person at the keyboard."""
+    sys.stderr.write(text + "\n")
+
+
+def console(to_stderr: bool = False) -> Console:
+    """A rich console; where it is no terminal, wide enough to cut nothing."""
+    from rich.console import Console
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    return Console(
+        file=stream, highlight=False, markup=False, soft_wrap=False, width=None if stream.isatty() else WIDTH_OF_FILES
+    )
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """A table; numbers to the right, none as an empty cell."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    listed = [list(row) for row in rows]
+    table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for number, name in enumerate(columns):
+        numeric = bool(listed) and all(isinstance(row[number], int | float | None) for row in listed)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in listed:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console().print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

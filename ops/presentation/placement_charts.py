@@ -1,0 +1,107 @@
+"""A comparison of policies as bars: for each iteration the seconds measured, simulated as recorded, simulated under another.
+
+Consumes a `flows.placement.replay.Comparison`; produces an HTML page without any other file, or a PNG.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ops.presentation.page import LEFT, WIDTH, page, picture, scale_of, table, text
+from ops.presentation.placement_words import roles_text
+from ops.presentation.png import new_figure, write_figure
+
+if TYPE_CHECKING:
+    from flows.placement.replay import ComparedDecision, Comparison
+
+BAR, GAP = 9, 8
+"""Of the picture, in its own units: height of a bar, room between iterations."""
+CLASSES = ("third", "first", "second")
+COLOURS = ("tab:gray", "tab:blue", "tab:orange")
+
+
+def write_comparison(comparison: Comparison, path: Path) -> None:
+    """Draws it, as the file's name ends. Raises `ConfigurationError` for a PNG where matplotlib is missing."""
+    if path.suffix.lower() == ".png":
+        _write_png(comparison, path)
+    else:
+        path.write_text(comparison_page(comparison), encoding="utf-8")
+
+
+def labels(comparison: Comparison) -> tuple[str, str, str]:
+    """What the three bars are."""
+    return "measured", "simulated as recorded", f"simulated under {comparison.policy}"
+
+
+def seconds_of(row: ComparedDecision) -> tuple[float | None, float | None, float | None]:
+    """An iteration's bars."""
+    return row.collect_s, row.recorded_s, row.other_s
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """The HTML page."""
+    rows = [
+        (
+            row.iteration,
+            roles_text(row.recorded),
+            "" if row.start is None else roles_text(row.start),
+            *("" if value is None else f"{value:.2f}" for value in seconds_of(row)),
+        )
+        for row in comparison.rows
+    ]
+    columns = ("iteration", "start on record", f"start under {comparison.policy}", *labels(comparison))
+    keys = tuple(zip(CLASSES, labels(comparison), strict=True))
+    return page(
+        title_of(comparison), summary_of(comparison), keys, _picture(comparison), table("seconds", columns, rows)
+    )
+
+
+def title_of(comparison: Comparison) -> str:
+    """What the picture shows."""
+    return f"{comparison.run}: what {comparison.policy} would have cost"
+
+
+def summary_of(comparison: Comparison) -> str:
+    """The totals."""
+    if comparison.ratio is None:
+        return "No iteration has recorded work."
+    return (
+        f"Over {comparison.iterations} iterations {comparison.other_s:.1f} s of collect, {comparison.ratio:.3f} of the "
+        f"{comparison.recorded_s:.1f} s as recorded, both simulated; measured were {comparison.collect_s:.1f} s."
+    )
+
+
+def _picture(comparison: Comparison) -> str:
+    longest = max((value or 0.0 for row in comparison.rows for value in seconds_of(row)), default=0.0)
+    scale, tall = scale_of(longest), len(CLASSES) * BAR + GAP
+    rows = "".join(_row(comparison, row, tall * number, scale) for number, row in enumerate(comparison.rows))
+    return picture(title_of(comparison), longest, tall * len(comparison.rows), rows)
+
+
+def _row(comparison: Comparison, row: ComparedDecision, top: int, scale: float) -> str:
+    bars, said = [], []
+    for number, (kind, name, value) in enumerate(zip(CLASSES, labels(comparison), seconds_of(row), strict=True)):
+        said.append(f"{name} {'unknown' if value is None else f'{value:.2f} s'}")
+        width = (value or 0.0) * scale
+        bars.append(
+            f'<rect class="{kind}" x="{LEFT}" y="{top + number * BAR}" width="{width:.2f}" height="{BAR - 1}"/>'
+        )
+    height = len(CLASSES) * BAR
+    whole = text(f"iteration {row.iteration}: {', '.join(said)}")
+    return (
+        f'<g class="item" role="img" aria-label="{whole}">'
+        f'<text x="{LEFT - 8}" y="{top + height / 2 + 4:.1f}" text-anchor="end">{row.iteration}</text>{"".join(bars)}'
+        f'<rect class="halo" x="{LEFT}" y="{top}" width="{WIDTH - LEFT}" height="{height}"/></g>'
+    )
+
+
+def _write_png(comparison: Comparison, path: Path) -> None:
+    figure = new_figure(9.0, min(40.0, 1.8 + 0.45 * len(comparison.rows)))
+    axes = figure.subplots()
+    for number, (colour, name) in enumerate(zip(COLOURS, labels(comparison), strict=True)):
+        places = [row.iteration + (number - 1) * 0.27 for row in comparison.rows]
+        values = [seconds_of(row)[number] or 0.0 for row in comparison.rows]
+        axes.barh(places, values, height=0.25, color=colour, label=name)
+    axes.set_yticks([row.iteration for row in comparison.rows])
+    write_figure(figure, axes, title_of(comparison), summary_of(comparison), "iteration", path)

@@ -1,0 +1,137 @@
+"""The Gantt of an iteration's collect: a bar for each instance, coloured by role, filled as far as it was work.
+
+Consumes the spans of an iteration (`flows.placement.explain.Gantt`); produces an HTML page without any other file, or a PNG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ops.presentation.page import LEFT, WIDTH, page, picture, scale_of, table, text
+from ops.presentation.placement_words import role_name
+from ops.presentation.png import new_figure, write_figure
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+
+if TYPE_CHECKING:
+    from flows.placement.explain import Gantt
+    from yatt_core.placement.occupancy import Span
+
+CLASSES = {ROLLOUT: "first", JUDGE: "second", "": "third"}
+COLOURS = {ROLLOUT: "tab:blue", JUDGE: "tab:orange", "": "tab:gray"}
+KEYS = (("first", "rollout"), ("second", "judge"), ("third", "going over to another role"))
+TALL, FLAT, TALL_UP_TO, GAP = 18, 6, 64, 0.15
+"""Of the picture, in its own units: heights of a row, instances with tall rows, gap by height."""
+
+
+def write_gantt(found: Gantt, path: Path) -> None:
+    """Draws it, as the file's name ends. Raises `ConfigurationError` for a PNG where matplotlib is missing."""
+    if path.suffix.lower() == ".png":
+        _write_png(found, path)
+    else:
+        path.write_text(gantt_page(found), encoding="utf-8")
+
+
+def title_of(found: Gantt) -> str:
+    """What the picture shows."""
+    return f"{found.run}, iteration {found.iteration}: {found.mode}"
+
+
+def summary_of(found: Gantt) -> str:
+    """The figures that it is about."""
+    return (
+        f"{found.collect_s:.2f} s of collect on {found.instances} instances, idle share {found.idle_share:.1%}. "
+        "The filled part of a bar is the share of the instance's time in the role that was work."
+    )
+
+
+def gantt_page(found: Gantt) -> str:
+    """The HTML page."""
+    roles = table(
+        "roles",
+        ("role", "device seconds", "busy", "idle share", "tokens", "tokens/s"),
+        [
+            (
+                role_name(u.role),
+                f"{u.device_s:.1f}",
+                f"{u.busy_s:.1f}",
+                f"{u.idle_share:.1%}",
+                u.tokens,
+                f"{u.tokens_per_s:.0f}",
+            )
+            for u in found.roles
+        ],
+    )
+    spans = table(
+        "spans",
+        ("instance", "role", "from s", "to s"),
+        [(s.instance, role_name(s.role), f"{s.start_s:.3f}", f"{s.end_s:.3f}") for s in found.spans],
+    )
+    phases = table(
+        "phases, by the driver's clock", ("phase", "seconds"), [(n, f"{s:.2f}") for n, s in found.phases.items()]
+    )
+    below = f"{roles}{phases}<details><summary>All spans</summary>{spans}</details>"
+    return page(title_of(found), summary_of(found), KEYS, gantt_picture(found), below)
+
+
+def gantt_picture(found: Gantt) -> str:
+    """The picture itself, as SVG."""
+    tall = TALL if found.instances <= TALL_UP_TO else FLAT
+    scale = scale_of(found.collect_s)
+    rows = "".join(_row(found, index, tall, scale) for index in range(found.instances))
+    return picture(f"{title_of(found)}, by instance", found.collect_s, tall * found.instances, rows)
+
+
+def _row(found: Gantt, index: int, tall: int, scale: float) -> str:
+    """An instance: one element that can be focused, and says all of itself."""
+    spans = [span for span in found.spans if span.instance == index]
+    top = tall * index
+    bars = "".join(part for span in spans for part in _bars(found, span, top, tall, scale))
+    name = (
+        ""
+        if tall == FLAT and index % 8
+        else f'<text x="{LEFT - 8}" y="{top + tall - 4}" text-anchor="end">{index}</text>'
+    )
+    return (
+        f'<g class="item" role="img" aria-label="{text(_said(found, index, spans))}">{name}{bars}'
+        f'<rect class="halo" x="{LEFT}" y="{top}" width="{WIDTH - LEFT}" height="{tall}"/></g>'
+    )
+
+
+def _bars(found: Gantt, span: Span, top: int, tall: int, scale: float) -> Iterator[str]:
+    """A faint band as long as the span, and in it the filled part."""
+    height = tall * (1 - GAP)
+    place = f'class="{CLASSES[span.role]}{{}}" x="{LEFT + span.start_s * scale:.2f}" width="{span.seconds * scale:.2f}"'
+    yield f'<rect {place.format(" band")} y="{top}" height="{height:.2f}"/>'
+    filled = height * found.busy.get(f"{span.instance}/{span.role}", 0.0)
+    if filled:
+        yield f'<rect {place.format("")} y="{top + height - filled:.2f}" height="{filled:.2f}"/>'
+
+
+def _said(found: Gantt, index: int, spans: list[Span]) -> str:
+    parts = [f"{role_name(span.role)} {span.start_s:.2f} to {span.end_s:.2f} s" for span in spans]
+    busy = [
+        f"busy {share:.0%} of its time as {role_name(key.partition('/')[2])}"
+        for key, share in found.busy.items()
+        if key.startswith(f"{index}/")
+    ]
+    return f"instance {index}: {', '.join(parts)}; {', '.join(busy)}"
+
+
+def _write_png(found: Gantt, path: Path) -> None:
+    figure = new_figure(10.0, min(40.0, 1.8 + 0.18 * found.instances))
+    axes = figure.subplots()
+    for role in CLASSES:
+        spans = [span for span in found.spans if span.role == role]
+        rows, lefts, widths = (
+            zip(*((s.instance, s.start_s, s.seconds) for s in spans), strict=True) if spans else ((), (), ())
+        )
+        axes.barh(rows, widths, left=lefts, height=1 - GAP, color=COLOURS[role], alpha=0.3)
+        shares = [found.busy.get(f"{span.instance}/{role}", 0.0) * (1 - GAP) for span in spans]
+        # A row's filled part stands on its lower edge; the axis is turned round.
+        middles = [row + (1 - GAP - share) / 2 for row, share in zip(rows, shares, strict=True)]
+        axes.barh(middles, widths, left=lefts, height=shares, color=COLOURS[role], label=role_name(role))
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlim(0, found.collect_s)
+    write_figure(figure, axes, title_of(found), summary_of(found), "instance", path)

@@ -1,0 +1,208 @@
+"""What `yatt placement` says to a person: explanations, replays, comparisons and spans as lines and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ops.presentation.output import message, write, write_table
+from ops.presentation.placement_words import HOW, role_name, roles_text
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+
+if TYPE_CHECKING:
+    from flows.placement.explain import Explanation, Gantt, Lengths, RoleUse, SeenWork
+    from flows.placement.replay import ComparedDecision, Comparison, ReplayedDecision
+    from yatt_core.placement.occupancy import Change, Span
+
+WIDTH = 72
+MARKS = {ROLLOUT: "█", JUDGE: "▒", "": "·"}
+
+
+# -- explain ---------------------------------------------------------------------------------------------------------
+
+
+def print_explanation(found: Explanation) -> None:
+    """A decision and its outcome."""
+    state = "" if found.committed else ", under way"
+    write(f"{found.run}, iteration {found.iteration} of branch {found.branch}{state}: {found.mode}")
+    for name, value in _facts(found):
+        write(f"  {name:<12}{value}")
+    if found.seen:
+        columns = (
+            "made from",
+            "samples",
+            "response tokens",
+            "p50",
+            "p95",
+            "longest",
+            "judge tokens",
+            "p50",
+            "p95",
+            "longest",
+        )
+        write_table(columns, [_seen_row(seen) for seen in found.seen])
+    for lost in found.lost:
+        write(f"gone: {lost}")
+    late = [change for change in found.changes if change.how == "start"]
+    if late:
+        numbers = instance_list(change.instance for change in late)
+        last = max(change.serves_s or 0.0 for change in late)
+        write(f"joined at the start, the last after {last:.2f} s: instances {numbers}")
+    if asked := [change for change in found.changes if change.how != "start"]:
+        write_table(
+            ("hand-over at s", "instance", "from", "to", "how", "serves from s"), [_change_row(each) for each in asked]
+        )
+    if any(found.moves.values()):
+        write(f"besides: {found.moves['take']} times stragglers moved, {found.moves['intake']} limits of intake")
+    if found.roles:
+        write_roles(found.roles)
+        write(f"idle share of all devices: {found.idle_share:.1%}")
+
+
+def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
+    for role, numbers in ((ROLLOUT, found.rolling), (JUDGE, found.judging)):
+        if numbers:
+            yield role_name(role), f"{len(numbers)} instances from the start: {instance_list(numbers)}"
+    yield "why", found.reason
+    if not found.seen and not found.lost:
+        yield "made from", "no past iteration's work"
+    if found.predicted_s is not None:
+        yield "predicted", f"{found.predicted_s:.2f} s of collect"
+    if found.collect_s is not None:
+        error = (
+            ""
+            if found.error is None
+            else f"; predicted were {abs(found.error):.1%} {'more' if found.error > 0 else 'less'}"
+        )
+        yield "took", f"{found.collect_s:.2f} s, of which {found.judging_s:.2f} s behind the last rollout{error}"
+    if found.seconds:
+        yield "phases", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())
+
+
+def _seen_row(seen: SeenWork) -> tuple[object, ...]:
+    name = f"iteration {seen.iteration} of {seen.run}"
+    return (name, seen.samples, *_lengths(seen.responses), *_lengths(seen.judgements))
+
+
+def _lengths(lengths: Lengths | None) -> tuple[object, ...]:
+    if lengths is None:
+        return (None,) * 4
+    return (lengths.tokens, lengths.p50, lengths.p95, lengths.longest)
+
+
+def _change_row(change: Change) -> tuple[object, ...]:
+    names = (role_name(change.before), role_name(change.after))
+    return (change.asked_s, change.instance, *names, HOW[change.how], change.serves_s)
+
+
+def write_roles(roles: Iterable[RoleUse]) -> None:
+    """The roles' shares of the devices."""
+    rows = [
+        (
+            role_name(use.role),
+            round(use.device_s, 1),
+            *((round(use.busy_s, 1), 100 * use.idle_share, use.tokens, use.tokens_per_s) if use.role else (None,) * 4),
+        )
+        for use in roles
+    ]
+    write_table(("role", "device seconds", "of these busy", "idle %", "tokens", "tokens/s"), rows)
+
+
+def instance_list(numbers: Iterable[int]) -> str:
+    """Numbers as a person writes them: 0-4, 6."""
+    from flows.branching.restore_points import ranges
+
+    return ranges(set(numbers))
+
+
+# -- replay ----------------------------------------------------------------------------------------------------------
+
+
+def print_replayed(rows: Sequence[ReplayedDecision]) -> None:
+    """Whether each decision came out as it was recorded."""
+    table = [
+        (
+            row.iteration,
+            row.mode,
+            roles_text(row.recorded),
+            "same" if row.same else "cannot be made again" if row.replayed is None else "differs",
+            row.predicted_s,
+            row.collect_s,
+        )
+        for row in rows
+    ]
+    write_table(("iteration", "policy", "start", "replayed", "predicted s", "collect s"), table)
+    differing = [row for row in rows if not row.same]
+    for row in differing:
+        for why in row.why:
+            write(f"iteration {row.iteration}: {why}")
+    if differing:
+        message(f"not as recorded: {instance_list(row.iteration for row in differing)}")
+    else:
+        write(f"all {len(rows)} decisions come out exactly as recorded")
+
+
+def print_compared(comparison: Comparison) -> None:
+    """What another policy would have decided and cost."""
+    longest = max((row.other_s or row.recorded_s or 0.0 for row in comparison.rows), default=0.0)
+    table = [_compared_row(row, longest) for row in comparison.rows]
+    columns = (
+        "iteration",
+        "start",
+        comparison.policy,
+        "measured s",
+        "simulated s",
+        f"{comparison.policy} s",
+        "ratio",
+        "",
+    )
+    write_table(columns, table)
+    for row in comparison.rows:
+        for why in row.why:
+            write(f"iteration {row.iteration}: {why}")
+    if comparison.ratio is None:
+        write("of no iteration both are known, so that nothing can be simulated")
+    else:
+        write(
+            f"{comparison.policy} on {comparison.iterations} iterations: {comparison.other_s:.1f} s of collect simulated, "
+            f"{comparison.ratio:.3f} of the {comparison.recorded_s:.1f} s that the decisions on record take in the same "
+            f"simulation; measured were {comparison.collect_s:.1f} s"
+        )
+    if comparison.differing:
+        message(f"not as recorded: {instance_list(comparison.differing)}")
+
+
+def _compared_row(row: ComparedDecision, longest: float) -> tuple[object, ...]:
+    ratio = row.other_s / row.recorded_s if row.other_s is not None and row.recorded_s else None
+    start = "" if row.start is None else "same" if row.same else roles_text(row.start)
+    bar = "█" * round(20 * row.other_s / longest) if row.other_s is not None and longest else ""
+    seconds = (row.collect_s, row.recorded_s, row.other_s)
+    return (row.iteration, roles_text(row.recorded), start, *seconds, ratio, bar)
+
+
+# -- gantt -----------------------------------------------------------------------------------------------------------
+
+
+def print_gantt(found: Gantt) -> None:
+    """A line for each instance; neighbours that look alike share one."""
+    write(f"{found.run}, iteration {found.iteration}: {found.mode}, {found.collect_s:.2f} s of collect")
+    lines = [
+        _line([span for span in found.spans if span.instance == index], found.collect_s)
+        for index in range(found.instances)
+    ]
+    for line, group in groupby(range(found.instances), key=lambda index: lines[index]):
+        numbers = list(group)
+        name = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+        write(f"{name:>9} {line}")
+    write(f"{'':>9} {MARKS[ROLLOUT]} rollout  {MARKS[JUDGE]} judge  {MARKS['']} going over")
+    write_roles(found.roles)
+    write(f"idle share of all devices: {found.idle_share:.1%}")
+
+
+def _line(spans: Sequence[Span], collect_s: float) -> str:
+    """What the instance was at in the middle of each of so many equal parts."""
+    middles = ((place + 0.5) * collect_s / WIDTH for place in range(WIDTH))
+    return "".join(
+        next((MARKS[span.role] for span in spans if span.start_s <= middle < span.end_s), " ") for middle in middles
+    )

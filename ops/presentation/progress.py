@@ -1,0 +1,162 @@
+"""Watching a segment: a live picture on a terminal, a line now and then everywhere else. All of it goes to standard error.
+
+Consumes what the flow tells its `Observer`, from any of its threads; `Pace` and `Picture` own no output and no clock.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flows.run.protocols import IterationSummary, Observer
+from ops.presentation.output import console, message
+from ops.presentation.words import duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LINE_SECONDS = 10.0
+WARNINGS_SHOWN = 3
+PACE_ITERATIONS = 20
+ACCURACY, REWARD, SPEED = "evaluation/accuracy", "reward/mean", "tokens_per_second"
+
+
+@dataclass(slots=True)
+class Picture:
+    """What is known of a segment at a moment. accuracy: (iteration, held-out accuracy) as they were measured."""
+
+    run: str
+    doing: str = "starting"
+    phase: str = ""
+    iteration: int = -1
+    target: int = 0
+    reward: float | None = None
+    tokens_per_second: float | None = None
+    accuracy: list[tuple[int, float]] = field(default_factory=list)
+    warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS_SHOWN))
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_ITERATIONS))
+
+    def take(self, summary: IterationSummary) -> None:
+        """Brings in a committed iteration."""
+        self.iteration, self.target = summary.iteration, summary.target
+        self.doing = self.phase = ""
+        self.reward = summary.metrics.get(REWARD, self.reward)
+        self.tokens_per_second = summary.metrics.get(SPEED, self.tokens_per_second)
+        if ACCURACY in summary.metrics:
+            self.accuracy.append((summary.iteration, summary.metrics[ACCURACY]))
+        if summary.iteration > 0:
+            self.seconds.append(summary.seconds)
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Time to the target at the pace of the last iterations; none before the first."""
+        if not self.seconds:
+            return None
+        return (self.target - self.iteration) * sum(self.seconds) / len(self.seconds)
+
+    def facts(self) -> list[str]:
+        """The figures in words; those that are not known yet are left out."""
+        words = []
+        if self.reward is not None:
+            words.append(f"reward {self.reward:.3f}")
+        if self.accuracy:
+            first = (
+                f" (warm-up {self.accuracy[0][1]:.3f})" if self.accuracy[0][0] == 0 and len(self.accuracy) > 1 else ""
+            )
+            words.append(f"accuracy {self.accuracy[-1][1]:.3f}{first}")
+        if self.tokens_per_second is not None:
+            words.append(f"{self.tokens_per_second:,.0f} tokens/s")
+        if self.remaining_seconds is not None and self.iteration < self.target:
+            words.append(f"about {duration(self.remaining_seconds)} to go")
+        return words
+
+
+class LineObserver:
+    """A line for each stage, each evaluation, each warning, and at least every ten seconds of progress."""
+
+    def __init__(
+        self, run: str, write: Callable[[str], None] = message, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._picture = Picture(run)
+        self._write, self._now = write, now
+        self._last_line = now()
+
+    def stage(self, text: str) -> None:
+        """Says what is being done."""
+        self._write(text)
+
+    def phase_started(self, iteration: int, phase: str) -> None:
+        """Says the long phase before the first iteration; the others show in the next line."""
+        if phase == "warm_up":
+            self._write("warming up")
+
+    def committed(self, summary: IterationSummary) -> None:
+        """Says how far the run is, when it was measured or when nothing was said for long."""
+        self._picture.take(summary)
+        if ACCURACY in summary.metrics or self._now() - self._last_line >= LINE_SECONDS:
+            self._last_line = self._now()
+            self._write("  ".join((f"iteration {summary.iteration}/{summary.target}", *self._picture.facts())))
+
+    def warned(self, text: str) -> None:
+        """Says what went wrong."""
+        self._write(f"warning: {text}")
+
+
+class LiveObserver:
+    """Keeps the picture that `render` draws; rich asks for it a few times a second."""
+
+    def __init__(self, run: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.picture = Picture(run)
+        self._now, self._started = now, now()
+
+    def stage(self, text: str) -> None:
+        """Takes note."""
+        self.picture.doing = text
+
+    def phase_started(self, iteration: int, phase: str) -> None:
+        """Takes note."""
+        self.picture.doing, self.picture.phase = "", phase.replace("_", " ")
+
+    def committed(self, summary: IterationSummary) -> None:
+        """Takes note."""
+        self.picture.take(summary)
+
+    def warned(self, text: str) -> None:
+        """Takes note; the newest few stay in sight."""
+        self.picture.warnings.append(text)
+
+    def render(self) -> RenderableType:
+        """Bar, phase, figures, warnings."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        picture = self.picture
+        done = max(0, picture.iteration)
+        head = Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=max(1, picture.target), completed=done, width=40)
+        place = f"{done}/{picture.target}" if picture.target else ""
+        elapsed = duration(self._now() - self._started)
+        head.add_row(Text(picture.run, style="bold"), bar, place, picture.doing or picture.phase, elapsed)
+        lines = [Text("  ".join(picture.facts()))] if picture.facts() else []
+        lines += [Text(f"warning: {warning}", style="yellow") for warning in picture.warnings]
+        return Group(head, *lines)
+
+
+@contextmanager
+def watching(run: str) -> Iterator[Observer]:
+    """The observer that fits where standard error goes to."""
+    if not sys.stderr.isatty():
+        yield LineObserver(run)
+        return
+    from rich.live import Live
+
+    observer = LiveObserver(run)
+    with Live(get_renderable=observer.render, console=console(to_stderr=True), refresh_per_second=4):
+        yield observer

@@ -1,0 +1,73 @@
+"""The closing words of `yatt train` and `yatt resume`: what improved, where things lie, what to type next."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from ops.presentation.learning_curve import write_learning_plot
+from ops.presentation.output import write
+from ops.presentation.words import duration, place
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from flows.run.home import Home
+    from flows.run.results import RunResults
+
+REWARD = "reward/mean"
+
+
+def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
+    """Writes the summary; draws the learning curve on the way."""
+    run = ledger.runs.find(results.run)
+    write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
+    for line in improvements(ledger, results):
+        write(f"  {line}")
+    write(f"  {duration(results.seconds)}, of which warm-up {duration(results.warmup_seconds or 0.0)}")
+    write("where things lie")
+    folder = home.run_folder(run.id)
+    write(f"  run       {folder}")
+    write(f"  logs      {folder / 'logs'}")
+    plot = write_learning_plot(ledger, run.id, folder)
+    write(f"  picture   {plot or 'none: matplotlib is not installed'}")
+    write(f"  MLflow    {mlflow_command(home)}")
+    write("what to type next")
+    for command in next_commands(run.id, run.iteration, run.state):
+        write(f"  {command}")
+
+
+def improvements(ledger: Ledger, results: RunResults) -> list[str]:
+    """How accuracy and reward went from the warm-up to now."""
+    lines = []
+    if results.accuracy is not None and results.accuracy_warmup is not None:
+        lines.append(f"held-out accuracy {results.accuracy_warmup:.3f} after the warm-up, now {results.accuracy:.3f}")
+    rewards = ledger.metrics.history(results.run, REWARD)
+    if rewards:
+        lines.append(
+            f"reward {rewards[0][1]:.3f} in iteration {rewards[0][0]}, {rewards[-1][1]:.3f} in iteration {rewards[-1][0]}"
+        )
+    return lines
+
+
+def mlflow_command(home: Home) -> str:
+    """How to look at the run in MLflow: the server that keeps it, or the command that shows a local store."""
+    from yatt_core.logs import redact
+
+    address = redact(home.tracking_uri)
+    if address.startswith(("http://", "https://")):
+        return address
+    command = f"mlflow ui --backend-store-uri {address} --default-artifact-root {home.artifacts}"
+    # YATT itself does with mlflow-skinny, which keeps runs but has no user interface.
+    return command if find_spec("flask") else f"pip install mlflow=={version('mlflow-skinny')}, then {command}"
+
+
+def next_commands(run: str, iteration: int, state: str) -> list[str]:
+    """What makes sense now."""
+    commands = [f"yatt show {run}"]
+    if iteration > 0:
+        commands.append(f"yatt rollouts {run} --iteration {iteration} --sort reward")
+        commands.append(f"yatt evaluate {run}")
+    if state != "completed":
+        commands.append(f"yatt resume {run}")
+    return commands

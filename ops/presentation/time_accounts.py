@@ -1,0 +1,86 @@
+"""What `yatt show` says of a run's time: the bar of its buckets, what crashes cost by phase, and how often to take a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ops.presentation.output import write, write_table
+from ops.presentation.words import duration
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+
+BAR_WIDTH = 60
+MARKS = {"productive": "█", "redone": "▓", "snapshot": "▒", "restart": "░", "waiting": "·", "idle": " "}
+
+
+def time_facts(ledger: Ledger, run: str, every: int) -> dict[str, Any]:
+    """The accounts of a run's wall time and the advice on its snapshots, as plain values. every: as its spec has it."""
+    from flows.reports.accounting import accounts_of
+    from flows.reports.advice import advise
+
+    history = ledger.overview.history(run)
+    accounts = accounts_of(history)
+    return {"time": asdict(accounts), "snapshot_advice": asdict(advise(history, accounts, every))}
+
+
+def write_time(facts: dict[str, Any]) -> None:
+    """The same for a person; nothing where nothing was done yet."""
+    time = facts["time"]
+    if not time["wall_seconds"]:
+        return
+    write(f"time: {duration(time['wall_seconds'])}, of which |{bar(time['buckets'], time['wall_seconds'])}|")
+    for name, seconds in time["buckets"].items():
+        write(f"  {MARKS[name]} {name:<12}{seconds / time['wall_seconds']:>7.1%}  {duration(seconds)}")
+    if time["ettr"] is not None:
+        write(f"  ETTR {time['ettr']:.3f}: productive time over all but idle time")
+    if time["crashes"]:
+        title = f"what {len(time['crashes'])} crashes cost"
+        write_table(("phase", "crashes in it", "redone", "restart behind them"), crash_rows(time["crashes"]), title)
+    write(advice_line(facts["snapshot_advice"]))
+
+
+def bar(buckets: dict[str, float], wall: float) -> str:
+    """A line of marks, as many for each bucket as its share; cumulative rounding, so that they fill the line."""
+    line, done = "", 0.0
+    for name, seconds in buckets.items():
+        done += seconds
+        line += MARKS[name] * (round(BAR_WIDTH * done / wall) - len(line))
+    return line
+
+
+def crash_rows(crashes: list[dict[str, Any]]) -> list[tuple[str, int, str, str]]:
+    """By phase: crashes that struck in it, time of it that was redone (whichever crash made it so), restarts behind them."""
+    struck: dict[str, int] = {}
+    redone: dict[str, float] = {}
+    restart: dict[str, float] = {}
+    for crash in crashes:
+        struck[crash["phase"]] = struck.get(crash["phase"], 0) + 1
+        restart[crash["phase"]] = restart.get(crash["phase"], 0.0) + crash["restart_seconds"]
+        for phase, seconds in crash["redone"].items():
+            redone[phase] = redone.get(phase, 0.0) + seconds
+    phases = sorted(struck.keys() | redone.keys())
+    rows = [(phase, struck.get(phase, 0), _time(redone.get(phase)), _time(restart.get(phase))) for phase in phases]
+    return [*rows, ("all", len(crashes), _time(sum(redone.values())), _time(sum(restart.values())))]
+
+
+def advice_line(advice: dict[str, Any]) -> str:
+    """The advice in words, with the figures that it rests on."""
+    if advice["every"] is None:
+        return "snapshots.every: no advice before an iteration was committed and a snapshot taken"
+    seen = f"{advice['failures']} failures that lost the tensors, one in {duration(advice['seconds_between_failures'])}"
+    if not advice["failures"]:
+        seen = f"no failure lost the tensors; one in {duration(advice['seconds_between_failures'])} is assumed"
+    figures = (
+        f"a snapshot stalls {duration(advice['stall_seconds'])} ({advice['snapshots']} seen), replay takes "
+        f"{duration(advice['replay_seconds'])} an iteration of {duration(advice['iteration_seconds'])}; {seen}"
+    )
+    costs = f"{advice['overhead']:.2%} of the time, {advice['overhead_now']:.2%} at {advice['now']} as now"
+    if advice["firm"]:
+        return f"snapshots.every: {advice['every']} would cost least ({costs}): {figures}"
+    return f"snapshots.every: too little was seen for firm advice, perhaps {advice['every']} ({costs}): {figures}"
+
+
+def _time(seconds: float | None) -> str:
+    return "" if not seconds else duration(seconds)

@@ -1,0 +1,1 @@
+"""Read models of pages, API, metrics and commands: each a function of ledger and home folder that returns frozen values."""

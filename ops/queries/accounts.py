@@ -1,0 +1,79 @@
+"""Where a run's time went and what its crashes cost, made once for all who ask within some seconds.
+
+Consumes the history of a run's newest attempts, and of its failures; produces `Accounted`. Making it takes tens of milliseconds
+of a processor, and several pages and Prometheus ask for it. It is made anew once it is `FRESH_SECONDS` old or the audit chain has
+another link.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from db.ledger import Ledger
+from db.read.history import RunHistory
+from flows.reports.accounting import Accounts, Crash, accounts_of, book, crashes_of
+from flows.reports.session_times import stretches_of
+
+ATTEMPTS = 2_000
+"""Attempts that the accounts are made from at most: some 250 iterations."""
+FAULTS = 500
+FRESH_SECONDS = 5.0
+RUNS = 32
+"""Runs whose accounts are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """A run's newest history and its accounts, and the crashes of the whole run (the newest `FAULTS`, where it has more).
+
+    event_seq: of the audit chain as it stood. made_at: by the monotonic clock, in seconds.
+    """
+
+    history: RunHistory
+    accounts: Accounts
+    crashes: tuple[Crash, ...]
+    event_seq: int
+    made_at: float
+
+
+class _Kept:
+    """What was made for one ledger; one thread at a time makes it, the others wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[str, Accounted] = OrderedDict()
+
+    def get(self, ledger: Ledger, run: str) -> Accounted:
+        """The accounts of a run. Raises `RunNotFound`."""
+        head = ledger.events.head(run).seq
+        with self._lock:
+            found = self._runs.get(run)
+            if found is None or found.event_seq < head or time.monotonic() - found.made_at >= FRESH_SECONDS:
+                found = self._runs[run] = _make(ledger, run, head)
+            self._runs.move_to_end(run)
+            while len(self._runs) > RUNS:
+                self._runs.popitem(last=False)
+        return found
+
+
+def _make(ledger: Ledger, run: str, head: int) -> Accounted:
+    history = ledger.overview.history(run, ATTEMPTS)
+    made = accounts_of(history)
+    crashes = made.crashes
+    if history.since is not None:
+        struck = ledger.overview.struck(run, ATTEMPTS, FAULTS)
+        stretches = stretches_of(struck)
+        crashes = crashes_of(stretches, list(book(struck, stretches)))[-FAULTS:]
+    return Accounted(history, made, crashes, head, time.monotonic())
+
+
+_kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()
+
+
+def accounts(ledger: Ledger, run: str) -> Accounted:
+    """Where the time of a run went lately. Raises `RunNotFound`."""
+    return _kept.setdefault(ledger, _Kept()).get(ledger, run)

@@ -1,0 +1,44 @@
+"""What made a snapshot, and the tree of the run's branches and forks.
+
+Consumes the ledger and the manifests in the run folders; produces `LineageView`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from db.ledger import Ledger
+from flows.reports.lineage import BranchNode, Lineage, branch_nodes, lineage_of
+from flows.run.home import Home
+from ops.queries.run_list import find_line
+from yatt_core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class LineageView:
+    """The branches of a run, and the lineage of a snapshot; none where there is no such snapshot, as `missing` says."""
+
+    run: str
+    branches: tuple[BranchNode, ...]
+    lineage: Lineage | None
+    missing: str
+
+
+def lineage(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    iteration: int | None = None,
+    branch: int | None = None,
+    epoch: int | None = None,
+) -> LineageView:
+    """The lineage of a snapshot, along the current branch unless one is given; the newest of those that are not ruled out.
+
+    Raises `RunNotFound`, also for a branch that there is not.
+    """
+    find_line(ledger, run)
+    try:
+        found, missing = lineage_of(ledger, home, run, iteration, branch, epoch), ""
+    except ConfigurationError as error:
+        found, missing = None, str(error)
+    return LineageView(run, found.branches if found else branch_nodes(ledger, run), found, missing)

@@ -1,0 +1,152 @@
+"""One run: how it stands, where its time went, what its phases did, and what its metrics are now.
+
+Consumes the ledger; produces `RunView`. The accounts of a long run are those of its newest attempts: `since` says from when on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from db.ledger import Ledger
+from db.read.history import AttemptTimes, RunHistory
+from db.read.overview import SegmentRow
+from db.write.alarms import ALARM, AlarmRow
+from flows.reports.accounting import Accounts
+from flows.reports.advice import Advice, advise
+from ops.queries.accounts import accounts
+from ops.queries.run_list import FleetRun, find_line
+
+SEGMENTS, ALARMS = 20, 20
+"""The newest that are shown."""
+HEALTH = (
+    "reward/mean",
+    "evaluation/accuracy",
+    "kl",
+    "entropy",
+    "length/response_mean",
+    "truncated_share",
+    "clip_fraction",
+    "ratio_max",
+    "grad_norm",
+    "log_prob_gap_mean",
+)
+"""Metrics of learning's health, in the order in which a person looks at them."""
+THROUGHPUT = ("tokens_per_second", "seconds/iteration")
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseUse:
+    """A phase over the accounted attempts. mean_seconds: of a finished attempt. failures: by class."""
+
+    phase: str
+    attempts: int
+    done: int
+    mean_seconds: float | None
+    failures: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPhase:
+    """A phase that is under way. since_at: milliseconds since 1970."""
+
+    phase: str
+    branch: int
+    iteration: int
+    number: int
+    since_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeView:
+    """Where the time went: seconds by bucket, and effective training time over all but idle time (`flows.reports.accounting`).
+
+    since: milliseconds since 1970; none where the whole run is accounted for.
+    """
+
+    since: int | None
+    wall_seconds: float
+    buckets: Mapping[str, float]
+    ettr: float | None
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """Everything about a run that needs no picture. alarms, segments: the newest, newest first."""
+
+    run: FleetRun
+    mlflow_run_id: str | None
+    spec_revision: int
+    spec_digest: str
+    outbox_pending: int
+    metrics: Mapping[str, float]
+    under_way: tuple[OpenPhase, ...]
+    phases: tuple[PhaseUse, ...]
+    time: TimeView
+    advice: Advice
+    alarms: tuple[AlarmRow, ...]
+    segments: tuple[SegmentRow, ...]
+    health: tuple[str, ...]
+    throughput: tuple[str, ...]
+
+
+def run_view(ledger: Ledger, run: str) -> RunView:
+    """One run, by its whole id. Raises `RunNotFound`."""
+    line = find_line(ledger, run)
+    revision = ledger.runs.revision(run)
+    accounted = accounts(ledger, run)
+    history = accounted.history
+    metrics = {key: point.value for key, point in ledger.metrics.latest(run).items()}
+    return RunView(
+        run=line,
+        mlflow_run_id=ledger.runs.find(run).mlflow_run_id,
+        spec_revision=revision.revision,
+        spec_digest=revision.digest,
+        outbox_pending=ledger.fleet.outbox_pending([run]).get(run, 0),
+        metrics=metrics,
+        under_way=tuple(_open(attempt) for attempt in history.attempts if attempt.ended_at is None),
+        phases=phase_uses(history.attempts),
+        time=time_view(history, accounted.accounts),
+        advice=advise(history, accounted.accounts, revision.spec["snapshots"]["every"]),
+        alarms=tuple(
+            AlarmRow(seq=link.seq, at=link.at, **link.body)
+            for link in ledger.browse.events(run, ALARMS, kinds=(ALARM,))
+        ),
+        segments=tuple(reversed(ledger.overview.segments(run, SEGMENTS))),
+        health=tuple(key for key in HEALTH if key in metrics),
+        throughput=tuple(key for key in THROUGHPUT if key in metrics),
+    )
+
+
+def time_view(history: RunHistory, made: Accounts) -> TimeView:
+    """The accounts in short."""
+    return TimeView(history.since, made.wall_seconds, made.buckets, made.ettr, len(made.crashes))
+
+
+def phase_uses(attempts: Sequence[AttemptTimes]) -> tuple[PhaseUse, ...]:
+    """What each phase did, in the order in which they first came."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    failures: dict[str, Counter[str]] = defaultdict(Counter)
+    counts = Counter(attempt.phase for attempt in attempts)
+    for attempt in attempts:
+        if attempt.state == "DONE" and attempt.ended_at is not None:
+            seconds[attempt.phase].append((attempt.ended_at - attempt.planned_at) / 1000)
+        elif attempt.failure_class is not None:
+            failures[attempt.phase][attempt.failure_class] += 1
+    return tuple(
+        PhaseUse(
+            phase=phase,
+            attempts=count,
+            done=len(seconds[phase]),
+            mean_seconds=sum(seconds[phase]) / len(seconds[phase]) if seconds[phase] else None,
+            failures=dict(failures[phase]),
+        )
+        for phase, count in counts.items()
+    )
+
+
+def _open(attempt: AttemptTimes) -> OpenPhase:
+    since = attempt.dispatched_at or attempt.planned_at
+    return OpenPhase(attempt.phase, attempt.branch, attempt.iteration, attempt.number, since)

@@ -1,0 +1,102 @@
+"""The fleet: all runs at a glance, some at a time, and one run's line of it.
+
+Consumes the ledger; produces `Fleet` and `FleetRun`. Times are seconds, but for those called `_at`: milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from db.core.errors import RunNotFound
+from db.ledger import Ledger
+from db.read.run_list import FleetLine
+
+DRIVEN, LOST, NOBODY = "driven", "lost", "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRun:
+    """A run at a glance.
+
+    driver: `driven`, `lost` (its lease ran out) or `nobody`; holder: who. progress: share of the target. eta_seconds: until the
+    target at the pace of the newest iterations, none where nobody drives it or nothing is known. event_seq: of its audit
+    chain's last link.
+    """
+
+    id: str
+    spec_name: str
+    state: str
+    state_reason: str
+    desired_state: str
+    iteration: int
+    target_iterations: int
+    progress: float
+    branch: int
+    created_at: int
+    committed_at: int | None
+    last_commit_age: float | None
+    driver: str
+    holder: str | None
+    epoch: int
+    lease_expires_in: float
+    reward: float | None
+    iteration_seconds: float | None
+    eta_seconds: float | None
+    event_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Some of the runs that were asked for. total: of all of those. states: runs of the whole ledger by state."""
+
+    total: int
+    limit: int
+    offset: int
+    states: Mapping[str, int]
+    runs: tuple[FleetRun, ...]
+
+
+def fleet(ledger: Ledger, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> Fleet:
+    """Runs whose id holds the text, in a state: running ones first, then the newest."""
+    page = ledger.fleet.page(text, state, limit, offset)
+    return Fleet(page.total, limit, offset, page.states, tuple(fleet_run(line) for line in page.lines))
+
+
+def find_line(ledger: Ledger, run: str) -> FleetRun:
+    """One run, by its whole id. Raises `RunNotFound`."""
+    line = ledger.fleet.line(run)
+    if line is None:
+        raise RunNotFound(f"there is no run {run!r} in this ledger")
+    return fleet_run(line)
+
+
+def fleet_run(found: FleetLine) -> FleetRun:
+    """A line of the ledger as it is shown."""
+    line, run = found.line, found.line.run
+    driver = NOBODY if line.holder is None else DRIVEN if line.lease_expires_in > 0 else LOST
+    target, done = run.target_iterations, max(0, run.iteration)
+    left = max(0, target - done)
+    pace = found.iteration_seconds
+    return FleetRun(
+        id=run.id,
+        spec_name=run.spec_name,
+        state=run.state,
+        state_reason=run.state_reason,
+        desired_state=run.desired_state,
+        iteration=run.iteration,
+        target_iterations=target,
+        progress=min(1.0, done / target) if target else 1.0,
+        branch=run.current_branch,
+        created_at=run.created_at,
+        committed_at=run.committed_at,
+        last_commit_age=line.last_commit_age,
+        driver=driver,
+        holder=line.holder,
+        epoch=line.epoch,
+        lease_expires_in=line.lease_expires_in,
+        reward=found.reward,
+        iteration_seconds=pace,
+        eta_seconds=left * pace if driver == DRIVEN and pace is not None else None,
+        event_seq=found.event_seq,
+    )

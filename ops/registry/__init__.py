@@ -1,1 +1,0 @@
-"""Promotion of snapshots: the aliases of a run, in the ledger first and in MLflow's registry after it."""

@@ -1,0 +1,120 @@
+"""The actor around an engine that serves several calls at once: what runs together, what one by one, and what is booked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.services import ROOT
+from yatt_core.actors import concurrent_rollout as module
+from yatt_core.actors import rollout as base
+from yatt_core.actors.concurrent_rollout import ConcurrentRolloutActor
+from yatt_core.dispatch.pool import WORK_THREADS, dispatch_limits, pool_setting
+from yatt_core.engines.rollout.vllm.engine import Work
+from yatt_core.placement.actions import JUDGE
+from yatt_core.placement.actions import ROLLOUT as ROLLING
+from yatt_core.placement.seen import Usage
+from yatt_core.run_actors.actor_registry import CONCURRENT_ROLLOUT, CONTINUOUS, ROLLOUT, _rollout_class
+from yatt_core.spec import load_spec
+
+SECONDS = 20.0
+VLLM = "rollout.engine={kind: vllm, instances: 1, dtype: float32, max_num_seqs: 64}"
+
+
+class SharedEngine:
+    """Answers a call only once another is there too."""
+
+    def __init__(self) -> None:
+        self.capabilities: dict[str, bool] = {}
+        self.together = threading.Barrier(2)
+        self.work = Work(5, 40, 0.5)
+
+    def stream(self, request: Any) -> Iterator[None]:
+        self.together.wait(SECONDS)
+        yield None
+
+    def take_work(self) -> Work:
+        done, self.work = self.work, Work()
+        return done
+
+
+class LonelyJudge:
+    """Notices when it is asked while it is at work."""
+
+    def __init__(self) -> None:
+        self.busy, self.disturbed = False, False
+
+    def judge(self, request: Any) -> Iterator[tuple[()]]:
+        self.disturbed |= self.busy
+        self.busy = True
+        threading.Event().wait(0.05)
+        self.busy = False
+        yield ()
+
+
+@contextmanager
+def serving(*_: object) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture
+def engine() -> SharedEngine:
+    return SharedEngine()
+
+
+@pytest.fixture
+def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: SharedEngine) -> ConcurrentRolloutActor:
+    judge = LonelyJudge()
+    monkeypatch.setattr(base, "Presence", lambda *_: SimpleNamespace(serving=serving))
+    monkeypatch.setattr(base, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0", pid=1, node="here"))
+    monkeypatch.setattr(base, "build_rollout_engine", lambda *_: engine)
+    monkeypatch.setattr(base, "load_judges", lambda *_: {"judge": judge})
+    monkeypatch.setattr(module, "VllmRolloutEngine", SharedEngine)
+    spec = load_spec(ROOT / "configs" / "genrm.yaml", [VLLM])
+    actor = ConcurrentRolloutActor(spec.model_dump_json(), str(tmp_path), 0, 1)
+    actor.load(1, "", True)
+    return actor
+
+
+def all_at_once(*calls: Any) -> None:
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for answer in [pool.submit(lambda call=call: list(call())) for call in calls]:
+            answer.result(SECONDS)
+
+
+def test_decode_batches_are_answered_together(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:
+    all_at_once(lambda: actor.generate(1, None), lambda: actor.generate(1, None))
+    assert not engine.together.broken
+
+
+def test_a_judge_that_serves_one_call_at_a_time_is_asked_one_by_one(actor: ConcurrentRolloutActor) -> None:
+    all_at_once(*[lambda: actor.judge(1, "judge", None)] * 4)
+    assert not actor._judges["judge"].disturbed
+
+
+def test_work_is_the_engine_s_own_account(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:
+    assert actor.usage(1) == (Usage(0, ROLLING, 5, 40, decode_s=0.5),)
+    assert actor.usage(1) == ()
+    judged = SimpleNamespace(engine=SharedEngine(), judge=lambda _: iter([()]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "GenerativeJudge", SimpleNamespace)
+        actor._judges["judge"] = judged
+        assert actor.usage(1) == (Usage(0, JUDGE, 5, 40, decode_s=0.5),)
+
+
+def test_only_real_engines_that_batch_continuously_have_it() -> None:
+    shared = load_spec(ROOT / "configs" / "genrm.yaml", [VLLM])
+    assert _rollout_class(shared) == CONCURRENT_ROLLOUT
+    limits = dispatch_limits(shared)[ROLLING]
+    assert (limits.batches, limits.sequences) == (WORK_THREADS, 64), "no batch waits within Ray, where nobody sees it"
+    assert not pool_setting(shared).migrates, "a response that leaves is begun anew"
+    assert _rollout_class(load_spec(ROOT / "configs" / "genrm.yaml")) == ROLLOUT
+    virtual = load_spec(ROOT / "tests" / "specs" / "judged.yaml")
+    assert _rollout_class(virtual) == CONTINUOUS and pool_setting(virtual).migrates

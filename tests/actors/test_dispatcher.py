@@ -1,0 +1,252 @@
+"""The dispatcher carries a placement out: roles change as its conduct says, and a conduct that fails costs no run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from yatt_core.actors import dispatcher as module
+from yatt_core.actors.dispatcher import Dispatcher
+from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.policies.fixed import Hold, InTurn
+from yatt_core.placement.seen import PoolSeen
+from yatt_core.spec import load_spec
+
+SPEC = Path(__file__).parent.parent / "specs" / "judged.yaml"
+
+
+class Engine:
+    """Takes up roles as soon as it may. roles: those that it was told."""
+
+    def __init__(self, number: int) -> None:
+        self._actor_id, self.roles = number, list[str]()
+        self.switch = SimpleNamespace(remote=self._switch)
+        self.may_switch = asyncio.Event()
+        self.may_switch.set()
+
+    async def _switch(self, epoch: int, role: str, starting: bool) -> None:
+        await self.may_switch.wait()
+        self.roles.append(role)
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dispatcher, list[Engine]]:
+    fence = SimpleNamespace(check=lambda epoch: None, epoch=1)
+    monkeypatch.setattr(module, "actor_logs", lambda *_: None)
+    monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(fence=fence))
+    return Dispatcher(load_spec(SPEC).model_dump_json(), str(tmp_path), 0, 1), [Engine(number) for number in range(4)]
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_roles_are_taken_in_turn_when_a_wave_is_drained(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> None:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, ROLLOUT * 4, InTurn(), True)
+        await dispatcher.begin_wave(1, "w0", 8)
+        rolled = asyncio.ensure_future(dispatcher.acquire(1, "controller-0", 8, ROLLOUT, False))
+        await settled()
+        number, _, _ = rolled.result()
+        judging = asyncio.ensure_future(dispatcher.acquire(1, "controller-0", 8, JUDGE, False))
+        await dispatcher.release(number)
+        assert not judging.done() and not any(engine.roles for engine in engines)
+        await dispatcher.note("w0", "0/0", 8, 0)
+        await settled()
+        assert judging.done() and all(engine.roles == [JUDGE] for engine in engines)
+        await dispatcher.note("w0", "0/0", 8, 8)
+        report = await dispatcher.report()
+        assert report.collect_s > 0 and not report.defect
+        assert [line["do"] for line in report.actions].count("switch") == 4
+
+    asyncio.run(wave())
+
+
+class Broken:
+    """Asks for what cannot be, or raises, at the first moment."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return [self._answer]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (KeyError("nothing"), "KeyError: 'nothing'"),
+        (Switch(0, ROLLOUT), "is not possible"),
+        (Switch(0, "X"), "roles R, J"),
+        (HandOver(2, "", True), "roles R, J"),
+        (Switch(4, JUDGE), "instances 0 to 3"),
+        (Switch(-4, JUDGE), "no whole number"),
+        (Intake(0, "many"), "no whole number"),  # type: ignore[arg-type]
+        (Take(0, -3), "no whole number"),
+        (Take(0, 0.5), "no whole number"),  # type: ignore[arg-type]
+        (42, "is no action"),
+    ],
+)
+def test_a_conduct_that_fails_is_said_and_the_work_goes_on(
+    pool: tuple[Dispatcher, list[Engine]], answer: Any, said: str
+) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> Any:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", Broken(answer), True)
+        await settled()
+        await dispatcher.begin_wave(1, "w0", 8)
+        granted = await asyncio.wait_for(dispatcher.acquire(1, "controller-0", 4, ROLLOUT, False), 5)
+        assert granted[1] in (0, 1)
+        assert (await asyncio.wait_for(dispatcher.acquire(1, "controller-0", 4, JUDGE, False), 5))[1] in (2, 3)
+        return await dispatcher.report()
+
+    report = asyncio.run(wave())
+    assert said in report.defect
+    assert not [line for line in report.actions if line["do"] == "switch"], "what could not be was not done"
+
+
+def test_numbers_that_a_conduct_computed_are_logged_as_plain_ones(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> Any:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", Broken(HandOver(np.int64(0), JUDGE, np.bool_(True))), True)  # type: ignore[arg-type]
+        await dispatcher.begin_wave(1, "w0", 8)
+        await settled()
+        return await dispatcher.report()
+
+    report = asyncio.run(wave())
+    assert engines[0].roles == [JUDGE]
+    (asked,) = [line for line in json.loads(json.dumps(report.actions)) if line["do"] == "handover"]
+    assert (asked["instance"], asked["migrate"]) == (0, True)
+
+
+def test_a_wave_that_begins_once_more_has_one_beat(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def beats() -> int:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", Hold(), True)
+        for _ in range(3):
+            await dispatcher.begin_wave(1, "w0", 8)
+        ticking = [t for t in asyncio.all_tasks() if getattr(t.get_coro(), "__qualname__", "") == "Dispatcher._tick"]
+        await settled()
+        return sum(not task.done() for task in ticking)
+
+    assert asyncio.run(beats()) == 1
+
+
+@pytest.mark.parametrize(("lasts", "expected"), [(0.3, [1, 2, 3, 4]), (1.3, [1, 3, 5, 7])])
+def test_control_periods_count_from_the_waves_start_however_long_acting_takes(
+    pool: tuple[Dispatcher, list[Engine]], monkeypatch: pytest.MonkeyPatch, lasts: float, expected: list[int]
+) -> None:
+    dispatcher, _ = pool
+    now, acted = 1000.0, list[float]()
+
+    class Slow:
+        def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+            nonlocal now
+            acted.append((now - 1000.0) / dispatcher._period)
+            now += lasts * dispatcher._period
+            if len(acted) == len(expected):
+                dispatcher._queue.note("w0", "0/0", 8, 8)
+            return ()
+
+    async def passing(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(module.asyncio, "sleep", passing)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    dispatcher._conduct = Slow()
+    dispatcher._queue.begin_wave("w0", 8)
+    asyncio.run(dispatcher._tick())
+    assert acted == pytest.approx(expected)
+
+
+def test_a_wave_that_was_made_before_has_no_judging_behind_it(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> Any:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", Hold(), True)
+        await settled()
+        await dispatcher.begin_wave(1, "w0", 8)
+        await asyncio.sleep(0.01)
+        await dispatcher.note("w0", "0/0", 8, 8)
+        return await dispatcher.report()
+
+    report = asyncio.run(wave())
+    assert report.collect_s > 0.0 == report.judging_s
+
+
+def test_how_the_switch_of_a_replaced_instance_ends_is_no_news_of_its_successor(
+    pool: tuple[Dispatcher, list[Engine]],
+) -> None:
+    dispatcher, engines = pool
+
+    class Dies(Engine):
+        async def _switch(self, epoch: int, role: str, starting: bool) -> None:
+            await self.may_switch.wait()
+            raise ray.exceptions.RayActorError
+
+    async def wave() -> int:
+        dies, successor = Dies(4), Engine(5)
+        dies.may_switch.clear()
+        await dispatcher.engage(1, [dies, *engines[1:]])
+        await dispatcher.place(1, "JRRR", Hold(), True)
+        await settled()
+        await dispatcher.engage(1, [successor, *engines[1:]])
+        dies.may_switch.set()
+        await settled()
+        _, index, _ = await asyncio.wait_for(dispatcher.acquire(1, "controller-0", 4, JUDGE, False), 5)
+        return index
+
+    assert asyncio.run(wave()) == 0
+
+
+class GoesOver:
+    """Nobody rolls out until instance 2 does; then instance 1, which is empty, may take work in, and is to judge."""
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        if moment is Moment.WAVE:
+            return [Intake(0, 0), Intake(1, 0), Switch(2, ROLLOUT)]
+        if moment is Moment.SWITCHED and pool.instances[1].role == ROLLOUT and pool.instances[2].role == ROLLOUT:
+            return [Intake(1, None), Switch(1, JUDGE)]
+        return []
+
+
+def test_who_is_to_switch_gets_no_work_before_it_does(pool: tuple[Dispatcher, list[Engine]]) -> None:
+    dispatcher, engines = pool
+
+    async def wave() -> Any:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, "RRJJ", GoesOver(), True)
+        await settled()
+        engines[2].may_switch.clear()
+        await dispatcher.begin_wave(1, "w0", 8)
+        batches = asyncio.gather(*(dispatcher.acquire(1, "controller-0", 4, ROLLOUT, False) for _ in range(2)))
+        await settled()
+        engines[2].may_switch.set()
+        assert [index for _, index, _ in await asyncio.wait_for(batches, 5)] == [2, 2]
+        await settled()
+        return await dispatcher.report()
+
+    assert not asyncio.run(wave()).defect and engines[1].roles == [JUDGE]

@@ -1,0 +1,42 @@
+"""The actor around a virtual instance, without Ray: which role it books its work under."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from yatt_core.actors import virtual as module
+from yatt_core.actors.virtual import ContinuousActor
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.protocols.judges import JudgeItem, JudgeRequest
+from yatt_core.spec import load_spec
+
+SPEC = Path(__file__).parents[2] / "specs" / "judged.yaml"
+
+
+@pytest.fixture
+def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContinuousActor:
+    fence = SimpleNamespace(check=lambda epoch: None)
+    monkeypatch.setattr(module, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0"))
+    monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(fence=fence))
+    return ContinuousActor(load_spec(SPEC).model_dump_json(), str(tmp_path), 0, 1)
+
+
+@pytest.mark.parametrize("told", [(), (ROLLOUT, JUDGE)])
+def test_a_judgement_is_a_judges_work_even_of_one_that_was_told_no_role(
+    actor: ContinuousActor, told: tuple[str, ...]
+) -> None:
+    async def judged() -> int:
+        for role in told:
+            await actor.switch(1, role, starting=False)
+        request = JudgeRequest((JudgeItem(0, "question", "answer", None, (1, 2)),))
+        said = [verdict async for piece in actor.judge(1, "helpful", request) for verdict in piece]
+        (row,) = await actor.usage(1)
+        assert (row.role, row.sequence_steps) == (JUDGE, sum(one.tokens for one in said[0].judgements))
+        return len(said)
+
+    assert asyncio.run(judged()) == 1
+    assert asyncio.run(actor.usage(1)) == (), "what was asked for is told once"

@@ -1,0 +1,165 @@
+"""Judged rewards in a collector: asked as responses end, durable before they count, and never asked again behind a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.collection.local import LocalStream, collect, digests, spec_with
+from yatt_core.dispatch.stream import Judged
+from yatt_core.errors import DataError
+from yatt_core.experience import judge_log, shard_log
+from yatt_core.experience.batch import load_table
+from yatt_core.experience.judge_log import JudgeLog
+from yatt_core.experience.shard_log import JUDGEMENTS_FILE, read_shard_work
+from yatt_core.experience.shard_work import shard_work
+from yatt_core.protocols.judges import JudgeItem, Judgement, Verdict
+from yatt_core.protocols.receipts import ShardRef
+
+JUDGE = {
+    "name": "helpful", "kind": "generative", "template": "{prompt} {response}", "judgements": 2,
+    "engine": {"kind": "virtual", "clock_factor": 1e9}, "weight": 0.5,
+}  # fmt: skip
+
+
+def judged_spec(**changes: Any) -> Any:
+    function = {"name": "rule", "function": "virtual_score", "weight": 0.25}
+    return spec_with(**{"rewards__parts": [function, JUDGE], **changes})
+
+
+def table_of(folder: Path, receipts: Any) -> Any:
+    return load_table(folder, [ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in receipts])
+
+
+def test_the_reward_is_the_weighted_sum_of_rule_and_judge(tmp_path: Path) -> None:
+    receipts, stream = collect(tmp_path, judged_spec())
+    rows = table_of(tmp_path, receipts).to_pylist()
+    assert len(stream.judged) == len(rows) == 8
+    for row in rows:
+        assert row["reward"] == pytest.approx(0.25 * row["reward/rule"] + 0.5 * row["reward/helpful"])
+    assert len({row["reward/helpful"] for row in rows}) > 2
+
+
+def test_what_judges_said_lies_beside_the_samples(tmp_path: Path) -> None:
+    receipts, _ = collect(tmp_path, judged_spec())
+    said = [row for r in receipts for row in pq.read_table(tmp_path / r.folder / JUDGEMENTS_FILE).to_pylist()]
+    samples = table_of(tmp_path, receipts).to_pylist()
+    assert [(row["prompt_ordinal"], row["sample"]) for row in said] == [
+        (row["prompt_ordinal"], row["sample"]) for row in samples
+    ]
+    for row, sample in zip(said, samples, strict=True):
+        assert len(row["judgements"]) == 2 and not row["error"]
+        assert sample["reward/helpful"] == pytest.approx(sum(one["score"] for one in row["judgements"]) / 2)
+    work = read_shard_work(tmp_path, receipts[0])
+    assert work.judged == tuple(tuple(one["tokens"] for one in row["judgements"]) for row in said[:4])
+    assert work.response_tokens == tuple(len(sample["response_tokens"]) for sample in samples[:4])
+    table, judgements = load_table(tmp_path, [ShardRef(receipts[0].folder, receipts[0].manifest_sha256)]), said[:4]
+    elsewhere = [{**row, "part": "an endpoint"} for row in judgements]
+    both = pa.Table.from_pylist(judgements + elsewhere)
+    assert shard_work(table, both, ["helpful"]).judged == work.judged, (
+        "what others judge takes none of the run's devices"
+    )
+
+
+def test_a_response_is_judged_while_others_are_rolled_out(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    class Watched(LocalStream):
+        def arrivals(self) -> Any:
+            for arrival in super().arrivals():
+                order.append("verdict" if isinstance(arrival, Judged) else "whole" if arrival.complete else "piece")
+                yield arrival
+
+    made = judged_spec()
+    collect(tmp_path, made, stream=Watched(made))
+    assert order.index("verdict") < order.index("whole")
+
+
+def test_the_dispatcher_hears_how_far_a_wave_is(tmp_path: Path) -> None:
+    made = judged_spec()
+    _, stream = collect(tmp_path, made)
+    assert stream.notes == {("b0.i1.w0", f"{shard}/0"): (4, 4) for shard in (0, 1)}
+    _, again = collect(tmp_path, made, epoch=2)
+    assert again.notes == stream.notes and not again.judged, "of sealed shards too"
+
+
+class Killed(BaseException):
+    """Stands for a process that ends."""
+
+
+def test_killed_behind_every_chunk_it_ends_the_same_and_what_is_on_disk_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = judged_spec()
+    expected, stream = collect(tmp_path / "undisturbed", made)
+    asked, real, kill_at, killed, saved = len(stream.judged), judge_log.write_chunk, 0, True, 0
+    while killed:
+        kill_at += 1
+        written: list[str] = []
+
+        def write(path: Path, *arguments: Any, written: list[str] = written, last: int = kill_at) -> str:
+            digest = real(path, *arguments)
+            written.append(path.name)
+            if len(written) == last:
+                raise Killed
+            return digest
+
+        folder = tmp_path / str(kill_at)
+        first = LocalStream(made)
+        with monkeypatch.context() as patched:
+            patched.setattr(judge_log, "write_chunk", write)
+            patched.setattr(shard_log, "write_chunk", write)
+            try:
+                collect(folder, made, epoch=1, stream=first)
+                killed = False
+            except Killed:
+                pass
+        durable = sum(
+            len(judge_log.read_chunk(path).table)  # type: ignore[union-attr]
+            for path in folder.rglob("*.judged-*.arrow")
+        )
+        receipts, second = collect(folder, made, epoch=1 + kill_at % 2)
+        assert digests(receipts) == digests(expected), kill_at
+        if killed and not any(receipt.adopted for receipt in receipts):
+            assert len(second.judged) == asked - durable, kill_at
+            saved += durable
+    assert kill_at > 6 and saved > 0
+
+
+def test_a_verdict_on_another_text_or_plan_is_not_used(tmp_path: Path) -> None:
+    item = JudgeItem(0, "question", "answer", None, (1,))
+    verdict = Verdict(0, (Judgement("yes", 1.0, 3, 5),))
+    log = JudgeLog([tmp_path], 0, "plan", lambda: tmp_path)
+    log.append("helpful", [item], [verdict])
+
+    def reopened(plan: str = "plan") -> JudgeLog:
+        return JudgeLog([tmp_path], 0, plan, lambda: tmp_path)
+
+    assert reopened().find("helpful", item) == verdict
+    assert reopened("another").find("helpful", item) is None
+    assert reopened().find("other", item) is None
+    assert reopened().find("helpful", JudgeItem(0, "question", "other answer", None, (1,))) is None
+    assert reopened().find("helpful", JudgeItem(0, "question", "answer", None, (2,))) is None
+
+
+class Mute(LocalStream):
+    """Its judge fails on the first item of each request."""
+
+    def _verdicts(self) -> Any:
+        for judged in super()._verdicts():
+            first, *others = judged.verdicts
+            yield Judged(judged.tag, judged.part, (Verdict(first.number, (), "data: too long"), *others))
+
+
+def test_a_judge_that_fails_stops_the_run_or_scores_zero_as_its_part_says(tmp_path: Path) -> None:
+    made = judged_spec()
+    with pytest.raises(DataError, match=r"reward part 'helpful'.*too long"):
+        collect(tmp_path / "stop", made, stream=Mute(made))
+    lenient = judged_spec(rewards__parts=[{"name": "rule", "function": "virtual_score"}, {**JUDGE, "on_error": "zero"}])
+    receipts, _ = collect(tmp_path / "zero", lenient, stream=Mute(lenient))
+    flagged = [row for row in table_of(tmp_path / "zero", receipts).to_pylist() if row["reward_error"]]
+    assert flagged and all(row["reward/helpful"] == 0.0 for row in flagged)

@@ -1,0 +1,149 @@
+"""A shard's way from prompts to rows: fixed batches, seeds by ordinal, tables by schema."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.spec.trees import VIRTUAL, spec
+from yatt_core.collection.shard_rows import (
+    response_schema,
+    response_table,
+    score_schema,
+    score_table,
+    split_batches,
+    training_request,
+)
+from yatt_core.experience.table import canonical_table, experience_schema
+from yatt_core.keys import WorkKey, sample_seed
+from yatt_core.prompts.codec import VirtualCodec
+from yatt_core.prompts.stream import Prompt, media_of
+from yatt_core.protocols.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
+from yatt_core.protocols.receipts import PromptRef
+from yatt_core.rewards.scoring import SampleScore
+from yatt_core.tools.dialogue import Dialogue, greedy_request
+
+SPEC = spec(**VIRTUAL, seed=5, rollout__samples_per_prompt=2, rollout__max_new_tokens=4, rollout__temperature=0.5)
+KEY = WorkKey("run", branch=1, iteration=3, phase="collect", wave=0, shard=2)
+REFS = [PromptRef(ordinal=40, source=0, position=7), PromptRef(ordinal=41, source=1, position=0)]
+PROMPTS = [
+    Prompt(0, 7, "train/0/7", "ab", "ba", {"question": "ab"}),
+    Prompt(1, 0, "train/1/0", "c", None, {"question": "c"}),
+]
+TOKENS = [np.array([97, 98], np.int32), np.array([99], np.int32)]
+RESULT = GenerateResult(
+    tokens=np.array([5, 0, 6, 7, 8, 9, 0, 4, 3, 0], np.int32),
+    log_probs=np.linspace(-1, -0.1, 10).astype(np.float32),
+    lengths=np.array([2, 4, 1, 3], np.int32),
+    finish=np.array([FINISHED_STOP, FINISHED_LENGTH, FINISHED_STOP, FINISHED_STOP], np.int8),
+    weight_version=2,
+    seconds=0.1,
+)
+CODEC = VirtualCodec(vocabulary=100, longest=16)
+
+
+@given(st.integers(0, 70), st.integers(2, 9), st.integers(2, 40))
+def test_batches_cover_a_shard_in_order_and_keep_their_bound(prompts, samples, batch):
+    batch = max(batch, samples)
+    batches = split_batches(prompts, spec(rollout__samples_per_prompt=samples, rollout__batch_samples=batch))
+    assert [prompt for part in batches for prompt in part] == list(range(prompts))
+    assert all(0 < len(part) * samples <= batch for part in batches)
+    assert all((len(part) + 1) * samples > batch for part in batches[:-1]), "all but the last are full"
+
+
+def test_seeds_follow_the_ordinals():
+    request = training_request(SPEC, KEY, REFS, TOKENS, (0,), version=2)
+    assert request.seeds.dtype == np.uint64
+    assert request.seeds.tolist() == [[sample_seed(5, 1, 3, ref.ordinal, sample) for sample in (0, 1)] for ref in REFS]
+    assert (request.temperature, request.top_p, request.max_new_tokens, request.greedy) == (0.5, 1.0, 4, False)
+    assert (request.stop_tokens, request.weight_version) == ((0,), 2)
+
+
+def test_seeds_do_not_know_shards_batches_positions_or_waves():
+    whole = training_request(SPEC, KEY, REFS, TOKENS, (0,), 2).seeds
+    other = WorkKey("another-run", branch=1, iteration=3, phase="collect", wave=4, shard=9)
+    moved = PromptRef(ordinal=41, source=0, position=99)
+    alone = training_request(SPEC, other, [moved], TOKENS[1:], (0,), 2).seeds
+    assert alone.tolist() == whole[1:].tolist()
+
+
+@pytest.mark.parametrize("key", [WorkKey("run", 2, 3, "collect"), WorkKey("run", 1, 4, "collect")])
+def test_another_branch_or_iteration_has_other_noise(key):
+    first = training_request(SPEC, KEY, REFS, TOKENS, (0,), 2).seeds
+    assert not np.intersect1d(first, training_request(SPEC, key, REFS, TOKENS, (0,), 2).seeds).size
+
+
+def test_a_greedy_request_is_one_answer_a_prompt():
+    request = greedy_request(Dialogue(SPEC.rollout, CODEC, TOKENS), (0,), version=2)
+    assert request.greedy
+    assert request.seeds.shape == (2, 1)
+    assert request.max_new_tokens == 4
+
+
+def responses():
+    """What a dialogue of one turn makes of the engine's answer."""
+    dialogue = Dialogue(SPEC.rollout, CODEC, [tokens for tokens in TOKENS for _ in range(2)])
+    assert dialogue.hear(RESULT) == {}
+    assert dialogue.members == ()
+    return dialogue.responses
+
+
+def test_the_table_of_responses():
+    table = response_table(REFS, PROMPTS, TOKENS, responses(), 2)
+    assert table.schema == response_schema()
+    rows = table.to_pylist()
+    assert [(row["prompt_ordinal"], row["sample"]) for row in rows] == [(40, 0), (40, 1), (41, 0), (41, 1)]
+    assert [row["source"] for row in rows] == [0, 0, 1, 1]
+    assert [row["prompt_id"] for row in rows] == ["train/0/7"] * 2 + ["train/1/0"] * 2
+    assert [row["prompt_tokens"] for row in rows] == [[97, 98], [97, 98], [99], [99]]
+    assert [row["response_tokens"] for row in rows] == [[5, 0], [6, 7, 8, 9], [0], [4, 3, 0]]
+    assert [row["response"] for row in rows] == ["5", "6 7 8 9", "", "4 3"]
+    assert [row["finish"] for row in rows] == ["stop", "length", "stop", "stop"]
+    assert [row["truncated"] for row in rows] == [False, True, False, False]
+    assert [row["loss_mask"] for row in rows] == [[True] * len(row["response_tokens"]) for row in rows]
+    assert (
+        np.concatenate([row["log_probs_sampler"] for row in rows]).astype(np.float32).tolist()
+        == RESULT.log_probs.tolist()
+    )
+    assert {row["weight_version"] for row in rows} == {2}
+
+
+def test_responses_and_scores_together_are_experience():
+    scores = [SampleScore({"b": 1.0 * i, "a": 0.5}, 1.5, i == 1, "b: late" if i == 2 else "") for i in range(4)]
+    parts = ["b", "a"]
+    scored = score_table(parts, scores)
+    assert scored.schema == score_schema(parts)
+    assert scored.column("reward/b").to_pylist() == [0.0, 1.0, 2.0, 3.0]
+    assert scored.column("correct").to_pylist() == [False, True, False, False]
+    assert scored.column("reward_error").to_pylist() == [None, None, "b: late", None]
+    table = response_table(REFS, PROMPTS, TOKENS, responses(), 2)
+    for field in scored.schema:
+        table = table.append_column(field, scored.column(field.name))
+    assert canonical_table(table).num_rows == 4
+
+
+@pytest.mark.parametrize("parts", [[], ["a"], ["a", "b"]])
+def test_the_two_schemas_share_out_the_experience(parts):
+    made, scores = response_schema(), score_schema(parts)
+    assert not set(made.names) & set(scores.names)
+    assert {*made, *scores} == set(experience_schema(parts))
+
+
+def test_images_go_along_as_addresses():
+    shown = [replace(PROMPTS[0], media=("a" * 64, "b" * 64)), PROMPTS[1]]
+    media = media_of(shown)
+    assert media == (("a" * 64, "b" * 64), ()) and media_of(PROMPTS) == ()
+    assert training_request(SPEC, KEY, REFS, TOKENS, (0,), 2, media).media == media
+    assert greedy_request(Dialogue(SPEC.rollout, CODEC, TOKENS, media), (0,), 2).media == media
+    table = response_table(REFS, shown, TOKENS, responses(), 2, with_images=True)
+    assert table.column("media").to_pylist() == [f"{'a' * 64} {'b' * 64}"] * 2 + [""] * 2
+    assert table.drop_columns(["media"]).equals(response_table(REFS, shown, TOKENS, responses(), 2))
+
+
+def test_a_run_with_images_has_their_column_though_a_batch_shows_none():
+    table = response_table(REFS, PROMPTS, TOKENS, responses(), 2, with_images=True)
+    assert table.column("media").to_pylist() == [""] * 4

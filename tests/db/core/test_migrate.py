@@ -1,0 +1,166 @@
+"""Opening a ledger: from nothing to the newest tables, and a clear word about any other database."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from db.core.engine import DatabaseTime, database_url, open_engine
+from db.core.errors import LedgerError, LedgerFull, LedgerReadOnly, LedgerUnavailable, LedgerVersionError
+from db.core.migrate import HEAD, MIGRATIONS
+from db.core.models import Base
+from db.ledger import Ledger
+from db.write.events import GENESIS
+from db.write.records import ChoiceRow
+from tests.db.tools import holder
+from tests.read_only import read_only
+
+
+@pytest.mark.postgresql
+def test_the_migrations_make_the_tables_of_the_models(ledger: Ledger) -> None:
+    with ledger._database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_head_names_the_newest_migration() -> None:
+    assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [HEAD]
+
+
+def test_an_older_ledger_is_upgraded_with_all_that_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    engine = open_engine(database_url(path))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.exec_driver_sql(
+            "INSERT INTO run (id, spec_name, number, state, state_reason, desired_state, target_iterations, "
+            "current_branch, iteration, created_at, event_seq, event_hash) "
+            f"VALUES ('toy-1', 'toy', 1, 'stopped', '', 'stop', 9, 0, -1, 5, 0, '{GENESIS}')"
+        )
+        connection.exec_driver_sql("INSERT INTO lease (run, epoch, ttl_ms, expires_at) VALUES ('toy-1', 0, 0, 0)")
+    engine.dispose()
+    with pytest.raises(LedgerVersionError, match="revision 0001"):
+        Ledger.open(path, migrate=False)
+    with Ledger.open(path) as ledger:
+        assert ledger.runs.find("toy-1").created_at == 5
+        assert ledger.runs.stop_deadline("toy-1") is None
+        fence = ledger.leases.acquire("toy-1", holder("first"), ttl_seconds=10)
+        assert ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {})).epoch == 1
+
+
+def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open(path) as ledger:
+        ledger.runs.create("toy", {}, "d", 1)
+    with Ledger.open(f"sqlite:///{path}", migrate=False) as ledger:
+        assert ledger.runs.find("toy-1").id == "toy-1"
+
+
+def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    Ledger.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    with pytest.raises(LedgerVersionError, match=f"migration 9999.*newest is {HEAD}.*newer version"):
+        Ledger.open(path)
+    with pytest.raises(LedgerVersionError, match="revision 9999"):
+        Ledger.open(path, migrate=False)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+    connection.close()
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnavailable, match="does not exist"):
+        Ledger.open(tmp_path / "ledger.sqlite", migrate=False)
+    with pytest.raises(LedgerUnavailable, match="folder does not exist"):
+        Ledger.open(tmp_path / "absent" / "ledger.sqlite")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "empty.sqlite").touch()
+    with pytest.raises(LedgerVersionError, match="no ledger in it"):
+        Ledger.open(tmp_path / "empty.sqlite", migrate=False)
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to be read as one\n" * 100)
+    with pytest.raises(LedgerUnavailable, match=r"notes\.txt.*not a database"):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize("address", ["mysql://host/ledger", "nonsense://", "postgresql://host:port/x"])
+def test_other_addresses_are_refused(address: str) -> None:
+    with pytest.raises(LedgerError, match=r"right would be postgresql|runs on sqlite and postgresql"):
+        database_url(address)
+
+
+def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.runs.create("toy", {}, "d", 1)
+        with ledger._database.read() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")  # of this pooled connection: no page more
+        with pytest.raises(LedgerFull, match="full"):
+            ledger.events.append("toy-1", "note", {"text": "x" * 100_000})
+        assert ledger.events.verify("toy-1") is None
+        assert ledger.events.head("toy-1").seq == 1
+
+
+def test_what_may_not_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with read_only(tmp_path), pytest.raises(LedgerReadOnly, match=f"{tmp_path} is not writable; right would be"):
+        Ledger.open(path)
+    with Ledger.open(path) as ledger:
+        ledger.runs.create("toy", {}, "d", 1)
+    with read_only(tmp_path), pytest.raises(LedgerReadOnly, match=f"{tmp_path} is not writable"):
+        Ledger.open(path, migrate=False)
+    with read_only(path), Ledger.open(path, migrate=False) as ledger:
+        assert ledger.runs.find("toy-1").id == "toy-1"
+        with pytest.raises(LedgerReadOnly, match=f"{path} is not writable"):
+            ledger.events.append("toy-1", "note", {})
+    with Ledger.open(path) as ledger:
+        assert ledger.events.head("toy-1").seq == 1
+
+
+def test_sqlite_is_set_up_to_be_durable_and_small(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger, ledger._database.read() as connection:
+        settings = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+        points = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'metric_point'")
+        assert "WITHOUT ROWID" in points.scalar_one()
+    assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+
+
+def test_the_tables_can_be_made_on_postgresql() -> None:
+    dialect = postgresql.dialect()
+    for table in Base.metadata.sorted_tables:
+        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=dialect))
+        for index in table.indexes:
+            partial = "_run_" not in str(index.name)
+            assert ("WHERE" in str(CreateIndex(index).compile(dialect=dialect))) is partial, index.name
+    assert "clock_timestamp()" in str(select(DatabaseTime()).compile(dialect=dialect))
+    assert database_url("postgresql://me@host/ledger").drivername == "postgresql+psycopg"
+
+
+def test_importing_the_ledger_is_light() -> None:
+    heavy = ("ray", "torch", "prefect", "mlflow", "transformers", "alembic", "yatt_core", "flows", "ops")
+    code = f"import sys, db.ledger; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

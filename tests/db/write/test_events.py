@@ -1,0 +1,101 @@
+"""The audit chain: whoever changes, drops, inserts or reorders a link is found out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Connection, delete, update
+
+from db.core.engine import Fence
+from db.core.errors import LedgerError, OutOfOrder, RunNotFound
+from db.core.models import Event, Run
+from db.ledger import Ledger
+from tests.db.tools import commit_of, commit_through
+
+
+def test_drivers_and_operators_write_one_chain(ledger: Ledger, run: str, fence: Fence) -> None:
+    commit_through(ledger, fence, range(2))
+    ledger.events.append(run, "note", {"who": "ops", "ß": [1, 2.5, None, (3,)]})
+    ledger.runs.ask_to_stop(run, "maintenance")
+    ledger.runs.ask_to_stop(run, "asked twice, an event once")
+    ledger.runs.set_state(fence, "stopped", "asked to")
+    ledger.leases.release(fence)
+    links = ledger.events.links(run)
+    assert [link.seq for link in links] == list(range(1, len(links) + 1))
+    assert [link.kind for link in links] == [
+        "spec_revision",
+        "lease_taken",
+        "commit",
+        "commit",
+        "note",
+        "desired_state",
+        "state",
+        "lease_released",
+    ]
+    assert all(later.prev_hash == earlier.hash for earlier, later in itertools.pairwise(links))
+    assert ledger.events.head(run).hash == links[-1].hash
+    assert ledger.events.links(run, after=6) == links[6:]
+    assert ledger.events.links(run, after=1, limit=2) == links[1:3]
+    assert ledger.events.verify(run) is None
+
+
+TAMPERINGS: dict[str, tuple[Callable[[Connection], object], int]] = {
+    "body": (lambda c: c.execute(update(Event).where(Event.seq == 3).values(body={"iteration": 7})), 3),
+    "kind": (lambda c: c.execute(update(Event).where(Event.seq == 3).values(kind="note")), 3),
+    "time": (lambda c: c.execute(update(Event).where(Event.seq == 3).values(at=Event.at + 1)), 3),
+    "hash": (lambda c: c.execute(update(Event).where(Event.seq == 3).values(hash="0" * 64)), 3),
+    "dropped in the middle": (lambda c: c.execute(delete(Event).where(Event.seq == 3)), 3),
+    "dropped at the end": (lambda c: c.execute(delete(Event).where(Event.seq == 5)), 5),
+    "head put back": (lambda c: c.execute(update(Run).values(event_seq=4)), 5),
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_tampering_is_found(ledger: Ledger, run: str, fence: Fence, tampering: str) -> None:
+    commit_through(ledger, fence, range(3))
+    assert ledger.events.verify(run) is None
+    change, first_bad = TAMPERINGS[tampering]
+    with ledger._database.write() as connection:
+        change(connection)
+    assert ledger.events.verify(run) == first_bad
+
+
+def test_a_link_needs_a_run_and_a_body_that_json_can_hold(ledger: Ledger, run: str) -> None:
+    with pytest.raises(RunNotFound, match="toy-9"):
+        ledger.events.append("toy-9", "note", {})
+    with pytest.raises(RunNotFound, match="toy-9"):
+        ledger.events.verify("toy-9")
+    with pytest.raises(LedgerError, match="as JSON"):
+        ledger.events.append(run, "note", {"loss": float("nan")})
+    assert ledger.events.head(run).seq == 1
+
+
+def test_a_checkpoint_stands_for_what_was_pruned(ledger: Ledger, run: str, fence: Fence) -> None:
+    commit_through(ledger, fence, range(3))
+    kept = ledger.events.links(run, after=4)
+    with pytest.raises(OutOfOrder, match="link 9 is not in the chain, which ends at 5"):
+        ledger.events.checkpoint(fence, 9, {})
+    link = ledger.events.checkpoint(fence, 4, {"experience": "abc"})
+    assert (link.seq, link.body["count"], link.body["digests"]) == (6, 4, {"experience": "abc"})
+    assert ledger.events.links(run) == [*kept, link]
+    assert ledger.events.verify(run) is None
+    ledger.commits.commit(fence, commit_of(3))
+    ledger.events.checkpoint(fence, 7, {})
+    assert [link.seq for link in ledger.events.links(run)] == [8]
+    assert ledger.events.verify(run) is None, "a checkpoint may stand for an older one"
+
+
+@pytest.mark.parametrize("tampering", ["more was dropped", "the checkpoint was changed", "all was dropped"])
+def test_a_checkpoint_covers_nothing_else(ledger: Ledger, run: str, fence: Fence, tampering: str) -> None:
+    commit_through(ledger, fence, range(3))
+    ledger.events.checkpoint(fence, 3, {})
+    change = {
+        "more was dropped": delete(Event).where(Event.seq == 4),
+        "the checkpoint was changed": update(Event).where(Event.kind == "checkpoint").values(body={"count": 2}),
+        "all was dropped": delete(Event),
+    }[tampering]
+    with ledger._database.write() as connection:
+        connection.execute(change)
+    assert ledger.events.verify(run) == 1

@@ -1,0 +1,124 @@
+"""Attempts: intent first, charged at dispatch, over the lives of drivers."""
+
+from __future__ import annotations
+
+import pytest
+
+from db.core.engine import Fence
+from db.core.errors import OutOfOrder
+from db.ledger import Ledger
+from tests.db.tools import SimulatedClock, holder
+
+
+def test_an_attempt_goes_from_planned_to_done(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+    attempt = ledger.phases.plan(fence, 0, 1, "collect", wave=1)
+    clock.advance(1)
+    ledger.phases.dispatch(fence, attempt)
+    clock.advance(2)
+    ledger.phases.finish(fence, attempt, {"samples": 64}, seconds=2.0, bytes_to_driver=900)
+    done = ledger.phases.done(run, 0, 1, "collect", wave=1)
+    assert done is not None
+    assert (done.state, done.receipt, done.bytes_to_driver) == ("DONE", {"samples": 64}, 900)
+    assert (done.dispatched_at or 0) - done.planned_at == 1000
+    assert (done.ended_at or 0) - done.planned_at == 3000
+    assert ledger.phases.done(run, 0, 1, "collect", wave=0) is None
+    assert ledger.phases.charged(run, 0, 1, "collect", wave=1) == {}
+
+
+def test_no_step_is_left_out_or_done_twice(ledger: Ledger, fence: Fence) -> None:
+    attempt = ledger.phases.plan(fence, 0, 1, "learn")
+    with pytest.raises(OutOfOrder, match="cannot be finished: it is not DISPATCHED"):
+        ledger.phases.finish(fence, attempt, {}, 1.0)
+    ledger.phases.dispatch(fence, attempt)
+    with pytest.raises(OutOfOrder, match="cannot be dispatched: it is not PLANNED"):
+        ledger.phases.dispatch(fence, attempt)
+    ledger.phases.finish(fence, attempt, {}, 1.0)
+    with pytest.raises(OutOfOrder, match="cannot be failed: it is not open"):
+        ledger.phases.fail(fence, attempt, "data", "late")
+
+
+def test_failures_are_charged_by_class_and_only_once_dispatched(ledger: Ledger, run: str, fence: Fence) -> None:
+    for failure_class in ("data", "infrastructure", "infrastructure"):
+        attempt = ledger.phases.plan(fence, 0, 1, "collect")
+        ledger.phases.dispatch(fence, attempt)
+        ledger.phases.fail(fence, attempt, failure_class, "it broke", seconds=0.5)
+    undispatched = ledger.phases.plan(fence, 0, 1, "collect")
+    ledger.phases.fail(fence, undispatched, "infrastructure", "no engine")
+    assert undispatched.number == 4
+    assert ledger.phases.charged(run, 0, 1, "collect") == {"data": 1, "infrastructure": 2}
+    assert ledger.phases.charged(run, 0, 2, "collect") == {}
+
+
+def test_a_driver_that_dies_counts(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
+    for death in range(3):
+        fence = ledger.leases.acquire(run, holder(f"driver {death}"), ttl_seconds=10)
+        assert ledger.phases.charged(run, 0, 1, "learn") == ({"infrastructure": death} if death else {})
+        attempt = ledger.phases.plan(fence, 0, 1, "learn")
+        assert attempt.number == death + 1
+        ledger.phases.dispatch(fence, attempt)
+        ledger.phases.plan(fence, 0, 1, "sync")  # planned, never dispatched: not charged
+        clock.advance(11)
+    ledger.leases.acquire(run, holder("last"), ttl_seconds=10)
+    assert ledger.phases.charged(run, 0, 1, "learn") == {"infrastructure": 3}
+    assert ledger.phases.charged(run, 0, 1, "sync") == {}
+    rows = ledger.phases.attempts(run, 0, 1)
+    assert {(row.phase, row.state, row.reason) for row in rows} == {
+        ("learn", "FAILED", "driver lost"),
+        ("sync", "FAILED", "driver lost"),
+    }
+
+
+def test_a_driver_that_lost_sight_of_the_ledger_fails_what_it_had_open(ledger: Ledger, run: str, fence: Fence) -> None:
+    dispatched = ledger.phases.plan(fence, 0, 1, "collect")
+    ledger.phases.plan(fence, 0, 1, "sync")
+    ledger.phases.dispatch(fence, dispatched)
+    done = ledger.phases.plan(fence, 0, 0, "learn")
+    ledger.phases.dispatch(fence, done)
+    ledger.phases.finish(fence, done, {}, 1.0)
+    other = ledger.leases.acquire(ledger.runs.create("toy", {}, "d", 1).id, holder("other"), ttl_seconds=10)
+    ledger.phases.plan(other, 0, 1, "collect")
+    assert ledger.phases.fail_open(fence, "the ledger was away") == 2
+    assert ledger.phases.fail_open(fence, "the ledger was away") == 0
+    assert ledger.phases.charged(run, 0, 1, "collect") == {"infrastructure": 1}
+    assert ledger.phases.charged(run, 0, 1, "sync") == {}, "planned, never dispatched"
+    assert {row.reason for row in ledger.phases.attempts(run, 0, 1)} == {"the ledger was away"}
+    assert ledger.phases.attempts(other.run, 0, 1)[0].state == "PLANNED", "another run's"
+    with pytest.raises(OutOfOrder):
+        ledger.phases.finish(fence, dispatched, {}, 1.0)
+
+
+def test_the_history_of_a_phase_is_of_its_newest_finished_attempts(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
+    for iteration in range(1, 6):
+        attempt = ledger.phases.plan(fence, 0, iteration, "collect")
+        ledger.phases.dispatch(fence, attempt)
+        clock.advance(1)
+        if iteration == 4:
+            ledger.phases.fail(fence, attempt, "infrastructure", "hung", seconds=99.0)
+        else:
+            ledger.phases.finish(fence, attempt, {}, iteration / 2)
+    ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 6, "collect"))
+    assert ledger.phases.history(run, "collect") == [2.5, 1.5, 1.0, 0.5]
+    assert ledger.phases.history(run, "collect", limit=2) == [2.5, 1.5]
+    assert ledger.phases.history(run, "learn") == []
+
+
+def test_forgiven_failures_are_charged_no_more_and_stay_on_record(ledger: Ledger, run: str, fence: Fence) -> None:
+    def fail(iteration: int) -> None:
+        attempt = ledger.phases.plan(fence, 0, iteration, "collect")
+        ledger.phases.dispatch(fence, attempt)
+        ledger.phases.fail(fence, attempt, "data", "no such word")
+
+    for iteration in (1, 1, 2):
+        fail(iteration)
+    assert ledger.phases.forgive(fence, 0, 1, "collect", "the file is mended") == {"data": 2}
+    assert ledger.phases.charged(run, 0, 1, "collect") == {}
+    assert ledger.phases.charged(run, 0, 2, "collect") == {"data": 1}
+    fail(1)
+    assert ledger.phases.charged(run, 0, 1, "collect") == {"data": 1}
+    assert [row.state for row in ledger.phases.attempts(run, 0, 1)] == ["FAILED"] * 3
+    link = next(link for link in ledger.events.links(run) if link.kind == "forgiven")
+    assert (link.body["up_to"], link.body["reason"]) == (2, "the file is mended")
+    with pytest.raises(OutOfOrder, match="no failed attempt at learn of iteration 1 is charged"):
+        ledger.phases.forgive(fence, 0, 1, "learn", "why")

@@ -1,0 +1,213 @@
+"""The stream between a controller and the pool: pieces in any order, bytes in bounds, newer drivers, engines that err."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yatt_core.dispatch import generation
+from yatt_core.dispatch.generation import GenerationStream
+from yatt_core.dispatch.in_flight import BytesInFlight, bytes_of
+from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
+from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.fence import EpochFence
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, Returned
+from yatt_core.spec.sections.rollout import VirtualRollout
+
+Outcome = Any
+
+
+class Reference:
+    """A value that is there, or an error."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+class Pieces:
+    """A streaming call's references."""
+
+    def __init__(self, outcomes: Iterator[Outcome]) -> None:
+        self._outcomes = outcomes
+
+    def __next__(self) -> Reference:
+        return Reference(next(self._outcomes))
+
+
+@dataclass
+class Pool:
+    """Stands in for Ray, the dispatcher and one engine. refusals: epochs whose calls the engine refuses. gives_back: how many
+    calls the engine ends half done. resumed: requests that went on with something.
+    """
+
+    seed: int = 0
+    refusals: set[int] = field(default_factory=set)
+    drops_the_last: bool = False
+    gives_back: int = 0
+    resumed: list[GenerateRequest] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        spec = VirtualRollout(base_seconds=0, seconds_per_sequence=0, median_tokens=8, sigma=0.8)
+        self.virtual = VirtualRolloutEngine(spec, seed=1)
+        self.virtual.update_weights({"w": np.zeros(4)}, 0)
+        self.order = random.Random(self.seed)
+
+    def wait(
+        self, references: list[Any], num_returns: int, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any]]:
+        count = self.order.randint(0, num_returns) if timeout == 0 else num_returns
+        chosen = self.order.sample(references, count)
+        return chosen, [reference for reference in references if reference not in chosen]
+
+    def get(self, reference: Reference) -> Any:
+        if isinstance(reference.outcome, Exception):
+            raise reference.outcome
+        return reference.outcome
+
+    @property
+    def dispatcher(self) -> Any:
+        def acquire(epoch: int, owner: str, size: int, role: str, at_the_head: bool) -> Reference:
+            self.asked.append(size)
+            return Reference((len(self.asked), 0, self.engine))
+
+        calls: dict[str, Any] = {"acquire": acquire, "release": self.released.append, "forget": self.forgotten.append}
+        calls["progress"] = lambda number, ended: None
+        return SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in calls.items()})
+
+    @property
+    def engine(self) -> Any:
+        return SimpleNamespace(
+            generate=SimpleNamespace(options=lambda num_returns: SimpleNamespace(remote=self._stream))
+        )
+
+    def _stream(self, epoch: int, request: GenerateRequest) -> Pieces:
+        if epoch in self.refusals:
+            return Pieces(iter([FencedError(f"epoch {epoch} was replaced")]))
+        pieces: list[Outcome] = list(self.virtual.stream(request))
+        if request.progress is not None:
+            self.resumed.append(request)
+        if self.gives_back and pieces:
+            self.gives_back -= 1
+            kept, left = pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :]
+            rows = tuple(sorted(row for piece in left for row in piece.rows))
+            pieces = [*kept, Returned(rows, tuple(1 + row % 2 for row in rows))]
+        return Pieces(iter(pieces[:-1] if self.drops_the_last else pieces))
+
+
+def request_of(number: int, prompts: int) -> GenerateRequest:
+    texts = [np.array([number, prompt], np.int32) for prompt in range(prompts)]
+    seeds = np.arange(prompts * 2, dtype=np.uint64).reshape(prompts, 2)
+    return GenerateRequest(texts, seeds, 30, (0,), 0)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch):
+    def stream(pool: Pool, bound: int = 1 << 30, newest: int = 1) -> GenerationStream[Any]:
+        ray_like = SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions)
+        monkeypatch.setattr(generation, "ray", ray_like)
+        return GenerationStream(pool.dispatcher, "controller-0", EpochFence(1, lambda: newest), BytesInFlight(bound))
+
+    return stream
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 9000), st.integers(0, 1000), st.integers(0, 5)
+)
+def test_every_batch_arrives_whole_within_the_bound_in_whatever_order(sizes, bound, seed, gives_back):
+    with pytest.MonkeyPatch.context() as patch:
+        pool, in_flight = Pool(seed, gives_back=gives_back), BytesInFlight(bound)
+        patch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions))
+        requests = [request_of(number, prompts) for number, prompts in enumerate(sizes)]
+        with GenerationStream[list[int]](pool.dispatcher, "c", EpochFence(1, lambda: 1), in_flight) as stream:
+            for number, request in enumerate(requests):
+                stream.submit([number], request)
+            results = {}
+            for (number,), result in stream.results():
+                assert in_flight.now <= max(bound, bytes_of(requests[number]))
+                results[number] = result
+    assert sorted(results) == list(range(len(sizes)))
+    for number, request in enumerate(requests):
+        assert results[number].tokens.tolist() == pool.virtual.generate(request).tokens.tolist()
+    assert sorted(pool.released) == list(range(1, len(pool.asked) + 1))
+    assert len(pool.asked) == len(sizes) + len(pool.resumed)
+    assert (in_flight.now, pool.forgotten) == (0, [])
+
+
+def test_what_an_engine_gives_back_goes_on_where_it_was_with_its_own_seed(stand_in):
+    pool, request = Pool(gives_back=2), request_of(0, 5)
+    with stand_in(pool) as stream:
+        stream.submit("only", request)
+        arrivals = list(stream.arrivals())
+    assert sorted(row for arrival in arrivals for row in arrival.piece.rows) == list(range(10))
+    assert [arrival.complete for arrival in arrivals] == [False] * (len(arrivals) - 1) + [True]
+    assert len(pool.resumed) > 2 and pool.asked == [10] + [1] * len(pool.resumed), "each alone, for several engines"
+    whole = {
+        (prompt.tobytes(), seed) for prompt, seeds in zip(request.prompts, request.seeds, strict=True) for seed in seeds
+    }
+    for resumed in pool.resumed:
+        pairs = {(prompt.tobytes(), seeds[0]) for prompt, seeds in zip(resumed.prompts, resumed.seeds, strict=True)}
+        assert pairs < whole and set(resumed.progress.tolist()) <= {1, 2}
+
+
+def test_a_batch_waits_until_the_one_before_it_is_digested(stand_in):
+    pool = Pool()
+    with stand_in(pool, bound=1) as stream:
+        for number in range(3):
+            stream.submit(number, request_of(number, 2))
+        asked = []
+        for arrival in stream.arrivals():
+            if arrival.complete:
+                asked.append(len(pool.asked))
+    assert asked == [1, 2, 3]
+
+
+def test_pieces_come_before_their_batch_is_complete(stand_in):
+    with stand_in(Pool()) as stream:
+        stream.submit("only", request_of(0, 5))
+        complete = [arrival.complete for arrival in stream.arrivals()]
+    assert len(complete) > 1 and complete == [False] * (len(complete) - 1) + [True]
+
+
+def test_an_engine_that_obeys_a_newer_driver_is_asked_again_under_that(stand_in):
+    pool = Pool(refusals={1})
+    with stand_in(pool, newest=2) as stream:
+        stream.submit("only", request_of(0, 3))
+        assert [tag for tag, _ in stream.results()] == ["only"]
+    assert (len(pool.asked), pool.released) == (1, [1]), "the engine that was granted is asked again"
+
+
+def test_a_refusal_that_no_newer_driver_explains_is_an_error(stand_in):
+    pool = Pool(refusals={1})
+    with pytest.raises(FencedError), stand_in(pool) as stream:
+        stream.submit("only", request_of(0, 3))
+        list(stream.results())
+    assert pool.forgotten == ["controller-0"]
+
+
+def test_an_engine_that_leaves_responses_out_is_an_error(stand_in):
+    pool = Pool(drops_the_last=True)
+    with pytest.raises(InfrastructureError, match=r"rollout-0 left \d responses"), stand_in(pool) as stream:
+        stream.submit("only", request_of(0, 4))
+        list(stream.results())
+
+
+def test_an_engine_that_answers_twice_is_an_error(stand_in, monkeypatch):
+    pool = Pool()
+    piece = next(pool.virtual.stream(request_of(0, 4)))
+    monkeypatch.setattr(Pool, "_stream", lambda *_: Pieces(iter([piece, piece])))
+    with pytest.raises(InfrastructureError, match=GeneratePiece.__name__), stand_in(pool) as stream:
+        stream.submit("only", request_of(0, 4))
+        list(stream.results())

@@ -1,0 +1,245 @@
+"""Roles of a pool's instances: who goes over, when, and that nobody waits for ever whatever a conduct does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.placement.recorded_run import judged_spec
+from yatt_core.dispatch.pool import pool_setting
+from yatt_core.dispatch.queue import DispatchQueue, Limits
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver, Intake, Switch, Take
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.policies.curve import Curve, Knobs
+from yatt_core.placement.policies.fixed import InTurn
+from yatt_core.placement.seen import Conduct
+
+ROLES = st.sampled_from([ROLLOUT, JUDGE])
+
+
+class Changing(RuleBasedStateMachine):
+    """Batches of both roles come and end, instances are told to go over in any way that is possible, and some are lost."""
+
+    @initialize(instances=st.integers(1, 4))
+    def start(self, instances: int) -> None:
+        self.queue = DispatchQueue([1.0] * instances)
+        self.on_the_way: dict[int, str] = {}
+        self.held: dict[int, tuple[int, str]] = {}
+
+    @rule(role=ROLES, size=st.integers(1, 9))
+    def submit(self, role: str, size: int) -> None:
+        self.queue.submit("controller-0", size, role)
+
+    @rule()
+    def grant(self) -> None:
+        for ticket, index in self.queue.grant():
+            instance = self.queue.instances[index]
+            assert instance.role == ticket.role and instance.ready and not instance.leaving
+            self.held[ticket.number] = (index, ticket.role)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.held)))
+        self.queue.release(number)
+        del self.held[number]
+
+    @rule(data=st.data(), role=ROLES, migrate=st.booleans())
+    def hand_over(self, data: st.DataObject, role: str, migrate: bool) -> None:
+        able = [i for i in self.queue.instances if i.ready and not i.leaving and i.role != role]
+        if able:
+            instance = data.draw(st.sampled_from(able))
+            given_back = self.queue.apply(HandOver(instance.index, role, migrate))
+            assert given_back == (instance.outstanding if migrate else 0)
+
+    @rule(roles=st.lists(ROLES, min_size=4, max_size=4))
+    def assign(self, roles: list[str]) -> None:
+        self.queue.assign("".join(roles[: len(self.queue.instances)]), starting=True)
+
+    @rule()
+    def begin_switches(self) -> None:
+        for index, role in self.queue.switches():
+            assert not self.queue.instances[index].held, "only an empty instance goes over"
+            self.on_the_way[index] = role
+
+    @precondition(lambda self: self.on_the_way)
+    @rule(data=st.data())
+    def end_switch(self, data: st.DataObject) -> None:
+        index = data.draw(st.sampled_from(sorted(self.on_the_way)))
+        role = self.on_the_way.pop(index)
+        afterwards = self.queue.instances[index].afterwards
+        self.queue.switched(index)
+        assert self.queue.instances[index].role == role
+        assert self.queue.instances[index].joining == afterwards
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "queue"):
+            for index, role in self.held.values():
+                assert self.queue.instances[index].role == role, "who holds something keeps its role"
+
+    def teardown(self) -> None:
+        """Whatever was done, all that waits is served in the end."""
+        if not hasattr(self, "queue"):
+            return
+        waiting = self.queue.waiting(ROLLOUT) + self.queue.waiting(JUDGE)
+        for _ in range(4 * waiting + 8):
+            for action in self.queue.unserved():
+                self.queue.apply(action)
+            self.begin_switches()
+            for index in sorted(self.on_the_way):
+                self.on_the_way.pop(index)
+                self.queue.switched(index)
+            self.grant()
+            for number in list(self.held):
+                self.queue.release(number)
+                del self.held[number]
+        assert self.queue.waiting(ROLLOUT) == self.queue.waiting(JUDGE) == 0
+
+
+Changing.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestChanging = Changing.TestCase
+
+
+def test_a_busy_instance_goes_over_when_its_last_batch_is_done() -> None:
+    queue = DispatchQueue([1.0, 1.0])
+    ticket = queue.submit("a", 8)
+    queue.grant()
+    queue.apply(HandOver(0, JUDGE, migrate=False))
+    assert queue.switches() == []
+    queue.release(ticket.number)
+    assert queue.switches() == [(0, JUDGE)]
+    judged = queue.submit("a", 1, JUDGE)
+    assert queue.grant() == [], "on its way it serves nobody"
+    queue.switched(0)
+    assert queue.grant() == [(judged, 0)]
+
+
+@pytest.mark.parametrize("action", [Switch(0, JUDGE), HandOver(0, ROLLOUT, False)])
+def test_what_is_not_possible_is_refused(action: Switch | HandOver) -> None:
+    queue = DispatchQueue([1.0])
+    queue.submit("a", 8)
+    queue.grant()
+    with pytest.raises(ConfigurationError, match="is not possible"):
+        queue.apply(action)
+
+
+def test_an_intake_bounds_what_an_instance_has() -> None:
+    queue = DispatchQueue([1.0, 1.0])
+    queue.apply(Intake(0, 2))
+    for _ in range(4):
+        queue.submit("a", 2)
+    assert [index for _, index in queue.grant()] == [0, 1, 1]
+    queue.apply(Intake(0, None))
+    assert [index for _, index in queue.grant()] == [0]
+
+
+def test_as_sequences_end_others_are_taken_in() -> None:
+    queue = DispatchQueue([1.0], {ROLLOUT: Limits(None, 10)})
+    first = queue.submit("a", 8)
+    queue.submit("a", 4)
+    assert len(queue.grant()) == 1
+    queue.progress(first.number, 5)
+    assert queue.instances[0].outstanding == 3 and len(queue.grant()) == 1
+
+
+def test_slow_instances_get_their_share() -> None:
+    queue = DispatchQueue([2.0, 1.0], {ROLLOUT: Limits(None, None)})
+    for _ in range(6):
+        queue.submit("a", 1)
+    assert sorted(index for _, index in queue.grant()) == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_judge_of_others_is_no_device() -> None:
+    queue = DispatchQueue([1.0, 1.0], roles=[ROLLOUT, "endpoint:helpful"])
+    assert [instance.index for instance in queue.instances] == [0]
+    asked = queue.submit("a", 3, "endpoint:helpful")
+    assert queue.grant() == [(asked, 1)]
+    queue.lose(asked.number)
+    waiting = queue.submit("a", 3, "endpoint:helpful")
+    assert queue.stranded() == [waiting]
+
+
+def test_a_wave_is_drained_with_its_last_rollout_however_often_a_part_is_reported() -> None:
+    queue = DispatchQueue([1.0])
+    queue.begin_wave("w0", 8)
+    queue.note("w0", "0/0", 4, 0)
+    queue.note("w0", "0/0", 4, 2)
+    queue.note("w7", "0/1", 4, 4)
+    assert (queue.unrolled, queue.unjudged, queue.drained) == (4, 6, False)
+    queue.note("w0", "0/1", 4, 4)
+    assert (queue.unrolled, queue.unjudged, queue.drained) == (0, 2, True)
+
+
+def test_who_is_on_its_way_when_an_iteration_begins_comes_back() -> None:
+    queue = DispatchQueue([1.0])
+    queue.apply(Switch(0, JUDGE))
+    assert queue.switches() == [(0, JUDGE)]
+    queue.assign(ROLLOUT, starting=True)
+    queue.switched(0)
+    assert queue.switches() == [(0, ROLLOUT)]
+    queue.switched(0)
+    assert (queue.instances[0].role, queue.instances[0].ready) == (ROLLOUT, True)
+
+
+def test_who_begins_with_another_role_than_before_takes_it_up_anew() -> None:
+    queue = DispatchQueue([1.0, 1.0])
+    queue.assign("RR", starting=True)
+    assert queue.switches() == [], "nothing was before"
+    queue.apply(Switch(1, JUDGE))
+    assert queue.switches() == [(1, JUDGE)]
+    queue.switched(1)
+    queue.assign("RJ", starting=True)
+    assert queue.switches() == [(1, JUDGE)], "it judges already, but training had it in between"
+    queue.switched(1)
+    queue.assign("RJ", starting=True)
+    assert queue.switches() == []
+    queue.assign("RR", starting=False)
+    queue.assign("RJ", starting=True)
+    assert queue.switches() == [(1, ROLLOUT)] and queue.instances[1].afterwards == JUDGE
+
+
+def test_a_successor_takes_up_the_role_that_was_coming() -> None:
+    queue = DispatchQueue([1.0, 1.0])
+    queue.apply(Switch(1, JUDGE))
+    queue.fail(1)
+    queue.renew(1)
+    assert queue.switches() == [] and queue.instances[1].role == JUDGE
+
+
+def test_newest_sequences_that_are_asked_for_are_no_more_than_there_are() -> None:
+    queue = DispatchQueue([1.0])
+    queue.submit("a", 3)
+    queue.grant()
+    assert queue.apply(Take(0, 9)) == 3
+
+
+@pytest.mark.parametrize(
+    ("roles", "moment", "conduct"),
+    [
+        (
+            "RJ",
+            Moment.TICK,
+            Curve(Knobs(1, 0.5, 1.0, 0.0), "RJ", pool_setting(judged_spec("rollout.engine.instances=2"))),
+        ),
+        ("RR", Moment.DRAINED, InTurn()),
+        ("JJ", Moment.WAVE, InTurn()),
+    ],
+)
+def test_who_is_done_and_has_yet_to_say_so_goes_over_when_it_has(roles: str, moment: Moment, conduct: Conduct) -> None:
+    """Controllers tell of ended samples before they give a batch back: a conduct may act between the two."""
+    before, after = (ROLLOUT, JUDGE) if roles[0] == ROLLOUT else (JUDGE, ROLLOUT)
+    queue = DispatchQueue([1.0, 1.0], roles=roles)
+    queue.begin_wave("w0", 4)
+    queue.submit("controller-0", 4, before)
+    ((held, index),) = queue.grant()
+    queue.note("w0", "0/0", 4, 0)
+    queue.submit("controller-0", 4, after)
+    for action in conduct.act(moment, queue):
+        queue.apply(action)
+    assert index not in dict(queue.switches())
+    queue.release(held.number)
+    assert dict(queue.switches()).get(index) == after

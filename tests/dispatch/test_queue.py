@@ -1,0 +1,237 @@
+"""The dispatch queue: late binding to the least loaded engine, first come first served, slots kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from yatt_core.dispatch.queue import DispatchQueue, Limits, Ticket
+from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver
+
+OWNERS = st.sampled_from(["controller-0", "controller-1", "controller-2"])
+
+
+def pool(engines: int, slots: int = 2) -> DispatchQueue:
+    """Instances of one speed that all roll out, with so many slots each."""
+    return DispatchQueue([1.0] * engines, {ROLLOUT: Limits(batches=slots)})
+
+
+def outstanding(queue: DispatchQueue) -> list[int]:
+    """Sequences under way by instance."""
+    return [instance.outstanding for instance in queue.instances]
+
+
+class Dispatching(RuleBasedStateMachine):
+    """The model: who waits in which order, and which engine holds what."""
+
+    @initialize(engines=st.integers(1, 4), slots=st.integers(1, 3))
+    def start(self, engines: int, slots: int) -> None:
+        self.queue = pool(engines, slots)
+        self.slots = slots
+        self.waiting: list[Ticket] = []
+        self.held: list[dict[int, Ticket]] = [{} for _ in range(engines)]
+
+    def loads(self) -> list[int]:
+        return [sum(ticket.size for ticket in held.values()) for held in self.held]
+
+    @rule(owner=OWNERS, size=st.integers(1, 64))
+    def submit(self, owner: str, size: int) -> None:
+        ticket = self.queue.submit(owner, size)
+        assert (ticket.owner, ticket.size) == (owner, size)
+        assert ticket.number not in {t.number for t in self.waiting} | {n for held in self.held for n in held}
+        self.waiting.append(ticket)
+
+    @rule()
+    def grant(self) -> None:
+        for ticket, index in self.queue.grant():
+            assert ticket == self.waiting.pop(0), "first come, first served"
+            free = [i for i, held in enumerate(self.held) if len(held) < self.slots]
+            assert index in free, "no engine holds more than its slots"
+            assert self.loads()[index] == min(self.loads()[i] for i in free), "the least loaded engine with a free slot"
+            self.held[index][ticket.number] = ticket
+        full = all(len(held) == self.slots for held in self.held)
+        assert full or not self.waiting, "no slot stays free while somebody waits"
+
+    @precondition(lambda self: any(self.held))
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(n for held in self.held for n in held)))
+        self.queue.release(number)
+        for held in self.held:
+            held.pop(number, None)
+
+    @rule(number=st.integers(10_000, 10_001))
+    def release_unknown(self, number: int) -> None:
+        self.queue.release(number)
+
+    @rule(owner=OWNERS)
+    def forget(self, owner: str) -> None:
+        self.queue.forget(owner)
+        self.waiting = [ticket for ticket in self.waiting if ticket.owner != owner]
+        self.held = [{n: t for n, t in held.items() if t.owner != owner} for held in self.held]
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "queue"):
+            assert outstanding(self.queue) == self.loads()
+            assert self.queue.waiting(ROLLOUT) == sum(ticket.size for ticket in self.waiting)
+
+    def teardown(self) -> None:
+        """Nobody starves: as engines finish, everyone who waits is served, after no more rounds than there are batches."""
+        if not hasattr(self, "queue"):
+            return
+        for _ in range(len(self.waiting) + 1):
+            self.grant()
+            for held in self.held:
+                for number in list(held):
+                    self.queue.release(number)
+                held.clear()
+        assert self.queue.waiting(ROLLOUT) == 0
+
+
+Dispatching.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestDispatching = Dispatching.TestCase
+
+
+def numbers(granted):
+    return [(ticket.number, index) for ticket, index in granted]
+
+
+def test_nothing_goes_before_it_is_granted():
+    queue = pool(2)
+    assert queue.grant() == []
+    queue.submit("a", 5)
+    assert (queue.waiting(ROLLOUT), outstanding(queue)) == (5, [0, 0])
+    assert numbers(queue.grant()) == [(1, 0)]
+    assert queue.grant() == []
+    assert (queue.waiting(ROLLOUT), outstanding(queue)) == (0, [5, 0])
+
+
+def test_the_least_loaded_engine_by_responses_not_by_batches():
+    queue = pool(2, 3)
+    for size in (100, 10, 10, 10):
+        queue.submit("a", size)
+    assert numbers(queue.grant()) == [(1, 0), (2, 1), (3, 1), (4, 1)]
+    assert outstanding(queue) == [100, 30]
+
+
+def test_a_tie_goes_to_the_first_engine():
+    queue = pool(3, 1)
+    for _ in range(3):
+        queue.submit("a", 4)
+    assert numbers(queue.grant()) == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_late_binding_a_slow_engine_never_holds_what_a_fast_one_could_do():
+    queue = pool(2, 2)
+    for _ in range(12):
+        queue.submit("a", 8)
+    placed = dict(numbers(queue.grant()))
+    while queue.waiting(ROLLOUT):
+        done = next(number for number, index in placed.items() if index == 1)
+        queue.release(done)
+        del placed[done]
+        granted = numbers(queue.grant())
+        assert [index for _, index in granted] == [1]
+        placed |= dict(granted)
+    assert sorted(placed.values()) == [0, 0, 1, 1], "engine 0, which never finished, got its two slots and no more"
+
+
+def test_a_large_batch_at_the_head_is_not_overtaken():
+    queue = pool(1, 1)
+    first = queue.submit("a", 1)
+    queue.grant()
+    queue.submit("b", 1000)
+    for _ in range(5):
+        queue.submit("a", 1)
+    queue.release(first.number)
+    ((ticket, _),) = queue.grant()
+    assert ticket.size == 1000
+
+
+def test_a_dead_owner_frees_its_slots_and_its_place_in_the_queue():
+    queue = pool(1, 1)
+    dead = queue.submit("dead", 9)
+    queue.grant()
+    queue.submit("dead", 9)
+    alive = queue.submit("alive", 3)
+    queue.forget("dead")
+    assert numbers(queue.grant()) == [(alive.number, 0)]
+    queue.release(dead.number)
+    assert outstanding(queue) == [3]
+
+
+def test_a_ticket_is_metadata_only():
+    ticket = pool(1).submit("a", 2)
+    assert set(Ticket.__slots__) == {"number", "owner", "size", "role"}
+    with pytest.raises(AttributeError):
+        ticket.size = 3
+
+
+def test_a_dead_engine_gets_no_more_and_its_batches_are_dropped():
+    queue = pool(2, 1)
+    first, second = queue.submit("a", 1), queue.submit("b", 1)
+    assert numbers(queue.grant()) == [(first.number, 0), (second.number, 1)]
+    third, fourth = queue.submit("a", 1), queue.submit("b", 1)
+    queue.lose(first.number)
+    assert queue.grant() == []
+    queue.release(second.number)
+    assert numbers(queue.grant()) == [(third.number, 1)]
+    queue.renew(0)
+    assert numbers(queue.grant()) == [(fourth.number, 0)]
+
+
+def test_what_is_told_of_a_replaced_engine_does_not_harm_its_successor():
+    queue = pool(1, 2)
+    first, second = queue.submit("a", 1), queue.submit("a", 1)
+    queue.grant()
+    queue.lose(first.number)
+    queue.renew(0)
+    queue.lose(second.number)
+    third = queue.submit("a", 1)
+    assert numbers(queue.grant()) == [(third.number, 0)]
+
+
+def test_only_without_any_engine_is_a_batch_stranded():
+    queue = pool(2, 1)
+    first, second, third = (queue.submit("a", 1) for _ in range(3))
+    queue.grant()
+    queue.lose(first.number)
+    assert queue.stranded() == []
+    queue.lose(second.number)
+    assert queue.stranded() == [third] and queue.waiting(ROLLOUT) == 0
+
+
+def test_who_forgets_an_owner_learns_what_it_waited_for():
+    queue = pool(1, 1)
+    queue.submit("a", 1)
+    queue.grant()
+    waiting, other = queue.submit("a", 1), queue.submit("b", 1)
+    assert queue.forget("a") == [waiting]
+    assert numbers(queue.grant()) == [(other.number, 0)]
+
+
+def test_owners_are_those_who_wait_or_hold() -> None:
+    queue = pool(1, 1)
+    queue.submit("holds", 4)
+    queue.submit("waits", 4)
+    assert queue.owners() == {"holds", "waits"}
+    ((ticket, _),) = queue.grant()
+    queue.release(ticket.number)
+    assert queue.owners() == {"waits"}
+
+
+def test_who_migrates_is_told_until_it_is_empty() -> None:
+    queue = DispatchQueue([1.0, 1.0], {ROLLOUT: Limits(None, 8)})
+    tickets = [queue.submit("controller", 3) for _ in range(3)]
+    assert [index for _, index in queue.grant()] == [0, 1, 0]
+    assert queue.apply(HandOver(0, JUDGE, migrate=True)) == 6
+    queue.progress(tickets[0].number, 3)
+    queue.release(tickets[0].number)
+    assert queue.lingering() == [(0, 3)], "what was on its way as it was told to leave"
+    queue.release(tickets[2].number)
+    assert queue.lingering() == [] and queue.switches() == [(0, JUDGE)]
+    queue.apply(HandOver(1, JUDGE, migrate=False))
+    assert queue.lingering() == [], "who drains keeps what it has"

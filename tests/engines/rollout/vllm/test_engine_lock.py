@@ -1,0 +1,84 @@
+"""Threads that share an engine: one steps for all, and what has to be alone comes between two steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+import pytest
+
+from yatt_core.engines.rollout.vllm.engine_lock import Turns
+
+SECONDS = 20.0
+
+
+def test_whoever_waits_takes_the_step() -> None:
+    turns, arrived, steps = Turns(), deque[int](), []
+
+    def step() -> None:
+        steps.append(len(steps))
+        if len(steps) == 3:
+            arrived.append(7)
+
+    while not arrived:
+        turns.wait_for(arrived, step)
+    assert steps == [0, 1, 2]
+    turns.wait_for(arrived, step)
+    assert len(steps) == 3, "nothing is stepped for what is there"
+
+
+def test_one_thread_steps_for_all_that_wait() -> None:
+    turns, entered, go_on = Turns(), threading.Event(), threading.Event()
+    first, second, at_once = deque[int](), deque[int](), []
+
+    def step() -> None:
+        at_once.append(threading.active_count())
+        entered.set()
+        assert go_on.wait(SECONDS)
+        first.append(1)
+        second.append(2)
+
+    threads = [threading.Thread(target=turns.wait_for, args=(mine, step)) for mine in (first, second)]
+    threads[0].start()
+    assert entered.wait(SECONDS)
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+    assert (list(first), list(second), len(at_once)) == ([1], [2], 1)
+
+
+def test_what_has_to_be_alone_waits_for_the_end_of_a_step() -> None:
+    turns, entered, go_on, log = Turns(), threading.Event(), threading.Event(), list[str]()
+
+    def step() -> None:
+        entered.set()
+        assert go_on.wait(SECONDS)
+        log.append("step")
+
+    def update() -> None:
+        with turns.alone():
+            log.append("alone")
+
+    stepping = threading.Thread(target=turns.wait_for, args=(deque(), step))
+    updating = threading.Thread(target=update)
+    stepping.start()
+    assert entered.wait(SECONDS)
+    updating.start()
+    go_on.set()
+    for thread in (stepping, updating):
+        thread.join(SECONDS)
+    assert log == ["step", "alone"]
+
+
+def test_a_step_that_fails_leaves_the_turn_to_others() -> None:
+    turns = Turns()
+
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        turns.wait_for(deque(), fail)
+    with turns.alone():
+        pass

@@ -1,0 +1,74 @@
+"""The environment of a replay: what the last bits depend on, and nothing heavy for a virtual run."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import torch
+
+import yatt_core
+from tests.spec.trees import ROOT, VIRTUAL, spec
+from yatt_core.engines import environment
+from yatt_core.engines.environment import code_revision, environment_facts
+from yatt_core.spec import load_spec
+
+
+def test_a_real_run_depends_on_libraries_processor_and_layout():
+    facts = environment_facts(spec(trainer__engine={"kind": "torch", "ranks": 3}))
+    assert set(facts) == {"code", "python", "numpy", "layout", "torch", "transformers", "instructions", "threads"}
+    assert "pillow" in environment_facts(load_spec(ROOT / "tests" / "specs" / "pictures.yaml"))
+    assert facts["layout"] == "torch x 3"
+    assert facts["numpy"] == np.__version__
+    assert facts["torch"] == torch.__version__
+    assert facts["threads"] == str(torch.get_num_threads())
+    assert facts["code"] == code_revision()
+    assert all(isinstance(value, str) and value for value in facts.values())
+
+
+def test_a_virtual_run_needs_no_torch():
+    facts = environment_facts(spec(**VIRTUAL))
+    assert set(facts) == {"code", "python", "numpy", "layout"}
+    program = (
+        "import sys; from tests.spec.trees import VIRTUAL, spec; from yatt_core.engines.environment import environment_facts; "
+        "environment_facts(spec(**VIRTUAL)); print('torch' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert shown.stdout.strip() == "False"
+
+
+def test_what_changes_no_bits_is_no_fact():
+    """Rollout, controllers and deadlines are part of the spec's digest; a replay of `learn` does not depend on them."""
+    assert environment_facts(spec()) == environment_facts(
+        spec(controllers__count=4, rollout__engine={"kind": "torch", "instances": 1}, recovery__lease_seconds=3.0)
+    )
+
+
+def revision_of(monkeypatch, folder) -> str:
+    monkeypatch.setattr(environment, "__file__", str(folder / "environment.py"))
+    return code_revision.__wrapped__()
+
+
+def test_the_revision_follows_the_sources_alone(tmp_path, monkeypatch):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        (folder / "sub").mkdir(parents=True)
+        (folder / "environment.py").write_text("a = 1\n")
+        (folder / "sub" / "b.py").write_text("b = 1\n")
+    first = revision_of(monkeypatch, one)
+    content = b"environment.py\0a = 1\nsub/b.py\0b = 1\n"
+    assert first == hashlib.sha256(content).hexdigest()[:16]
+    assert revision_of(monkeypatch, two) == first
+    (two / "sub" / "b.pyc").write_bytes(b"compiled")
+    assert revision_of(monkeypatch, two) == first
+    (two / "sub" / "b.py").write_text("b = 2\n")
+    assert revision_of(monkeypatch, two) != first
+    (one / "sub" / "b.py").rename(one / "sub" / "c.py")
+    assert revision_of(monkeypatch, one) != first
+
+
+def test_the_revision_is_that_of_the_package():
+    assert len(code_revision()) == 16
+    assert environment.__file__.startswith(str(yatt_core.__path__[0]))

@@ -1,0 +1,82 @@
+"""What of an iteration's experience is learnt from: admitted groups, kept samples, masked padding."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.experience.tables import experience
+from yatt_core.errors import DataError
+from yatt_core.experience.admission import admitted_rows, admitted_table, best_and_worst, load_admitted_batch
+from yatt_core.experience.batch import load_table
+from yatt_core.experience.shard_log import ShardLog, adopt, read_group_facts
+from yatt_core.experience.table import group_facts
+from yatt_core.keys import WorkKey
+from yatt_core.protocols.receipts import Admission, BatchTask, GroupFacts, ShardRef
+
+KEY = WorkKey("run", 0, 1, "learn")
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Two waves of two groups each."""
+    shards = []
+    for wave in (1, 0):
+        log = ShardLog(tmp_path, WorkKey("run", 0, 1, "collect", wave, 0), 1)
+        receipt = log.seal(experience(first=2 * wave, prompts=2), {})
+        shards.append(ShardRef(receipt.folder, receipt.manifest_sha256))
+    return BatchTask(KEY, 1, tuple(shards))
+
+
+def test_a_batch_has_the_admitted_groups_and_masked_padding_in_prompt_order(tmp_path, task):
+    everything = load_admitted_batch(tmp_path, task)
+    assert everything.ordinals.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3] and everything.learnt.all()
+    batch = load_admitted_batch(tmp_path, dataclasses.replace(task, admission=Admission((1, 3), (0,))))
+    assert batch.ordinals.tolist() == [0, 0, 0, 1, 1, 1, 3, 3, 3]
+    assert batch.learnt.tolist() == [False] * 3 + [True] * 6
+    assert not batch.loss_mask[: batch.response_offsets[3]].any(), "no token of the padding counts"
+    kept = everything.take(np.array([3, 4, 5, 9, 10, 11]))
+    assert (batch.loss_mask[batch.response_offsets[3] :] == kept.loss_mask).all()
+    assert batch.take(np.array([0, 8])).learnt.tolist() == [False, True]
+    table = admitted_table(load_table(tmp_path, task.shards), Admission((1, 3), (0,)))
+    assert table["prompt_ordinal"].to_pylist() == batch.ordinals.tolist()
+
+
+def test_a_group_that_is_not_there_is_named(tmp_path, task):
+    with pytest.raises(DataError, match=r"ordinals \[7\] were admitted"):
+        load_admitted_batch(tmp_path, dataclasses.replace(task, admission=Admission((1, 7))))
+
+
+def test_the_best_and_the_worst_are_kept_and_of_equals_the_earlier():
+    assert best_and_worst(np.array([0.5, 1.0, 0.0, 1.0, 0.0, 1.0]), 2).tolist() == [1, 2, 3, 4]
+    assert best_and_worst(np.zeros(6), 1).tolist() == [0, 1]
+    ordinals, rewards = np.array([4, 4, 4, 6, 6, 6]), np.array([0.0, 0.5, 1.0, 1.0, 0.5, 0.0])
+    assert admitted_rows(ordinals, rewards, Admission((4, 6), keep=1)).tolist() == [0, 2, 3, 5]
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=12), st.data())
+def test_what_is_kept_has_the_extremes(rewards, data):
+    values = np.array(rewards)
+    keep = data.draw(st.integers(1, len(values) // 2))
+    kept = best_and_worst(values, keep)
+    assert len(set(kept.tolist())) == 2 * keep and kept.tolist() == sorted(kept.tolist())
+    assert sorted(values[kept].tolist()) == sorted(rewards)[:keep] + sorted(rewards)[-keep:]
+
+
+def test_the_facts_of_groups_come_with_the_receipt_and_from_the_manifest_alike(tmp_path):
+    table = experience(first=5, prompts=3)
+    facts = group_facts(table)
+    rewards, tokens = table["reward"].to_pylist(), [len(row) for row in table["response_tokens"].to_pylist()]
+    by_hand = [(min(rewards[i : i + 3]), max(rewards[i : i + 3]), sum(tokens[i : i + 3])) for i in (0, 3, 6)]
+    assert facts == GroupFacts(*zip(*by_hand, strict=True))
+    key = WorkKey("run", 0, 1, "collect", 2, 1)
+    receipt = ShardLog(tmp_path, key, 1).seal(table, {})
+    assert receipt.groups == facts
+    assert adopt(tmp_path, key).groups == facts
+    assert read_group_facts(tmp_path, receipt) == facts
+    with pytest.raises(DataError):
+        read_group_facts(tmp_path, dataclasses.replace(receipt, manifest_sha256="0" * 64))

@@ -1,0 +1,223 @@
+"""Dynamic sampling as a pure state machine: quotas in prompt order, the average, padding, and how well targets are filled."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.spec.trees import VIRTUAL, spec
+from yatt_core.errors import DataError
+from yatt_core.experience.dynamic_sampling import (
+    Sampling,
+    SamplingRule,
+    WaveGroups,
+    WaveOutcome,
+    admission_of,
+    sampling_metrics,
+    shortfall,
+)
+from yatt_core.protocols.receipts import Admission, GroupFacts
+
+RULE = SamplingRule(64, 16, filters=True, max_waves=4, ratio_cap=10.0, overdraw=1.2, decay=0.9)
+SHORT = SamplingRule(3, 4, filters=True, max_waves=2, ratio_cap=10.0, overdraw=1.0, decay=0.5)
+
+
+def groups_of(first: int, valid: list[bool]) -> WaveGroups:
+    ordinals = np.arange(first, first + len(valid))
+    return WaveGroups(ordinals, np.array(valid, dtype=bool), np.full(len(valid), 10))
+
+
+def iterate(rule: SamplingRule, average: float, noise: np.random.Generator, validity: float) -> Sampling:
+    """A whole iteration at a constant validity."""
+    sampling, first = Sampling(rule, average), 0
+    while not sampling.finished:
+        plan = sampling.plan()
+        outcome = sampling.settle(plan, groups_of(first, (noise.random(plan.prompts) < validity).tolist()), plan.shards)
+        sampling, first = sampling.after(outcome), first + plan.prompts
+    return sampling
+
+
+# -- the formula ------------------------------------------------------------------------------------------------------
+
+
+def test_waves_follow_the_formula() -> None:
+    sampling = Sampling(RULE)
+    plan = sampling.plan()
+    assert (plan.wave, plan.wanted, plan.prompts, plan.gap) == (0, 77, 77, 64), "ceil(64 x 1 x 1.2)"
+    sampling = sampling.after(sampling.settle(plan, groups_of(0, [i % 7 == 0 for i in range(77)]), 16))
+    assert sampling.average_now == pytest.approx(0.9 + 0.1 * 7)
+    plan = sampling.plan()
+    assert (plan.wave, plan.gap, plan.prompts) == (1, 53, math.ceil(53 * 1.6 * 1.2))
+    sampling = sampling.after(sampling.settle(plan, groups_of(77, [False] * plan.prompts), 16))
+    assert sampling.average_now == pytest.approx(0.9 * 1.6 + 0.1 * 10), "none valid counts as the cap"
+
+
+def test_all_takes_every_group_in_one_wave_and_moves_nothing() -> None:
+    sampling = Sampling(SamplingRule.of(spec(**VIRTUAL, data__prompts_per_iteration=5)), 3.5)
+    plan = sampling.plan()
+    assert (plan.prompts, plan.wanted, plan.shards) == (5, 5, 5)
+    after = sampling.after(sampling.settle(plan, groups_of(10, [False] * 5), 5))
+    assert after.finished and after.average_now == 3.5 and not shortfall(after)
+    assert admission_of(after.outcomes) == Admission((10, 11, 12, 13, 14))
+
+
+def test_the_surplus_is_dropped_in_prompt_order_and_counted() -> None:
+    sampling = Sampling(SHORT, 2.0)
+    outcome = sampling.settle(sampling.plan(), groups_of(20, [True, False, True, True, True, False]), 2)
+    assert (outcome.admitted, outcome.dropped, outcome.padding, outcome.spare) == ((20, 22, 23), 1, (), ())
+    assert outcome.wasted_tokens == 30
+    metrics = sampling_metrics(sampling.after(outcome))
+    assert (metrics["sampling/waves"], metrics["sampling/drawn_groups"], metrics["sampling/dropped_groups"]) == (
+        1,
+        6,
+        1,
+    )
+    assert metrics["sampling/valid_share"] == pytest.approx(4 / 6)
+    assert (metrics["sampling/padded_groups"], metrics["sampling/filled_share"]) == (0, 1)
+
+
+def test_a_shortfall_is_padded_from_the_earliest_prompts_and_said() -> None:
+    sampling = Sampling(SHORT)
+    sampling = sampling.after(sampling.settle(sampling.plan(), groups_of(0, [False, True, False]), 3))
+    assert not sampling.finished and sampling.gap == 2
+    outcome = sampling.settle(sampling.plan(), groups_of(3, [False, True, False, False]), 4)
+    assert (outcome.admitted, outcome.padding) == ((4,), (0,))
+    sampling = sampling.after(outcome)
+    assert admission_of(sampling.outcomes) == Admission((1, 4), (0,))
+    assert "only 2 of 3 groups are valid after 2 waves of 7 prompts" in shortfall(sampling)
+    assert sampling_metrics(sampling)["sampling/padded_groups"] == 1
+
+
+def test_overdispatch_draws_more_and_the_rest_counts_as_cut() -> None:
+    rule = SamplingRule(8, 10, overdispatch=1.25)
+    plan = Sampling(rule).plan()
+    assert (plan.wanted, plan.prompts, plan.shards) == (8, 10, 10)
+    arrived = WaveGroups(np.array([0, 1, 2, 4, 5, 6, 7, 8, 9]), np.ones(9, dtype=bool), np.full(9, 3))
+    outcome = Sampling(rule).settle(plan, arrived, 9)
+    assert (outcome.cut, outcome.dropped, outcome.admitted) == (1, 1, (0, 1, 2, 4, 5, 6, 7, 8))
+    assert sampling_metrics(Sampling(rule).after(outcome))["sampling/cut_groups"] == 1
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_valid_when_its_rewards_differ_at_all() -> None:
+    facts = GroupFacts((0.1, 0.3, -1.0), (0.1, math.nextafter(0.3, 1), 1.0), (4, 5, 6))
+    groups = WaveGroups.gather([((7, 8, 9), facts)])
+    assert groups.valid.tolist() == [False, True, True]
+    with pytest.raises(DataError, match="a shard of 2 prompts tells the facts of 3 groups"):
+        WaveGroups.gather([((7, 8), facts)])
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_arrival_never_shows(order: list[int]) -> None:
+    shards = [((2 * i, 2 * i + 1), GroupFacts((0.0, 0.0), (float(i % 2), 1.0), (i, i + 1))) for i in range(6)]
+    settled = Sampling(RULE).settle(Sampling(RULE).plan(), WaveGroups.gather(shards[i] for i in order), 6)
+    assert settled == Sampling(RULE).settle(Sampling(RULE).plan(), WaveGroups.gather(shards), 6)
+
+
+# -- what always holds ------------------------------------------------------------------------------------------------
+
+RULES = st.builds(
+    SamplingRule,
+    target=st.integers(1, 20),
+    shards=st.integers(1, 8),
+    filters=st.just(True),
+    max_waves=st.integers(1, 6),
+    ratio_cap=st.floats(1, 40),
+    overdraw=st.floats(1, 2),
+    decay=st.floats(0, 0.99),
+    overdispatch=st.sampled_from([1.0, 1.25, 2.0]),
+    keep=st.none() | st.integers(1, 4),
+)
+
+
+@given(RULES, st.floats(1, 40), st.data())
+def test_whatever_happens_the_batch_is_filled_and_every_group_is_accounted_for(
+    rule: SamplingRule, average: float, data: st.DataObject
+) -> None:
+    sampling, first, valid_ordinals, all_ordinals = Sampling(rule, average), 0, list[int](), list[int]()
+    outcomes = []
+    while not sampling.finished:
+        plan = sampling.plan()
+        assert plan.prompts >= plan.wanted >= plan.gap == sampling.gap > 0
+        assert 1 <= plan.shards <= rule.shards
+        finished = data.draw(st.integers(plan.wanted, plan.prompts))
+        noise = np.random.default_rng(data.draw(st.integers(0, 99)))
+        chosen = np.sort(noise.choice(plan.prompts, finished, replace=False)) + first
+        valid = noise.random(finished) < data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+        outcome = sampling.settle(plan, WaveGroups(chosen, valid, np.ones(finished, dtype=np.int64)), plan.shards)
+        assert outcome.groups == outcome.wasted_tokens + len(outcome.admitted), "a token a group"
+        assert outcome == WaveOutcome.from_json(json.loads(json.dumps(outcome.to_json()))), "as the ledger keeps it"
+        outcomes.append(outcome)
+        sampling, first = sampling.after(outcome), first + plan.prompts
+        valid_ordinals += chosen[valid].tolist()
+        all_ordinals += chosen.tolist()
+        low = min(average, 1.0)
+        assert low <= sampling.average_now <= max(average, rule.ratio_cap) * (1 + 1e-9)
+    assert len(outcomes) <= rule.max_waves
+    admission = admission_of(outcomes)
+    assert list(admission.groups) == valid_ordinals[: rule.target], "the first valid ones, in prompt order"
+    missing = rule.target - len(admission.groups)
+    left = [ordinal for ordinal in all_ordinals if ordinal not in admission.groups]
+    assert list(admission.padding) == left[:missing] and len(admission.padding) == missing
+    assert sampling == Sampling(rule, average, tuple(outcomes)), "the state is a fold over what was recorded"
+
+
+# -- how well targets are filled --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("validity", "changes"), [(0.1, {}), (0.05, {"max_waves": 64, "ratio_cap": 40.0})], ids=["10 %", "5 %"]
+)
+def test_the_target_is_filled_from_the_fifth_iteration_on(validity: float, changes: dict[str, float]) -> None:
+    tree = {**VIRTUAL, "dynamic_sampling": {"kind": "valid_group", **changes}}
+    rule = SamplingRule.of(spec(**tree, data__prompts_per_iteration=64))
+    filled = []
+    for seed in range(50):
+        noise, average = np.random.default_rng(seed), 1.0
+        for iteration in range(1, 31):
+            sampling = iterate(rule, average, noise, validity)
+            average = sampling.average_now
+            metrics = sampling_metrics(sampling)
+            admission = admission_of(sampling.outcomes)
+            assert len(admission.groups) + len(admission.padding) == 64
+            assert metrics["sampling/padded_groups"] == len(admission.padding) == 64 - len(admission.groups)
+            assert bool(shortfall(sampling)) == bool(admission.padding)
+            if iteration >= 5:
+                filled.append(metrics["sampling/filled_share"])
+    assert statistics.fmean(filled) >= 0.99
+
+
+def test_a_reward_that_is_never_valid_only_pads() -> None:
+    noise, average = np.random.default_rng(0), 1.0
+    for _ in range(20):
+        sampling = iterate(RULE, average, noise, 0.0)
+        average = sampling.average_now
+        assert len(sampling.outcomes) == 4 and sampling.gap == 64
+        assert sum(outcome.groups for outcome in sampling.outcomes) <= 4 * 64 * 10 * 1.2 + 4, "the cap bounds the waste"
+        assert len(admission_of(sampling.outcomes).padding) == 64
+        assert "only 0 of 64" in shortfall(sampling)
+
+
+def test_a_wave_of_256_controllers_is_settled_from_their_receipts() -> None:
+    """The quota is one for all of them: the first valid groups, whoever made them."""
+    rule = SamplingRule(2048, 256, filters=True, max_waves=4, ratio_cap=10.0, overdraw=1.2, decay=0.9)
+    sampling = Sampling(rule, 10.0)
+    plan = sampling.plan()
+    noise = np.random.default_rng(0)
+    highest = (noise.random(plan.prompts) < 0.1).astype(float)
+    bounds = [plan.prompts * i // 256 for i in range(257)]
+    parts = [range(bounds[i], bounds[i + 1]) for i in noise.permutation(256)]
+    shards = [
+        (part, GroupFacts((0.0,) * len(part), tuple(highest[part.start : part.stop].tolist()), (1,) * len(part)))
+        for part in parts
+    ]
+    outcome = sampling.settle(plan, WaveGroups.gather(shards), 256)
+    assert list(outcome.admitted) == np.flatnonzero(highest)[:2048].tolist()

@@ -1,0 +1,126 @@
+"""Prepared columns and telemetry: written by rank, read in canonical order, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.crash import run_until
+from tests.experience.scenarios import KEY, prepare, prepared_ranks
+from yatt_core.errors import DataError
+from yatt_core.experience.prepared import (
+    prepared_folder,
+    prepared_is_whole,
+    publish_prepared,
+    read_prepared,
+    sweep_prepared,
+    write_prepared,
+    write_rank,
+)
+from yatt_core.experience.telemetry import read_telemetry, write_telemetry
+
+
+def test_ranks_come_back_in_canonical_order(tmp_path):
+    folder, files = write_prepared(tmp_path, KEY, 1, prepared_ranks())
+    assert folder == prepared_folder(0, 3, 1)
+    assert sorted(files) == ["rank-00.parquet", "rank-01.parquet"]
+    columns = read_prepared(tmp_path, folder, files)
+    assert columns.ordinals.tolist() == [0, 0, 1, 1, 2, 2]
+    assert columns.samples.tolist() == [0, 1, 0, 1, 0, 1]
+    assert columns.advantages.tolist() == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert np.diff(columns.response_offsets).tolist() == [3, 0, 2, 4, 1, 5]
+    expected = [0, 1, 2, 200, 201, 300, 301, 302, 303, 400, 500, 501, 502, 503, 504]
+    assert columns.log_probs_old.tolist() == expected
+    assert columns.log_probs_ref is None
+    assert columns.token_advantages is None
+
+
+def test_one_advantage_a_sample_is_enough(tmp_path):
+    ranks = [dataclasses.replace(columns, log_probs_old=None) for columns in prepared_ranks()]
+    columns = read_prepared(tmp_path, *write_prepared(tmp_path, KEY, 1, ranks))
+    assert columns.log_probs_old is None
+    assert np.diff(columns.response_offsets).tolist() == [3, 0, 2, 4, 1, 5]
+
+
+def test_token_advantages_for_credit_by_token(tmp_path):
+    ranks = [dataclasses.replace(c, token_advantages=-c.log_probs_old) for c in prepared_ranks()]
+    columns = read_prepared(tmp_path, *write_prepared(tmp_path, KEY, 1, ranks))
+    assert np.array_equal(columns.token_advantages, -columns.log_probs_old)
+
+
+def test_columns_of_another_length_are_refused(tmp_path):
+    ranks = [dataclasses.replace(c, log_probs_ref=c.log_probs_old[:-1]) for c in prepared_ranks()]
+    with pytest.raises(DataError, match="log_probs_ref has"):
+        write_prepared(tmp_path, KEY, 1, ranks)
+
+
+def test_ranks_with_different_columns_are_refused(tmp_path):
+    first, second = prepared_ranks()
+    written = write_prepared(tmp_path, KEY, 1, [first, dataclasses.replace(second, log_probs_old=None)])
+    with pytest.raises(DataError, match="different columns"):
+        read_prepared(tmp_path, *written)
+
+
+def test_nothing_is_published_before_every_rank_has_written(tmp_path):
+    write_rank(tmp_path, KEY, 1, 0, prepared_ranks()[0])
+    with pytest.raises(DataError, match=r"rank-01\.parquet"):
+        publish_prepared(tmp_path, KEY, 1, 2)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("name", ["rank-01.parquet", "manifest.json"])
+def test_a_damaged_file_is_named_and_not_whole(tmp_path, name, damage):
+    folder, files = write_prepared(tmp_path, KEY, 1, prepared_ranks())
+    assert prepared_is_whole(tmp_path, folder, files)
+    path = tmp_path / folder / name
+    data = bytearray(path.read_bytes())
+    data[data.index(b"sha256") + 12 if name == "manifest.json" else 40] ^= 1
+    path.write_bytes(data if damage == "flip" else data[:-3])
+    if damage == "remove":
+        path.unlink()
+    with pytest.raises(DataError, match=name):
+        read_prepared(tmp_path, folder, files)
+    assert not prepared_is_whole(tmp_path, folder, files)
+
+
+def test_killed_at_every_step_it_is_whole_or_unpublished(tmp_path):
+    step, killed = 0, True
+    while killed:
+        step += 1
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        killed, acknowledged = run_until(prepare, folder, step)
+        published = (folder / prepared_folder(0, 3, 1) / "manifest.json").exists()
+        assert published or not acknowledged
+        written = write_prepared(folder, KEY, 2, prepared_ranks())
+        read_prepared(folder, *written)
+        leftovers = sweep_prepared(folder, 0, 3, [written[0]])
+        assert leftovers in ([], [prepared_folder(0, 3, 1)])
+        assert [path.name for path in (folder / written[0]).parent.iterdir()] == ["prepared.e0002"]
+    assert step > 9
+
+
+def test_telemetry_stands_beside_the_experience(tmp_path):
+    assert read_telemetry(tmp_path, 0, 3) == {}
+    write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 1.5})
+    write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 2.5})
+    write_telemetry(tmp_path, 0, 3, "learn.e0001", {"device": "cpu:0"})
+    assert read_telemetry(tmp_path, 0, 3) == {"collect": {"seconds": 2.5}, "learn.e0001": {"device": "cpu:0"}}
+
+
+@pytest.mark.parametrize("left", [b"", b'{"shard-0000": {"gen', b"\0" * 512, b"[1]", b"\xff", b"[" * 100_000])
+def test_telemetry_that_a_crash_left_damaged_is_lost_and_no_more(tmp_path, caplog, left):
+    write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 1.5})
+    write_telemetry(tmp_path, 0, 3, "learn", {"device": "cpu:0"})
+    (path,) = tmp_path.rglob("telemetry.collect.json")
+    path.write_bytes(left)
+    assert read_telemetry(tmp_path, 0, 3) == {"learn": {"device": "cpu:0"}}
+    assert f"telemetry is lost: {path}" in caplog.text
+
+
+def test_telemetry_that_cannot_be_written_ends_nothing(tmp_path, caplog):
+    (tmp_path / "experience").write_text("a file in the folder's place")
+    write_telemetry(tmp_path, 0, 1, "collect", {"seconds": 1.0})
+    assert "telemetry is lost" in caplog.text

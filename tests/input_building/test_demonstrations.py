@@ -1,0 +1,44 @@
+"""Demonstrations that a warm-up asks for and the sources do not have are missed before anything is made."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec, write_jsonl
+from yatt_core.errors import ConfigurationError
+from yatt_core.input_building.demonstrations import check_demonstrations
+from yatt_core.inputs.reader import materialise
+
+FEW = {"held_out": 10, "probe": 10, "max_prompt_tokens": 100}
+
+
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [
+        (40, "warmup: prompt 0/train/a.jsonl:16 has no reference answer"),
+        (80, "warmup.demonstrations: 40 of 80 are to come from data.sources.1, which has "),
+    ],
+)
+def test_what_is_missed_before_is_what_the_inputs_would_miss(tmp_path: Path, count: int, says: str) -> None:
+    rows = [{"prompt": f"q{i}", "answer": None if i == 15 else "a"} for i in range(60)]
+    sources = [write_jsonl(tmp_path / "a.jsonl", rows), {**SPELL, "size": 44}]
+    spec = run_spec(*sources, data=FEW, warmup={"demonstrations": count}, **VIRTUAL)
+    check_demonstrations(spec.data, spec.seed, 20, whole=True)
+    with pytest.raises(ConfigurationError) as early:
+        check_demonstrations(spec.data, spec.seed, count, whole=True)
+    assert str(early.value).startswith(says)
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(str(early.value))}$"):
+        materialise(spec, tmp_path / "r")
+
+
+def test_of_sources_too_large_to_part_the_rows_are_counted(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"prompt": f"q{i}"} for i in range(30)])
+    data = run_spec(source, {**SPELL, "weight": 2.0, "size": 50}, **VIRTUAL).data
+    check_demonstrations(data, 0, 75, whole=False)
+    with pytest.raises(ConfigurationError, match=r"31 of 93 are to come from data\.sources\.0, which has 30 rows"):
+        check_demonstrations(data, 0, 93, whole=False)
+    with pytest.raises(ConfigurationError, match=r"60 of 90 are to come from data\.sources\.1, which has 50 rows"):
+        check_demonstrations(data, 0, 90, whole=False)

@@ -1,0 +1,102 @@
+"""`yatt alarms`, what `show` has of alarms, and what is said of notifications before a run is made or goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from db.core.holder import this_process
+from db.ledger import Ledger
+from db.write.alarms import AlarmRow
+from db.write.outbox import NOTIFICATION, OutboxEntry
+from flows.run.home import Home
+from tests.ops.conftest import Yatt
+from tests.ops.seeding import seed_run
+from tests.services import ROOT
+
+VIRTUAL = str(ROOT / "tests" / "specs" / "virtual.yaml")
+
+
+@pytest.fixture
+def run(home: Home) -> str:
+    """A paused run with seven alarms, of one of which nobody was told."""
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("test"), 60)
+        for iteration in range(7):
+            body = {
+                "id": f"{run}/b0/i{iteration}/alarm/entropy", "rule": "entropy" if iteration else "kl", "branch": 0,
+                "iteration": iteration, "first": iteration, "action": "pause", "text": f"found {iteration}",
+                "evidence": {"window": [[iteration, 0.5]], "threshold": 1.0},
+            }  # fmt: skip
+            told = [OutboxEntry(body["id"], NOTIFICATION, {"text": "x"}, 0)] if iteration == 6 else []
+            ledger.alarms.record(fence, body, told)
+        ledger.runs.set_state(fence, "paused", "guard entropy: found 6")
+        ledger.leases.release(fence)
+    return run
+
+
+def test_alarms_are_listed_with_their_evidence(yatt: Yatt, run: str) -> None:
+    document = yatt("alarms", run, "--rule", "entropy", "--limit", "2", "-o", "json").document
+    assert (document["run"], document["count"]) == (run, 6)
+    assert [row["iteration"] for row in document["alarms"]] == [5, 6]
+    assert set(document["alarms"][0]) == set(AlarmRow.__slots__)
+    assert document["alarms"][1]["evidence"] == {"window": [[6, 0.5]], "threshold": 1.0}
+    text = yatt("alarms", run).out
+    assert "7 alarms" in text and "0 of branch 0" in text and "found 6" in text
+    assert "the newest 2 of 7 alarms" in yatt("alarms", run, "--limit", "2").out
+
+
+def test_a_run_without_alarms_says_so(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home)
+    assert yatt("alarms", run).out == f"{run}: no alarms\n"
+    assert yatt("alarms", run, "-o", "json").document == {"run": run, "count": 0, "alarms": []}
+
+
+def test_show_has_the_newest_alarms_and_what_was_used(yatt: Yatt, run: str) -> None:
+    document = yatt("show", run, "-o", "json").document
+    assert document["alarm_count"] == 7
+    assert [row["iteration"] for row in document["alarms"]] == [2, 3, 4, 5, 6]
+    assert (document["notifications_pending"], document["outbox_pending"]) == (1, 3)
+    assert set(document["spent"]) == {"wall_hours", "device_hours"}
+    text = yatt("show", run).out
+    assert "the newest 5 of 7 alarms" in text and "1 that nobody was sent yet" in text
+    assert "paused (guard entropy: found 6)" in text
+
+
+@pytest.mark.parametrize(
+    ("addresses", "said"),
+    [
+        (None, "the environment variable YATT_NOTIFY is not set"),
+        ("https://x hunter22", "address 1 of 2 in $YATT_NOTIFY"),
+    ],
+)
+def test_a_run_is_not_made_while_nobody_could_be_told(
+    yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch, addresses: str | None, said: str
+) -> None:
+    monkeypatch.delenv("YATT_NOTIFY", raising=False)
+    if addresses is not None:
+        monkeypatch.setenv("YATT_NOTIFY", addresses)
+    answer = yatt("train", VIRTUAL, "--set", "guards.notify={}")
+    assert answer.code == 2 and said in answer.err and "hunter22" not in answer.err
+    assert not home.folder.exists()
+
+
+def test_a_resume_says_why_the_run_was_paused(yatt: Yatt, run: str) -> None:
+    answer = yatt("resume", run, "--set", "iterations=1")
+    assert answer.code == 2, "two iterations are committed"
+    assert f"{run} was paused: guard entropy: found 6" in answer.err
+
+
+def test_a_service_leaves_a_paused_run_to_a_person(yatt: Yatt, home: Home, run: str) -> None:
+    answer = yatt("resume", run, "--unless-paused")
+    assert (answer.code, answer.out) == (0, "")
+    assert f"{run} was paused: guard entropy: found 6" in answer.err and f"`yatt resume {run}` goes on" in answer.err
+    assert yatt("resume", run, "--unless-paused", "-o", "json").document["state"] == "paused"
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.runs.find(run).state == "paused"
+        assert ledger.runs.revision(run).revision == 1
+
+
+def test_a_run_that_nobody_paused_is_gone_on_with(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home)
+    assert yatt("resume", run, "--unless-paused", "--set", "iterations=1").code == 2, "two iterations are committed"

@@ -1,0 +1,261 @@
+"""`yatt fork`, `rollback`, `retry`, `resume --set` and `stop --within`: what they say, refuse, and leave alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from db.core.holder import Holder, this_process
+from db.ledger import Ledger
+from db.write.records import SnapshotRow
+from flows.run.home import Home
+from tests.ops.conftest import Answer, Yatt
+from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.inputs.reader import INPUTS, materialise
+from yatt_core.keys import snapshot_folder
+from yatt_core.spec.sections.rollout import RolloutSpec
+from yatt_core.spec.sections.trainer import TrainerSpec
+
+COMMITTED = 3
+
+
+@pytest.fixture
+def run(home: Home) -> str:
+    """Three iterations, snapshots of 0 and 2, and the spec's revision 1."""
+    name = seed_run(home, committed=COMMITTED)
+    (home.run_folder(name) / INPUTS).mkdir()
+    for iteration in (0, 2):
+        seed_snapshot(home, name, iteration)
+    return name
+
+
+def seed_snapshot(
+    home: Home, run: str, iteration: int, weights: str = "weights", branch: int = 0, epoch: int = 1
+) -> None:
+    def write(folder: Path) -> None:
+        (folder / "state").write_text(f"state {iteration}")
+
+    folder = str(snapshot_folder(branch, iteration, epoch))
+    identity = SnapshotIdentity(run, branch, iteration, epoch, "spec", weights)
+    receipt = publish_snapshot(home.run_folder(run), folder, identity, write, 10)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, holder(), 60)
+        row = SnapshotRow(run, branch, iteration, epoch, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)
+        ledger.records.snapshot(fence, row)
+        ledger.leases.release(fence)
+
+
+def holder() -> Holder:
+    return this_process("a test")
+
+
+def everything_of(home: Home) -> tuple[list[str], dict[str, tuple[int, str]]]:
+    """What must be as it was after a refusal: the runs, and for each its branch's commit and newest revision."""
+    with Ledger.open(home.ledger) as ledger:
+        rows = ledger.runs.list()
+        return [row.id for row in rows], {
+            row.id: (row.current_branch, ledger.runs.revision(row.id).digest) for row in rows
+        }
+
+
+def refused(answer: Answer, code: int, says: str) -> None:
+    assert (answer.code, answer.out) == (code, "")
+    assert answer.err.startswith("error: ") and says in answer.err and "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--at", "4"], "iteration 4 is not committed; right would be 0 to 3"),
+        (["--at", "2", "--branch", "1"], "--branch: there is no branch 1"),
+        (
+            ["--at", "2", "--set", "rollout.temprature=1"],
+            "rollout.temprature: unknown key; did you mean 'temperature'?",
+        ),
+        (["--at", "2", "--set", "seed=1"], "--set seed: seed stays as it is along a run's line"),
+        (["--at", "2", "--set", "data.sources.0.weight=2"], "data.sources stays as it is"),
+        (
+            ["--at", "2", "--set", "rollout.engine={kind: torch}", "--set", "trainer.engine={kind: torch}"],
+            "virtual engines cannot go on with what real ones made",
+        ),
+        (["--at", "2", "--set", "algorithm.kl={}"], "hold no reference policy"),
+        (["--at", "2", "--set", "iterations=1"], "iteration 2 is committed already; right would be 2 or more"),
+        (["--at", "2", "--set", "rewards.parts.0.function=virtual_scor"], "did you mean 'virtual_score'?"),
+        (["--at", "2", "--name", "Not A Name"], "name: "),
+        (
+            ["--at", "1", "--set", "trainer.optimizer.learning_rate=0.1"],
+            "other values of trainer.optimizer.learning_rate",
+        ),
+        (["--at", "3", "--set", "algorithm.epochs=2"], "needs a snapshot of the very iteration"),
+    ],
+)
+def test_forks_that_are_refused(yatt: Yatt, home: Home, run: str, words: list[str], says: str) -> None:
+    before = everything_of(home)
+    refused(yatt("fork", run, *words), 2, says)
+    assert everything_of(home) == before
+
+
+def test_a_fork_says_what_is_within_reach(yatt: Yatt, home: Home, run: str) -> None:
+    folder = home.run_folder(run)
+    (shard,) = folder.glob("experience/b000/i000001/w00-s0000.*")
+    (shard / "samples.parquet").write_bytes(b"damaged")
+    answer = yatt("fork", run, "--at", "1")
+    refused(answer, 2, "the experience of 1 is not whole. Within reach: 0-3; snapshots: 0, 2")
+    (folder / snapshot_folder(0, 2, 1) / "state").write_text("damaged")
+    refused(yatt("rollback", run, "--to", "2"), 2, "the experience of 1 is not whole")
+
+
+def test_a_fork_is_made_with_all_that_it_stands_on(yatt: Yatt, home: Home, run: str) -> None:
+    made = yatt("fork", run, "--at", "3", "--name", "heir", "--set", "iterations=9", "-o", "json").document
+    assert made == {
+        "run": "heir-1",
+        "parent_run": run,
+        "parent_branch": 0,
+        "parent_iteration": 3,
+        "snapshot": 2,
+        "replayed": 1,
+    }
+    with Ledger.open(home.ledger) as ledger:
+        row = ledger.runs.find("heir-1")
+        assert (row.iteration, row.target_iterations, row.state) == (3, 9, "created")
+        (snapshot,) = ledger.records.snapshots("heir-1")
+        assert (snapshot.run, snapshot.iteration, snapshot.epoch) == ("heir-1", 2, 0)
+        shards = ledger.records.shards("heir-1", 0, 3)
+        assert [shard.folder for shard in shards] == [f"experience/b000/i000003/w00-s000{i}.e0000" for i in (0, 1)]
+        fence = ledger.leases.acquire("heir-1", holder(), 60)
+        assert fence.epoch == 2, "nobody holds it"
+        (told,) = [row.payload for row in ledger.outbox.claim(fence) if row.kind == "snapshot"]
+        assert (told["model"], told["iteration"], told["epoch"], told["state"]) == ("heir-1", 2, 0, "kept")
+    folder = home.run_folder("heir-1")
+    assert (folder / snapshot.folder / "state").read_text() == "state 2"
+    assert all((folder / shard.folder / "samples.parquet").exists() for shard in shards)
+    assert not list(folder.rglob(".*"))
+    text = yatt("fork", run, "--at", "2").out
+    assert text == f"toy-2 begins behind iteration 2 of {run} (its snapshot is kept)\ndrive it: yatt resume toy-2\n"
+
+
+def test_a_rollback_opens_a_branch(yatt: Yatt, home: Home, run: str) -> None:
+    refused(yatt("rollback", run, "--to", "9"), 2, "the last iteration of branch 0 is 3. Within reach: 0-3")
+    done = yatt("rollback", run, "--to", "2", "--reason", "reward fell", "-o", "json").document
+    assert (done["branch"], done["iteration"], done["superseded"], done["replayed"]) == (1, 2, 1, 0)
+    with Ledger.open(home.ledger) as ledger:
+        row = ledger.runs.find(run)
+        assert (row.current_branch, row.iteration, row.state) == (1, 2, "stopped")
+        link = next(link for link in ledger.events.links(run) if link.kind == "branch")
+        assert link.body["reason"] == "reward fell"
+        created = [row for row in ledger.outbox.claim(ledger.leases.acquire(run, holder(), 60)) if row.kind == "run"]
+        assert [row.payload["tags"]["yatt.parent_iteration"] for row in created] == ["2"]
+    assert yatt("fork", run, "--at", "3", "--branch", "0", "-o", "json").document["replayed"] == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rollback", "{run}", "--to", "2"],
+        ["retry", "{run}", "--iteration", "4", "--phase", "collect"],
+        ["resume", "{run}", "--set", "iterations=9"],
+    ],
+)
+def test_a_run_that_is_driven_is_left_alone(yatt: Yatt, home: Home, words: list[str]) -> None:
+    run = seed_run(home, committed=COMMITTED, ends=False)
+    before = everything_of(home)
+    answer = yatt(*(word.format(run=run) for word in words))
+    refused(answer, 3, f"run {run} is held by driver of {run}")
+    assert f"to have it end first: yatt stop {run} --wait" in answer.err
+    assert everything_of(home) == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (
+            ["trainer.optimizer.learning_rate=0.1"],
+            "can only be changed at a snapshot, and there is none of iteration 3",
+        ),
+        (["iterations=2"], "iteration 3 is committed already"),
+        (["name=other"], "keeps its name"),
+        (["model.layers=3"], "model stays as it is"),
+        (["iteration=9"], "unknown key; did you mean 'iterations'?"),
+    ],
+)
+def test_changes_that_resume_refuses(yatt: Yatt, home: Home, run: str, overrides: list[str], says: str) -> None:
+    before = everything_of(home)
+    refused(yatt("resume", run, *(word for text in overrides for word in ("--set", text))), 2, says)
+    assert everything_of(home) == before
+
+
+def test_changes_that_the_codec_or_the_inputs_have_no_place_for(yatt: Yatt, home: Home) -> None:
+    spec = toy_spec()
+    run = seed_run(home, spec=spec)
+    materialise(spec, home.run_folder(run))
+    for words in (["resume", run], ["fork", run, "--at", "1"]):
+        refused(
+            yatt(*words, "--set", "data.max_prompt_tokens=1"),
+            2,
+            "data.max_prompt_tokens: prompt 0/train/spell_backward:",
+        )
+    real = seed_run(home, spec=spec.model_copy(update={"rollout": RolloutSpec(), "trainer": TrainerSpec()}))
+    tools = "rollout.tools={functions: [{name: c, function: calculator}], max_result_tokens: 1}"
+    refused(yatt("resume", real, "--set", tools), 2, "rollout.tools.max_result_tokens: in the chat template's frame")
+    with Ledger.open(home.ledger) as ledger:
+        assert [ledger.runs.revision(name).revision for name in (run, real)] == [1, 1]
+
+
+def test_what_an_open_iteration_was_begun_with_is_not_changed(yatt: Yatt, home: Home, run: str) -> None:
+    seed_snapshot(home, run, COMMITTED)
+    (home.run_folder(run) / "experience/b000/i000004/w00-s0000.e0001").mkdir(parents=True)
+    answer = yatt("resume", run, "--set", "rollout.temperature=0.5")
+    refused(answer, 2, f"Drop that with `yatt rollback {run} --to 3`")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--iteration", "4", "--phase", "colect"], "--phase colect: right would be one of place, collect"),
+        (["--iteration", "2", "--phase", "learn"], "to do it again on a new branch: `yatt rollback toy-1 --to 1`"),
+        (["--iteration", "7", "--phase", "learn"], "learn is at iteration 4, not 7"),
+        (["--iteration", "4", "--phase", "recover"], "recover is at iteration 3, not 4"),
+        (
+            ["--iteration", "4", "--phase", "learn"],
+            "learn of iteration 4 has lost no attempt; there are failures of collect",
+        ),
+    ],
+)
+def test_retries_that_are_refused(yatt: Yatt, home: Home, run: str, words: list[str], says: str) -> None:
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, holder(), 60)
+        attempt = ledger.phases.plan(fence, 0, 4, "collect")
+        ledger.phases.dispatch(fence, attempt)
+        ledger.phases.fail(fence, attempt, "data", "no such word")
+        ledger.leases.release(fence)
+    refused(yatt("retry", run, *words), 2, says)
+
+
+def test_a_retry_forgives_and_goes_on(yatt: Yatt, home: Home, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, holder(), 60)
+        attempt = ledger.phases.plan(fence, 0, 4, "collect")
+        ledger.phases.dispatch(fence, attempt)
+        ledger.phases.fail(fence, attempt, "data", "no such word")
+        ledger.leases.release(fence)
+    driven: list[str] = []
+    monkeypatch.setattr("ops.cli.commands.driving.train.drive", lambda home, run, output: driven.append(run))
+    answer = yatt("retry", run, "--iteration", "4", "--phase", "collect", "--reason", "mended")
+    assert (answer.code, driven) == (0, [run])
+    assert "(1 data forgiven)" in answer.err
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.phases.charged(run, 0, 4, "collect") == {}
+
+
+def test_stop_within_a_limit(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, ends=False)
+    assert yatt("stop", run, "--within", "30").out == f"{run} is asked to stop within 30 s\n"
+    with Ledger.open(home.ledger) as ledger:
+        left = ledger.runs.stop_deadline(run)
+    assert left is not None and 0 < left <= 30
+
+
+def test_a_snapshot_that_there_is_not_has_no_lineage(yatt: Yatt, home: Home, run: str) -> None:
+    refused(yatt("lineage", run, "--snapshot", "1"), 2, "there is no snapshot of iteration 1; there are those of 0, 2")

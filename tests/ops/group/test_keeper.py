@@ -1,0 +1,241 @@
+"""The keeper's rounds over dead runs: MLflow and people are told, and one that is away keeps nothing from the other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from db.core.holder import this_process
+from db.ledger import Ledger
+from db.write.outbox import NOTIFICATION, OutboxEntry
+from flows.delivery import orphaned_outbox
+from flows.run.creation import create_run
+from flows.run.home import Home
+from flows.run.protocols import OutboxItem
+from ops.group import keeper
+from ops.group.keeper import Keeper
+from ops.group.keeper_state import read_undelivered
+from ops.integrations.mlflow_tracker import MlflowTracker
+from tests.http_sink import Sink, http_sink
+from tests.services import ROOT
+from yatt_core.errors import InfrastructureError
+from yatt_core.spec import load_spec
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+    with http_sink() as sink:
+        monkeypatch.setenv("OUR_ADDRESSES", f"json://127.0.0.1:{sink.port}/hook")
+        yield sink
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "runs")
+
+
+def dead_run(home: Home, *overrides: str) -> str:
+    """A run that told of an alarm and of its start before its driver gave the lease back."""
+    run = create_run(home, load_spec(ROOT / "tests" / "specs" / "virtual.yaml", overrides))
+    home.group.mkdir(parents=True, exist_ok=True)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/alarm", NOTIFICATION, {"text": "entropy fell"}, 0)])
+        ledger.leases.release(fence)
+    return run
+
+
+def keeper_of(home: Home, away: str = "") -> Keeper:
+    def reachable() -> None:
+        if away:
+            raise InfrastructureError(away)
+
+    return Keeper(home, MlflowTracker(home.tracking_uri, home.artifacts), reachable, threading.Event())
+
+
+def one_round(home: Home, away: str = "") -> None:
+    with Ledger.open(home.ledger) as ledger:
+        keeper_of(home, away).round(ledger)
+
+
+def test_people_are_told_of_a_dead_run_while_mlflow_is_away(home: Home, sink: Sink) -> None:
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    one_round(home, "MLflow does not answer")
+    assert [post["message"] for post in sink.posts] == [f"- entropy fell [{run}/alarm]"]
+    assert read_undelivered(home.group) == ()
+    one_round(home, "MLflow does not answer")
+    assert len(sink.posts) == 1, "once"
+
+
+def test_what_people_cannot_be_told_is_said_and_waits(home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    monkeypatch.delenv("OUR_ADDRESSES")
+    one_round(home)
+    (left,) = read_undelivered(home.group)
+    assert (left.run, left.rows, left.failures) == (run, 1, 1) and "OUR_ADDRESSES is not set" in left.reason
+    monkeypatch.setenv("OUR_ADDRESSES", f"json://127.0.0.1:{sink.port}/hook")
+    one_round(home)
+    assert len(sink.posts) == 1 and read_undelivered(home.group) == ()
+
+
+def test_who_has_taken_a_message_does_not_get_it_again_for_the_sake_of_another(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    with http_sink() as refusing, Ledger.open(home.ledger) as ledger:
+        refusing.status = 500
+        monkeypatch.setenv("OUR_ADDRESSES", " ".join(f"json://127.0.0.1:{each.port}/hook" for each in (sink, refusing)))
+        patient = keeper_of(home)
+        for _ in range(3):
+            patient.round(ledger)
+        assert (len(sink.posts), len(refusing.posts)) == (1, 3)
+        assert [(left.run, left.failures) for left in read_undelivered(home.group)] == [(run, 3)]
+        epoch = ledger.overview.line(run).epoch
+        refusing.status = 200
+        patient.round(ledger)
+        assert (len(sink.posts), len(refusing.posts)) == (1, 4) and read_undelivered(home.group) == ()
+        assert ledger.overview.line(run).epoch == epoch + 1
+
+
+def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "LEASED_TRIES", 3)
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    sink.status = 500
+    with Ledger.open(home.ledger) as ledger:
+        before, patient = ledger.overview.line(run).epoch, keeper_of(home)
+        for _ in range(6):
+            patient.round(ledger)
+        assert ledger.overview.line(run).epoch == before + 3
+    (left,) = read_undelivered(home.group)
+    assert left.rows == 1 and "given up after 3 tries" in left.reason and "address 1 of 1" in left.reason
+
+
+class Refusing:
+    """Answers, and takes no row until it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.takes = 0, False
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        self.asked += 1
+        if not self.takes:
+            raise InfrastructureError("the experiment is deleted")
+        return {items[0].key: "a run"}
+
+
+def test_rows_that_mlflow_refuses_cost_so_many_leases_and_wait_for_a_driver_or_another_keeper(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "LEASED_TRIES", 3)
+    run, tracker = dead_run(home, "guards.notify.environment=OUR_ADDRESSES"), Refusing()
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 0)])
+        ledger.leases.release(fence)
+        before, patient = ledger.overview.line(run).epoch, Keeper(home, tracker, lambda: None, threading.Event())
+        for _ in range(6):
+            patient.round(ledger)
+        assert len(sink.posts) == 1, "people are told all the same"
+        assert (tracker.asked, ledger.overview.line(run).epoch) == (3, before + 3 + 1)
+        (left,) = read_undelivered(home.group)
+        assert left.rows == 1 and "given up after 3 tries" in left.reason and "experiment is deleted" in left.reason
+        tracker.takes = True
+        Keeper(home, tracker, lambda: None, threading.Event()).round(ledger)
+        assert ledger.outbox.counts(run) == (0, 1)
+
+
+class TakesOneBatch:
+    """Takes one batch of rows, and has had enough of them for that try."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        self.asked += 1
+        if self.asked % 2 == 0:
+            raise InfrastructureError("429 Too Many Requests")
+        return {}
+
+
+def test_a_try_that_delivered_something_was_not_in_vain(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "LEASED_TRIES", 2)
+    run, tries = dead_run(home), 5
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.runs.set_mlflow_run(fence, "a run")
+        rows = tries * orphaned_outbox.BATCH
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/{n}", "tags", {}, 0) for n in range(rows)])
+        ledger.leases.release(fence)
+        patient = Keeper(home, TakesOneBatch(), lambda: None, threading.Event())
+        for _ in range(tries):
+            patient.round(ledger)
+        assert ledger.outbox.counts(run) == (0, rows)
+
+
+class Broken:
+    """Delivers one run's rows and breaks over the other's."""
+
+    def __init__(self, broken: str) -> None:
+        self.broken, self.told = broken, list[str]()
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        if items[0].run == self.broken:
+            raise KeyError("number")
+        self.told.append(items[0].run)
+        return {item.key: "a run" for item in items}
+
+
+def test_what_nobody_foresaw_is_the_trouble_of_its_run_alone(home: Home, sink: Sink) -> None:
+    first, second = dead_run(home), dead_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        for run in (first, second):
+            fence = ledger.leases.acquire(run, this_process("driver"), 600)
+            ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 0)])
+            ledger.leases.release(fence)
+        tracker = Broken(first)
+        Keeper(home, tracker, lambda: None, threading.Event()).round(ledger)
+    assert tracker.told == [second]
+    reasons = {left.run: left.reason for left in read_undelivered(home.group)}
+    assert reasons[first] == "KeyError: 'number'" and "KeyError" not in reasons[second]
+
+
+class Slow:
+    """Takes longer over a batch than the keeper may have the lease."""
+
+    def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
+        time.sleep(2 * orphaned_outbox.SLICE_SECONDS)
+        return {}
+
+
+def test_a_slow_tracker_gets_few_rows_before_the_lease_is_given_back(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphaned_outbox, "SLICE_SECONDS", 0.05)
+    run = dead_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 600)
+        ledger.runs.set_mlflow_run(fence, "a run")
+        ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/{n}", "tags", {}, 0) for n in range(50)])
+        ledger.leases.release(fence)
+        Keeper(home, Slow(), lambda: None, threading.Event()).round(ledger)
+        assert ledger.outbox.counts(run) == (50 - orphaned_outbox.BATCH, orphaned_outbox.BATCH)
+
+
+def test_a_run_with_a_driver_is_left_alone(home: Home, sink: Sink) -> None:
+    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, this_process("driver"), 600)
+        one_round(home)
+    assert sink.posts == []

@@ -1,0 +1,195 @@
+"""MLflow behind the outbox: whatever is delivered again, in whatever state the deliverer died, stands there once."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.core.engine import Fence
+from db.core.holder import Holder
+from db.ledger import Ledger
+from db.write.outbox import OutboxEntry
+from flows.delivery.outbox import creation_id, deliver_pending
+from flows.run.protocols import OutboxItem
+from ops.integrations.mlflow_tracker import OUTBOX_TAG, MlflowTracker
+from tests.db.tools import commit_through
+from yatt_core.errors import InfrastructureError
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's store, migrated once for all tests; each uses an experiment of its own."""
+    return tmp_path_factory.mktemp("mlflow")
+
+
+@pytest.fixture
+def tracker(store: Path) -> MlflowTracker:
+    return tracker_of(store)
+
+
+def tracker_of(store: Path) -> MlflowTracker:
+    return MlflowTracker(f"sqlite:///{store / 'mlflow.db'}", store / "artifacts")
+
+
+def row(kind: str, body: Mapping[str, Any], tracking_run: str | None = None, key: str = "") -> OutboxItem:
+    return OutboxItem(key or f"toy-1/{kind}", "toy-1", kind, body, 1_700_000_000_123, tracking_run)
+
+
+def created(tracker: MlflowTracker, experiment: str) -> str:
+    item = row("run", {"experiment": experiment, "name": "toy-1", "owner": "a ledger"})
+    return tracker.deliver([item])[item.key]
+
+
+def points(tracker: MlflowTracker, run: str, key: str) -> list[tuple[int, int, float]]:
+    return [(m.step, m.timestamp, m.value) for m in tracker._client.get_metric_history(run, key)]
+
+
+def test_points_delivered_three_times_stand_once(store: Path) -> None:
+    run = created(tracker_of(store), "thrice")
+    rows = [
+        row("metrics", {"branch": 0, "iteration": k, "metrics": {"reward/mean": k / 10, "entropy": 2.0}}, run, f"m{k}")
+        for k in range(3)
+    ]
+    for _ in range(3):
+        tracker_of(store).deliver(rows)
+    found = points(tracker_of(store), run, "reward/mean")
+    assert found == [(k, 1_700_000_000_123, k / 10) for k in range(3)]
+    assert len(points(tracker_of(store), run, "entropy")) == 3
+
+
+def test_a_run_whose_creation_was_not_answered_is_found_again(store: Path) -> None:
+    first = created(tracker_of(store), "ambiguous")
+    assert created(tracker_of(store), "ambiguous") == first
+    other = row("run", {"experiment": "ambiguous", "name": "toy-2", "owner": "a ledger"}, key="toy-2/run")
+    assert tracker_of(store).deliver([other])["toy-2/run"] != first
+
+
+def test_runs_of_one_name_in_two_homes_have_runs_of_their_own(tmp_path: Path, store: Path) -> None:
+    mlflow_runs = []
+    for spec_digest in ("one", "another"):
+        with Ledger.open(tmp_path / f"{spec_digest}.db") as ledger:
+            run = ledger.runs.create("toy", {}, spec_digest, target_iterations=3).id
+            body, fence = {"experiment": "homes", "name": run}, take_over(ledger, run, 1)
+            entries = [OutboxEntry(creation_id(run, branch), "run", body, 5) for branch in (0, 1)]
+            ledger.outbox.enqueue(fence, entries)
+            deliver_pending(ledger, fence, tracker_of(store))
+            mlflow_runs += [ledger.outbox.external_id(entry.id) for entry in entries]
+    assert None not in mlflow_runs and len(set(mlflow_runs)) == 4
+
+
+def test_a_killed_deliverer_leaves_each_row_standing_once(tmp_path: Path, store: Path) -> None:
+    """Killed after every send, before its mark: the next epoch sends the same rows again."""
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        run = ledger.runs.create("toy", {}, "digest", target_iterations=3).id
+        for pid in range(1, 12):
+            fence = take_over(ledger, run, pid)
+            if pid == 1:
+                body = {"experiment": "killed", "name": run}
+                ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", body, 5)])
+                commit_through(ledger, fence, range(3))
+            if not deliver_and_die(ledger, fence, tracker_of(store), dies=pid % 3 != 0):
+                break
+        assert ledger.outbox.counts(run) == (0, 4)
+        mlflow_run = ledger.runs.find(run).mlflow_run_id
+    assert mlflow_run is not None
+    tracker = tracker_of(store)
+    assert points(tracker, mlflow_run, "reward") == [(k, 1000 + k, k / 10) for k in range(3)]
+    experiment = tracker._client.get_experiment_by_name("killed")
+    assert len(tracker._client.search_runs([experiment.experiment_id])) == 1
+
+
+def take_over(ledger: Ledger, run: str, pid: int) -> Fence:
+    return ledger.leases.acquire(
+        run, Holder("here", "boot", pid, 1, f"driver {pid}"), 60, holder_is_gone=lambda _: True
+    )
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+class _DiesAfterSending:
+    def __init__(self, tracker: MlflowTracker) -> None:
+        self._tracker = tracker
+
+    def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
+        self._tracker.deliver(items)
+        raise _Killed
+
+
+def deliver_and_die(ledger: Ledger, fence: Fence, tracker: MlflowTracker, dies: bool) -> bool:
+    """True if there was something to deliver."""
+    try:
+        return deliver_pending(ledger, fence, _DiesAfterSending(tracker) if dies else tracker) > 0
+    except _Killed:
+        return True
+
+
+def test_params_tags_and_artifacts_arrive_and_may_be_repeated(tracker: MlflowTracker, store: Path) -> None:
+    run = created(tracker, "describe")
+    params = {f"part.{i}": str(i) for i in range(130)} | {"options.a(b)": "x" * 9000}
+    rows = [
+        row("params", params, run),
+        row("tags", {"yatt.run": "toy-1"}, run),
+        row("artifact", {"name": "spec.json", "text": "{}"}, run),
+        row("artifact", {"name": "spec.json", "text": '{"a": 1}'}, run, "second"),
+    ]
+    for _ in range(2):
+        tracker.deliver(rows)
+    found = tracker._client.get_run(run)
+    assert len(found.data.params) == 131
+    assert found.data.params["part.129"] == "129"
+    assert len(found.data.params["options.a_b_"]) == 6000
+    assert found.data.tags["yatt.run"] == "toy-1"
+    assert found.data.tags[OUTBOX_TAG] == "toy-1/run"
+    files = list((store / "artifacts").rglob("spec.json"))
+    assert [file.read_text() for file in files if run in file.parts] == ['{"a": 1}']
+
+
+def test_a_run_is_ended_with_its_status(tracker: MlflowTracker) -> None:
+    run = created(tracker, "ends")
+    tracker.deliver([row("status", {"status": "FINISHED"}, run)])
+    info = tracker._client.get_run(run).info
+    assert (info.status, info.end_time, info.start_time) == ("FINISHED", 1_700_000_000_123, 1_700_000_000_123)
+
+
+def test_more_points_than_a_request_holds_arrive(tracker: MlflowTracker) -> None:
+    run = created(tracker, "many")
+    rows = [
+        row("metrics", {"branch": 0, "iteration": k, "metrics": {f"m{i}": float(i) for i in range(300)}}, run, f"r{k}")
+        for k in range(4)
+    ]
+    tracker.deliver(rows)
+    assert len(points(tracker, run, "m299")) == 4
+
+
+def test_a_server_that_is_away_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://user:secret@127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(InfrastructureError, match="MLflow at http://user:") as caught:
+        created(MlflowTracker(address, tmp_path), "away")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_store_that_is_none_is_an_infrastructure_error(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("this is no database, and long enough to be seen as none" * 40)
+    with pytest.raises(sqlite3.DatabaseError):
+        sqlite3.connect(tmp_path / "mlflow.db").execute("SELECT 1 FROM runs")
+    with pytest.raises(InfrastructureError, match="MLflow at sqlite"):
+        created(tracker_of(tmp_path), "broken")
+
+
+def test_rows_before_their_run_and_unknown_kinds_are_refused(tracker: MlflowTracker) -> None:
+    with pytest.raises(InfrastructureError, match="has not been created"):
+        tracker.deliver([row("tags", {"a": "b"})])
+    run = created(tracker, "kinds")
+    with pytest.raises(InfrastructureError, match="kind 'postcard' is unknown"):
+        tracker.deliver([replace(row("postcard", {}), tracking_run=run)])

@@ -1,0 +1,367 @@
+"""Promotions and MLflow's registry: one version a snapshot, aliases as the ledger has them, whatever dies in between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.core.engine import Fence
+from db.core.holder import this_process
+from db.ledger import Ledger
+from db.write.aliases import ALIASES, PROMOTION, SnapshotKey
+from flows.branching.branches import open_branch, operator_lease
+from flows.delivery.outbox import deliver_pending
+from flows.delivery.registry import pruned_entries, registered_model, version_id
+from flows.files.retention import needed_snapshots
+from flows.run.creation import current_spec
+from flows.run.home import Home
+from ops.cli.lookup import opened_snapshot
+from ops.cli.options import Alias
+from ops.integrations.mlflow_registry import EXTERNAL_TAG, alias_tag
+from ops.integrations.mlflow_tracker import MlflowTracker
+from ops.integrations.promotion import deliver, promote
+from tests.ops.audited import weights
+from tests.ops.conftest import Yatt
+from tests.ops.integrations.test_mlflow_tracker import row
+from yatt_core.errors import ConfigurationError
+
+RUN = "toy-1"
+
+
+@pytest.fixture
+def registered(sound_run: Path, home: Home) -> Home:
+    """A run with snapshots of iterations 0 and 2, which MLflow knows."""
+    shutil.copytree(sound_run, home.folder)
+    return home
+
+
+def client_of(home: Home) -> Any:
+    with MlflowTracker(home.tracking_uri, home.artifacts).client() as client:
+        return client
+
+
+def versions(home: Home) -> dict[int, Any]:
+    """By iteration, the versions of the run's registered model; fails where an iteration has two."""
+    found = client_of(home).search_model_versions(f"name = '{registered_model(RUN)}'")
+    by_iteration = {int(version.tags["yatt.iteration"]): version for version in found}
+    assert len(by_iteration) == len(found), "a snapshot was registered twice"
+    return by_iteration
+
+
+def aliases(home: Home) -> dict[str, int]:
+    """By alias, the iteration that MLflow says it points to."""
+    client, by_version = client_of(home), {version.version: i for i, version in versions(home).items()}
+    found = client.get_registered_model(registered_model(RUN)).aliases
+    return {alias: by_version[int(version)] for alias, version in found.items()}
+
+
+# -- what MLflow is told ----------------------------------------------------------------------------------------------
+
+
+def test_each_snapshot_is_an_external_model_and_a_version_of_the_runs_model(registered: Home) -> None:
+    found = versions(registered)
+    assert sorted(found) == [0, 2]
+    with Ledger.open(registered.ledger) as ledger:
+        snapshot = next(s for s in ledger.records.snapshots(RUN) if s.iteration == 2)
+        mlflow_run = ledger.runs.find(RUN).mlflow_run_id
+    tags = found[2].tags
+    assert tags["yatt.weights_digest"] == weights(2) == snapshot.weights_digest
+    assert (tags["yatt.run"], tags["yatt.branch"], tags["yatt.iteration"], tags["yatt.epoch"]) == (RUN, "0", "2", "1")
+    assert (tags["yatt.folder"], tags["yatt.manifest_sha256"]) == (snapshot.folder, snapshot.manifest_sha256)
+    assert (tags["yatt.state"], found[2].status, found[2].run_id) == ("kept", "READY", mlflow_run)
+    model = client_of(registered).get_logged_model(tags["yatt.model_id"])
+    assert (model.status, model.source_run_id, model.tags[EXTERNAL_TAG]) == ("READY", mlflow_run, "true")
+    assert not [path for path in registered.artifacts.rglob("*") if path.is_file()], "the weights stay where they are"
+
+
+def test_a_promotion_is_an_event_then_an_alias_with_who_when_and_why(registered: Home, yatt: Yatt) -> None:
+    first = yatt(
+        "promote", RUN, "--iteration", "0", "--to", "champion", "--why", "the first", "--by", "ann", "-o", "json"
+    )
+    assert first.code == 0, first.err
+    assert first.document["model"] == "models:/toy-1@champion" and first.document["waits"] is None
+    answer = yatt("promote", "latest", "--to", "champion", "--why", "won 7 of 10 „Tests“", "--by", "bob", "-o", "json")
+    moves = [(move["alias"], move["iteration"], move["by"]) for move in answer.document["moves"]]
+    assert moves == [("rollback", 0, "bob"), ("champion", 2, "bob")]
+    assert aliases(registered) == {"champion": 2, "rollback": 0}
+    client = client_of(registered)
+    assert client.get_model_version_by_alias("toy-1", "champion").tags["yatt.weights_digest"] == weights(2)
+    with Ledger.open(registered.ledger) as ledger:
+        link = ledger.events.of_kind(RUN, PROMOTION)[-1]
+        assert (link.body["by"], link.body["why"], link.body["iteration"]) == ("bob", "won 7 of 10 „Tests“", 2)
+        assert ledger.outbox.counts(RUN)[0] == 0
+    for tags in (client.get_registered_model("toy-1").tags, versions(registered)[2].tags):
+        said = json.loads(tags[alias_tag("champion")])
+        assert (said["by"], said["why"], said["at"]) == ("bob", "won 7 of 10 „Tests“", link.at)
+    again = yatt("promote", RUN, "--to", "champion", "--why", "again")
+    assert again.out == "toy-1: champion is iteration 2 already; nothing changed\n"
+    assert yatt("audit", "verify", RUN).code == 0
+
+
+def test_aliases_are_listed_with_their_history(registered: Home, yatt: Yatt) -> None:
+    assert "has no aliases yet" in yatt("aliases", RUN).out
+    assert yatt("aliases", RUN, "-o", "json").document["history"] == []
+    promote(registered, RUN, "champion", 0, by="ann", why="the first")
+    promote(registered, RUN, "champion", 2, by="bob", why="better")
+    document = yatt("aliases", "latest", "-o", "json").document
+    assert {alias: move["iteration"] for alias, move in document["aliases"].items()} == {"champion": 2, "rollback": 0}
+    assert [(move["number"], move["alias"], move["by"], move["why"]) for move in document["history"]] == [
+        (1, "champion", "ann", "the first"),
+        (2, "rollback", "bob", "better"),
+        (3, "champion", "bob", "better"),
+    ]
+    text = yatt("aliases", RUN).out
+    assert "bob" in text and "newest first" in text and "better" in text
+    assert "champion 2, rollback 0" in yatt("show", RUN).out
+
+
+def test_the_command_knows_the_aliases_of_the_ledger() -> None:
+    assert tuple(alias.value for alias in Alias) == ALIASES
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+def damage(home: Home) -> None:
+    (home.run_folder(RUN) / "snapshots/b000-i000002.e0001/weights.safetensors").write_bytes(b"damaged")
+
+
+def prune(home: Home) -> None:
+    with Ledger.open(home.ledger) as ledger, operator_lease(ledger, RUN, "a test") as fence:
+        snapshot = next(s for s in ledger.records.snapshots(RUN) if s.iteration == 2)
+        entries = pruned_entries(current_spec(ledger, RUN), snapshot)
+        assert ledger.records.snapshot_pruned(fence, snapshot, entries)
+
+
+def run_ahead(home: Home) -> None:
+    """The snapshot of an iteration whose commit has not come."""
+    with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
+        connection.exec_driver_sql("UPDATE iteration SET iteration = 9 WHERE iteration = 2")
+
+
+REFUSED: dict[str, tuple[Callable[[Home], None], list[str], int, str]] = {
+    "damaged": (damage, ["--iteration", "2"], 1, "weights.safetensors: has 7 bytes"),
+    "pruned": (prune, ["--iteration", "2"], 2, "snapshot of iteration 2 is pruned; there are those of 0"),
+    "unknown": (
+        lambda home: None,
+        ["--iteration", "1"],
+        2,
+        "does not exist on its current line; there are those of 0, 2",
+    ),
+    "not committed": (run_ahead, ["--iteration", "2"], 2, "cannot be promoted, its iteration is not committed yet"),
+    "no reason": (lambda home: None, ["--why", " "], 2, "why: right would be 1 to 2000 characters"),
+    "long reason": (lambda home: None, ["--why", "x" * 2001], 2, "not 2001 characters"),
+    "no name": (lambda home: None, ["--by", " "], 2, "by: right would be 1 to 200 characters"),
+    "hostile name": (lambda home: None, ["--by", "ann\x1b[2J"], 2, "plain text, not 'ann\\x1b[2J'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_promoted_is_refused_and_leaves_nothing(registered: Home, yatt: Yatt, case: str) -> None:
+    prepare, words, code, says = REFUSED[case]
+    prepare(registered)
+    answer = yatt("promote", RUN, "--to", "champion", "--why", "because", "--by", "ann", *words)
+    assert (answer.code, answer.out) == (code, "") and says in answer.err and "Traceback" not in answer.err
+    with Ledger.open(registered.ledger) as ledger:
+        assert ledger.aliases.history(RUN) == [] and ledger.events.of_kind(RUN, PROMOTION) == []
+
+
+def test_the_newest_snapshot_that_is_committed_is_the_default(registered: Home) -> None:
+    run_ahead(registered)
+    assert promote(registered, RUN, "candidate", by="ann", why="why").iteration == 0
+
+
+# -- what an alias keeps, and where it leads --------------------------------------------------------------------------
+
+
+def test_an_alias_keeps_its_snapshot_and_leads_to_it(registered: Home) -> None:
+    with Ledger.open(registered.ledger) as ledger, operator_lease(ledger, RUN, "a test") as fence:
+        newest = {"snapshots/b000-i000000.e0001"}
+        open_branch(ledger, fence, current_spec(ledger, RUN), 0, "a rollback")
+        assert needed_snapshots(ledger, RUN, keep=1) == newest
+    with pytest.raises(ConfigurationError, match="does not exist on its current line"):
+        promote(registered, RUN, "champion", 2, by="ann", why="it is superseded")
+    with Ledger.open(registered.ledger) as ledger:
+        ledger.aliases.promote(RUN, "champion", SnapshotKey(0, 2, 1), "ann", "before the rollback")
+        ledger.aliases.promote(RUN, "champion", SnapshotKey(0, 0, 1), "ann", "after it")
+        assert needed_snapshots(ledger, RUN, keep=1) == newest | {"snapshots/b000-i000002.e0001"}
+    assert opened_snapshot(registered, RUN, None, "rollback")[2].iteration == 2
+    assert opened_snapshot(registered, RUN, None, "champion")[2].iteration == 0
+    with pytest.raises(ConfigurationError, match="it has no candidate; aliases: champion, rollback"):
+        opened_snapshot(registered, RUN, None, "candidate")
+    with pytest.raises(ConfigurationError, match="--iteration and --alias: right would be one of the two"):
+        opened_snapshot(registered, RUN, 2, "champion")
+
+
+def test_a_pruned_snapshot_is_marked_so_for_ever(registered: Home) -> None:
+    prune(registered)
+    assert versions(registered)[2].tags["yatt.state"] == "kept"
+    assert deliver(registered, RUN) is None
+    assert {i: version.tags["yatt.state"] for i, version in versions(registered).items()} == {0: "kept", 2: "pruned"}
+    with Ledger.open(registered.ledger) as ledger:
+        mlflow_run = ledger.runs.find(RUN).mlflow_run_id
+        snapshot = next(s for s in ledger.records.own_snapshots(RUN) if s.iteration == 2)
+    late = {**body_of("m2", 2, "kept"), "version_id": version_id(snapshot), "manifest_sha256": snapshot.manifest_sha256}
+    MlflowTracker(registered.tracking_uri, registered.artifacts).deliver([row("snapshot", late, mlflow_run)])
+    assert versions(registered)[2].tags["yatt.state"] == "pruned"
+
+
+# -- outages and deaths -----------------------------------------------------------------------------------------------
+
+
+def test_a_promotion_waits_for_mlflow_to_come_back(
+    registered: Home, yatt: Yatt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free.getsockname()[1]}")
+    answer = yatt("promote", RUN, "--to", "champion", "--why", "why", "--by", "ann", "-o", "json")
+    assert answer.code == 0 and "MLflow will be told later: MLflow at http://127.0.0.1" in answer.err
+    assert answer.document["waits"]
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert aliases(registered) == {}
+    with Ledger.open(registered.ledger) as ledger:
+        assert ledger.aliases.current(RUN)["champion"].iteration == 2
+    assert deliver(registered, RUN) is None
+    assert aliases(registered) == {"champion": 2}
+
+
+def test_the_driver_of_a_run_delivers_its_promotions(registered: Home, yatt: Yatt) -> None:
+    with Ledger.open(registered.ledger) as ledger:
+        fence = ledger.leases.acquire(RUN, this_process("the driver"), 600)
+        answer = yatt("promote", RUN, "--to", "candidate", "--why", "why", "--by", "ann")
+        assert answer.code == 0 and "holds the run and delivers it" in answer.err
+        assert answer.out == "toy-1: candidate is now iteration 2 (branch 0)\n"
+        while deliver_pending(ledger, fence, MlflowTracker(registered.tracking_uri, registered.artifacts)):
+            pass
+    assert aliases(registered) == {"candidate": 2}
+
+
+def test_a_promotion_that_found_the_run_taken_is_delivered_by_who_has_it(
+    registered: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who delivers has sent everything, and still holds the lease, when somebody else promotes."""
+    promote(registered, RUN, "champion", 0, by="ann", why="why")
+    refusals: list[str | None] = []
+
+    def send(ledger: Ledger, fence: Fence, tracker: MlflowTracker) -> int:
+        sent = deliver_pending(ledger, fence, tracker)
+        if not sent and not refusals:
+            promote(registered, RUN, "candidate", 2, by="bob", why="why")
+            refusals.append(None)
+            refusals[0] = deliver(registered, RUN)
+        return sent
+
+    monkeypatch.setattr("flows.delivery.outbox.deliver_pending", send)
+    assert deliver(registered, RUN) is None
+    assert refusals[0] and "yatt promote of toy-1" in refusals[0]
+    assert aliases(registered) == {"champion": 0, "candidate": 2}
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+class _Mortal:
+    """MLflow's client, whose process dies behind its n-th call."""
+
+    def __init__(self, client: Any, calls: int) -> None:
+        self._client, self._left = client, calls
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            result = getattr(self._client, name)(*arguments, **keywords)
+            self._left -= 1
+            if self._left == 0:
+                raise _Killed
+            return result
+
+        return call
+
+
+class _DyingTracker(MlflowTracker):
+    def __init__(self, home: Home, calls: int) -> None:
+        super().__init__(home.tracking_uri, home.artifacts)
+        self.__dict__["_client"] = _Mortal(client_of(home), calls)
+
+
+def epochs(ledger: Ledger) -> Iterator[Fence]:
+    """One driver after the other, each of which finds the last one dead."""
+    while True:
+        yield ledger.leases.acquire(RUN, this_process("driver"), 600, holder_is_gone=lambda _: True)
+
+
+def test_a_death_between_ledger_and_mlflow_changes_nothing(registered: Home) -> None:
+    """The deliverer dies behind every call to MLflow, each time after a different one; a version is missing at first."""
+    client = client_of(registered)
+    for version in versions(registered).values():
+        client.delete_model_version("toy-1", str(version.version))
+        client.delete_logged_model(version.tags["yatt.model_id"])
+    for iteration, why in ((0, "the first"), (2, "better"), (0, "2 talks nonsense")):
+        promote(registered, RUN, "champion", iteration, by="ann", why=why)
+    deaths = 0
+    with Ledger.open(registered.ledger) as ledger:
+        for calls, fence in enumerate(epochs(ledger), 1):
+            try:
+                while deliver_pending(ledger, fence, _DyingTracker(registered, calls)):
+                    pass
+                break
+            except _Killed:
+                deaths += 1
+        assert deaths > 10
+        assert ledger.outbox.counts(RUN)[0] == 0
+    assert sorted(versions(registered)) == [0, 2]
+    assert aliases(registered) == {"champion": 0, "rollback": 2}
+    experiment = client.get_experiment_by_name("audit").experiment_id
+    assert len(client.search_logged_models([experiment])) == 2
+    said = json.loads(client.get_registered_model("toy-1").tags[alias_tag("champion")])
+    assert (said["number"], said["why"]) == (5, "2 talks nonsense")
+
+
+def body_of(manifest: str, iteration: int, state: str) -> dict[str, Any]:
+    return {
+        "model": "toy-1",
+        "version_id": f"toy-1/b0/snapshot-i{iteration}-e1",
+        "branch": 0,
+        "iteration": iteration,
+        "epoch": 1,
+        "folder": "snapshots/x",
+        "manifest_sha256": manifest,
+        "weights_digest": "w",
+        "state": state,
+    }
+
+
+def test_a_move_that_was_overtaken_is_not_made_again(registered: Home) -> None:
+    """A deliverer that slept while others went on sends what it has in hand."""
+    with Ledger.open(registered.ledger) as ledger:
+        mlflow_run = ledger.runs.find(RUN).mlflow_run_id
+    said = {"alias": "champion", "by": "ann", "why": "why", "at": 1}
+    old = row("alias", {**body_of("another-home", 2, "kept"), **said, "number": 1}, mlflow_run, "old")
+    new = row("alias", {**body_of("another-home", 0, "kept"), **said, "number": 2}, mlflow_run, "new")
+    tracker = MlflowTracker(registered.tracking_uri, registered.artifacts)
+    for items in ([old], [new], [old, new], [old]):
+        tracker.deliver(items)
+    client = client_of(registered)
+    champion = client.get_model_version_by_alias("toy-1", "champion")
+    assert (champion.tags["yatt.iteration"], champion.tags["yatt.manifest_sha256"]) == ("0", "another-home")
+    assert len(client.search_model_versions("name = 'toy-1'")) == 4, "another home's snapshots are others"
+
+
+@pytest.mark.parametrize("text", ["by hand", "[1]", '{"by": "ann"}', '{"number": null}'])
+def test_a_tag_that_a_person_wrote_over_holds_no_move_up(registered: Home, text: str) -> None:
+    with Ledger.open(registered.ledger) as ledger:
+        mlflow_run = ledger.runs.find(RUN).mlflow_run_id
+    client, tag = client_of(registered), alias_tag("champion")
+    client.set_registered_model_tag("toy-1", tag, text)
+    said = {"alias": "champion", "by": "ann", "why": "why", "at": 1, "number": 3}
+    move = row("alias", {**body_of("another-home", 0, "kept"), **said}, mlflow_run, "move")
+    MlflowTracker(registered.tracking_uri, registered.artifacts).deliver([move])
+    assert json.loads(client.get_registered_model("toy-1").tags[tag])["number"] == 3

@@ -1,0 +1,64 @@
+"""The closing words of a command, and the picture that goes with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from db.ledger import Ledger
+from flows.run.home import Home
+from flows.run.results import run_results
+from ops.presentation import learning_curve, run_summary
+from ops.presentation.run_summary import mlflow_command, print_summary
+from tests.ops.seeding import seed_run
+
+
+def closing_words(home: Home, run: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with Ledger.open(home.ledger) as ledger:
+        print_summary(ledger, home, run_results(ledger, run))
+    return capsys.readouterr().out
+
+
+def test_it_says_what_improved_where_things_lie_and_what_comes_next(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = closing_words(home, seed_run(home), capsys)
+    assert "toy-1 is stopped, iteration 2 of 4 (stop requested)" in text
+    assert "held-out accuracy 0.250 after the warm-up, now 0.500" in text
+    assert "reward 0.100 in iteration 1, 0.200 in iteration 2" in text
+    for path in (
+        home.run_folder("toy-1"),
+        home.run_folder("toy-1") / "logs",
+        home.run_folder("toy-1") / "learning.png",
+    ):
+        assert str(path) in text
+    for command in ("yatt show toy-1", "yatt rollouts toy-1 --iteration 2", "yatt resume toy-1"):
+        assert command in text
+    picture = (home.run_folder("toy-1") / "learning.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 10_000
+
+
+def test_without_matplotlib_it_says_so(
+    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning_curve, "find_spec", lambda _: None)
+    assert "none: matplotlib is not installed" in closing_words(home, seed_run(home), capsys)
+    assert not (home.run_folder("toy-1") / "learning.png").exists()
+
+
+def test_a_run_that_was_stopped_before_its_first_commit(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    text = closing_words(home, seed_run(home, committed=-1), capsys)
+    assert "toy-1 is stopped, before its first commit, 4 iterations to go" in text
+    assert "yatt resume toy-1" in text
+    assert "rollouts" not in text
+
+
+def test_where_to_look_for_the_run_in_mlflow(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_summary, "find_spec", lambda name: name)
+    assert mlflow_command(home).startswith(f"mlflow ui --backend-store-uri sqlite:///{home.folder / 'mlflow.db'}")
+    monkeypatch.setattr(run_summary, "find_spec", lambda name: None)
+    assert mlflow_command(home).startswith("pip install mlflow==3.")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@host:5000")
+    assert mlflow_command(home) == "http://user:***@host:5000"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://user:secret@host/mlflow")
+    assert "secret" not in mlflow_command(home)

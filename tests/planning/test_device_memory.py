@@ -1,0 +1,94 @@
+"""Memory is accounted for before it is used: roles stay resident where there is room, else they sleep, else it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.services import ROOT
+from yatt_core.cluster.devices import Device
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning.account import GIB
+from yatt_core.planning.cluster import CORE, DescribedCluster, cluster_of, core_cluster, read_cards
+from yatt_core.planning.memory.device_memory import check_room
+from yatt_core.spec import RunSpec, load_spec
+
+CARDS = read_cards()
+JUDGED = load_spec(ROOT / "configs" / "genrm.yaml", ["rollout.batch_samples=256"])
+
+
+def cores(gib: float, count: int = 2) -> DescribedCluster:
+    """One node whose cores have so much memory together."""
+    card = CARDS[CORE].model_copy(update={"memory_gb": gib * GIB / count / 1e9})
+    return DescribedCluster(card_name=CORE, card=card, devices_per_node=count)
+
+
+def test_roles_are_resident_or_sleep_in_turn_or_there_is_no_room() -> None:
+    ample = check_room(JUDGED, cores(64))
+    assert ample is not None and ample.resident
+    peak = peak_of(JUDGED)
+    tight = check_room(JUDGED, cores((peak - (1 << 20)) / GIB))
+    assert tight is not None and not tight.resident
+    kept = {role.role: role.at("learn") for role in tight.roles}
+    assert kept["rollout"].kv_cache == kept["judge"].kv_cache == 0 < kept["judge"].weights
+    with pytest.raises(ConfigurationError, match=r"no room on 2xcore:\n.* GiB more than a node's memory has"):
+        check_room(JUDGED, cores(1))
+
+
+def test_what_would_fit_is_said() -> None:
+    spec = load_spec(
+        ROOT / "configs" / "quickstart.yaml", ["trainer.engine.micro_batch_tokens=65536", "controllers.count=1"]
+    )
+    peak = peak_of(load_spec(ROOT / "configs" / "quickstart.yaml", ["trainer.engine.micro_batch_tokens=256"]))
+    assert peak_of(spec) > peak
+    with pytest.raises(
+        ConfigurationError, match=r"it would fit with --set trainer.engine.micro_batch_tokens=\d+\n`yatt plan`"
+    ):
+        check_room(spec, cores(peak / GIB + 0.01))
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        "{kind: fsdp2, ranks: 2, dtype: float32}",
+        "{kind: fsdp2, ranks: 2, dtype: float32, cpu_offload: true}",
+        "{kind: megatron, tensor_model_parallel_size: 2, data_parallel_size: 1, dtype: float32}",
+    ],
+)
+def test_on_cores_a_trainer_that_shares_its_model_stays_where_it_is(trainer: str) -> None:
+    demand = check_room(load_spec(ROOT / "configs" / "quickstart.yaml", [f"trainer.engine={trainer}"]), cores(64))
+    assert demand is not None and not any(total.host for total in demand.totals)
+    (row,) = [role for role in demand.roles if role.role == "trainer"]
+    assert row.at("collect").optimizer == row.at("learn").optimizer > 0 == row.at("collect").activations
+
+
+def peak_of(spec: RunSpec) -> int:
+    """Most bytes in any stage, all roles resident."""
+    demand = check_room(spec, cores(640))
+    assert demand is not None
+    return max(total.tensors + total.runtime for total in demand.totals)
+
+
+def test_models_of_unknown_shape_are_not_accounted_for(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+    spec = load_spec(ROOT / "configs" / "quickstart.yaml", [f"model={{kind: folder, path: {tmp_path}}}"])
+    assert check_room(spec, cores(0.001)) is None
+
+
+def gpu(number: int, model: str, node: str = "a") -> Device:
+    return Device(number, "gpu", node, f"{node}:gpu{number}", model=model)
+
+
+def test_devices_of_ray_have_the_least_memory_of_any() -> None:
+    found = cluster_of(
+        [Device(n, "core", node, "", memory=n * GIB) for n, node in [(2, "a"), (3, "a"), (4, "b")]], CARDS
+    )
+    assert found is not None and (found.card_name, found.devices_per_node, found.nodes) == (CORE, 2, 2)
+    assert (found.memory, found.memories) == (4 * GIB, 2)
+    found = cluster_of([gpu(0, "H200"), gpu(1, "H200")], CARDS)
+    assert found is not None and (found.card_name, found.memories) == ("H200", 2), "not an H20"
+    found = cluster_of([gpu(0, "H100"), gpu(0, "A100", "b")], CARDS)
+    assert found is not None and found.card_name == "A100-40", "the smaller one of that name"
+    assert cluster_of([gpu(0, "H200"), gpu(1, "")], CARDS) is None
+    assert core_cluster(CARDS).memories == 1

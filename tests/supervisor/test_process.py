@@ -1,0 +1,159 @@
+"""Identity beyond the pid, and ends that reach everything."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from tests.waiting import wait_until
+from yatt_core.supervisor.process import (
+    ProcessIdentity,
+    end_sessions,
+    identity_of,
+    is_alive,
+    send_signal,
+    session_members,
+    terminate,
+)
+
+SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+STUBBORN = [
+    sys.executable,
+    "-S",
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)",
+]
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen(SLEEP, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def identity(process: subprocess.Popen) -> ProcessIdentity:
+    found = identity_of(process.pid)
+    assert found is not None
+    return found
+
+
+def test_identity_names_one_process_of_one_boot(sleeper):
+    found = identity(sleeper)
+    assert is_alive(found)
+    assert is_alive(ProcessIdentity.current())
+    assert abs(psutil.boot_time() + found.start_time - psutil.Process(sleeper.pid).create_time()) < 2
+    for stranger in (
+        replace(found, host="elsewhere"),
+        replace(found, boot_id="earlier"),
+        replace(found, start_time=found.start_time - 1),
+    ):
+        assert not is_alive(stranger)
+
+
+def test_zombie_is_dead(sleeper):
+    found = identity(sleeper)
+    sleeper.kill()
+    wait_until(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_ZOMBIE)
+    assert not is_alive(found)
+
+
+OUTLIVED = """
+import ctypes, threading
+threading.Thread(target=threading.Event().wait).start()
+print("up", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_ended_lives_until_the_others_did():
+    """It looks like a zombie, and holds its ports and files; a killed one is in that state for a moment."""
+    with subprocess.Popen([sys.executable, "-c", OUTLIVED], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        found = identity(process)
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+        assert is_alive(found)
+        assert send_signal(found, signal.SIGKILL)
+        wait_until(lambda: not is_alive(found))
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_a_reused_pid_is_never_hit(sleeper):
+    earlier = replace(identity(sleeper), start_time=1.0)
+    assert not terminate(earlier, grace=0.0)
+    assert end_sessions([earlier], "YATT_TEST=nobody:", grace=0.0) == 0
+    time.sleep(0.05)
+    assert sleeper.poll() is None
+
+
+def test_a_pid_that_is_now_a_threads_is_nobodys():
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert not send_signal(replace(ProcessIdentity.current(), pid=thread.native_id), signal.SIGKILL)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_terminate_kills_what_ignores_sigterm():
+    process = subprocess.Popen(STUBBORN, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    began = time.monotonic()
+    assert terminate(identity(process), grace=0.2)
+    assert 0.2 <= time.monotonic() - began < 4.5, "the SIGKILL is seen at once"
+    assert process.wait() == -9
+    process.stdout.close()
+
+
+def test_end_reaches_other_groups_other_sessions_and_orphans(tmp_path):
+    """As Ray does: workers in groups of their own, and children whose parent is gone already."""
+    code = """
+import os, subprocess, sys, time
+sleep = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']
+subprocess.Popen(sleep, process_group=0)
+subprocess.Popen(sleep, start_new_session=True)
+child = os.fork()
+if child == 0:
+    os.setpgid(0, 0)
+    subprocess.Popen(sleep)
+    os._exit(0)
+os.waitpid(child, 0)
+print('on', flush=True)
+time.sleep(600)
+"""
+    mark = f"YATT_TEST={tmp_path}:"
+    leader = subprocess.Popen(
+        [sys.executable, "-S", "-c", code],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        env={"YATT_TEST": f"{tmp_path}:x"},
+    )
+    leader.stdout.readline()
+    found = identity(leader)
+    assert len(session_members([leader.pid], mark)) == 4
+    assert end_sessions([found], mark, grace=0.1) == 4
+    assert session_members([leader.pid], mark) == []
+    leader.wait()
+    leader.stdout.close()
+
+
+def test_session_outlives_its_leader_and_is_still_found():
+    code = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])"
+    leader = subprocess.Popen(
+        [sys.executable, "-S", "-c", "import sys; sys.stdin.read(); " + code],
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+    )
+    found = identity(leader)
+    leader.communicate()
+    assert end_sessions([found], "YATT_TEST=nobody:", grace=0.0) == 1

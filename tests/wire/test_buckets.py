@@ -1,0 +1,85 @@
+"""Weights in buckets: nothing is lost or changed, and no bucket is larger than it may be."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from yatt_core.engines.rollout.incoming import Assembly
+from yatt_core.wire.buckets import Array, WeightBucket, buckets_of
+
+
+def tensors() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    made: dict[str, Array] = {
+        f"layer.{number}": rng.standard_normal(shape).astype(np.float32)
+        for number, shape in enumerate([(3, 5), (), (64, 17), (1,), (0, 4), (7,), (5, 3, 11)])
+    }
+    return {**made, "state": np.arange(5, dtype=np.uint8), "turned": made["layer.2"].T, "empty": np.zeros(0)}
+
+
+def joined(buckets: list[WeightBucket]) -> dict[str, Array]:
+    """As whoever takes them puts them together."""
+    assembly, found = Assembly(), dict[str, Array]()
+    for bucket in buckets:
+        for piece in bucket.pieces():
+            if (tensor := assembly.put(piece)) is not None:
+                found[piece.name] = tensor
+    return found
+
+
+@pytest.mark.parametrize("most_bytes", [64, 100, 1000, 4352, 1 << 20])
+def test_what_is_put_together_again_is_what_was_cut(most_bytes: int) -> None:
+    given = tensors()
+    buckets = [pickle.loads(pickle.dumps(bucket, protocol=5)) for bucket in buckets_of(given.items(), most_bytes)]
+    found = joined(buckets)
+    assert list(found) == list(given)
+    for name, array in given.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
+    assert [bucket.number for bucket in buckets] == list(range(len(buckets)))
+    assert [bucket.last for bucket in buckets] == [False] * (len(buckets) - 1) + [True]
+    assert max(bucket.nbytes for bucket in buckets) <= most_bytes
+    assert (len(buckets) == 1) == (most_bytes == 1 << 20)
+
+
+def test_only_what_is_larger_than_a_bucket_is_cut() -> None:
+    bounds = [(piece.name, piece.start) for bucket in buckets_of(tensors().items(), 700) for piece in bucket.pieces()]
+    assert {name for name, start in bounds if start} == {"layer.2", "turned"}
+
+
+def test_who_sends_nothing_goes_through_the_same_buckets() -> None:
+    kept = list(buckets_of(tensors().items(), 100))
+    silent = list(buckets_of(tensors().items(), 100, keep=False))
+    assert [(bucket.number, bucket.last) for bucket in silent] == [(bucket.number, bucket.last) for bucket in kept]
+    assert not any(bucket.nbytes or bucket.places for bucket in silent)
+
+
+def test_a_stream_without_tensors_is_one_empty_bucket() -> None:
+    (bucket,) = buckets_of([], 64)
+    assert bucket.last and not list(bucket.pieces())
+
+
+def test_one_tensor_and_one_bucket_are_held_at_a_time() -> None:
+    """Sixty-four tensors of a MiB, and one of eight, in buckets of two: measured, as numpy allocates."""
+    mib, sizes = 1 << 20, [1] * 32 + [8] + [1] * 32
+
+    def stream() -> Iterator[tuple[str, Array]]:
+        for number, size in enumerate(sizes):
+            yield f"{number}", np.ones(size * mib // 4, np.float32)
+
+    tracemalloc.start()
+    try:
+        count = 0
+        for bucket in buckets_of(stream(), 2 * mib):
+            count += 1
+            del bucket
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == sum(sizes) // 2
+    assert peak < (8 + 2 + 2 + 1) * mib, "the largest tensor and a bucket, and what follows each while it is let go"

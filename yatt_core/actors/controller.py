@@ -1,0 +1,125 @@
+"""The parallel controller: a Ray actor that owns logical shards and makes their experience from end to end.
+
+Consumes shard tasks (prompt references, never prompts); gets responses from the rollout pool and scores from the reward
+functions; produces sealed experience files and receipts. Any number of controllers makes the same bits, since seeds,
+decode batches and files follow the logical shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from yatt_core.actors.presence import Presence
+from yatt_core.collection.collector import Collector, OpenBatch
+from yatt_core.dispatch.generation import GenerationStream
+from yatt_core.dispatch.in_flight import BytesInFlight
+from yatt_core.dispatch.pool import judge_roles
+from yatt_core.errors import InfrastructureError
+from yatt_core.input_building.settling import settle_inputs
+from yatt_core.inputs.reader import Inputs
+from yatt_core.logs import actor_logs, log_context
+from yatt_core.prompts.codec import TextCodec, open_codec
+from yatt_core.prompts.stream import media_of
+from yatt_core.protocols.receipts import (
+    ActorIdentity,
+    EvaluateReceipt,
+    EvaluateTask,
+    InputsReceipt,
+    ShardReceipt,
+    ShardTask,
+)
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.spec import RunSpec
+from yatt_core.storage.run_store import open_store
+from yatt_core.tools.dialogue import Dialogue, greedy_request
+from yatt_core.tools.toolbox import Toolbox
+
+_Rows = tuple[range, Dialogue]
+"""A decode batch of held-out tasks: which they are, and what was said to them so far."""
+
+
+class Controller:
+    """One of the run's controllers. Rewards run in the actor's main thread, where a call that hangs can be interrupted."""
+
+    def __init__(self, spec_json: str, run_folder: str, index: int, epoch: int) -> None:
+        self._spec = RunSpec.model_validate_json(spec_json)
+        self._folder = Path(run_folder)
+        self._name = f"controller-{index}"
+        self._identity = actor_logs(self._folder, self._name, epoch)
+        self._presence = Presence(self._folder, self._name, epoch, self._spec.recovery.grace_seconds)
+        self._scorer = RewardScorer(self._spec.rewards)
+        self._toolbox = Toolbox(self._spec.rollout.tools)
+        self._store = open_store(self._spec, self._folder)
+        self._inputs: Inputs | None = None
+        self._codec: TextCodec | None = None
+        self._dispatcher: Any = None
+
+    def materialise(self, epoch: int) -> InputsReceipt:
+        """Writes the run's inputs (prompts, tokenizer, initial model) unless they are there."""
+        with self._presence.serving("materialise", epoch):
+            return settle_inputs(self._spec, self._folder, self._store)
+
+    def load(self, epoch: int, inputs: InputsReceipt, dispatcher: Any) -> ActorIdentity:
+        """Opens the inputs, which never change, and takes the handle of the rollout pool's dispatcher."""
+        with self._presence.serving("load", epoch):
+            if self._inputs is None:
+                self._inputs = Inputs.open(self._folder / inputs.folder, self._spec)
+                self._codec = open_codec(self._spec, inputs.model_path)
+            self._dispatcher = dispatcher
+        return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node)
+
+    def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
+        """Makes shards and yields each receipt as its manifest becomes durable.
+
+        Decode batches of all shards are under way at once, as many as the bytes in flight allow, and finished prompts are
+        scored while their engine works on the rest of the batch.
+        Batches and shards that an earlier attempt finished are taken from disk. A driver that dies meanwhile changes
+        nothing: the work goes on to its end, and the next driver's call, queued behind it, adopts what it sealed.
+        """
+        if not tasks:
+            return
+        inputs, codec = self._ready()
+        in_flight, roles = BytesInFlight(self._spec.controllers.bytes_in_flight), judge_roles(self._spec)
+        collector = Collector(self._spec, self._folder, inputs, codec, self._scorer, self._toolbox, self._store)
+        with (
+            self._presence.serving("collect", tasks[0].epoch),
+            GenerationStream[OpenBatch](self._dispatcher, self._name, self._presence.fence, in_flight, roles) as stream,
+            log_context(iteration=tasks[0].key.iteration, phase="collect"),
+        ):
+            yield from collector.collect(tasks, stream)
+
+    def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
+        """Answers held-out tasks greedily and counts the right answers."""
+        inputs, codec = self._ready()
+        prompts = inputs.held_out[task.start : task.stop]
+        size = self._spec.rollout.batch_samples
+        correct, rewards = 0, [0.0] * len(prompts)
+        in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
+        with (
+            self._presence.serving("evaluate", task.epoch),
+            GenerationStream[_Rows](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
+            log_context(iteration=task.key.iteration, phase="evaluate"),
+        ):
+            for start in range(0, len(prompts), size):
+                rows = range(start, min(start + size, len(prompts)))
+                batch = [prompts[i] for i in rows]
+                tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
+                dialogue = Dialogue(self._spec.rollout, codec, tokens, media_of(batch))
+                stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
+            for (rows, dialogue), result in stream.results():
+                dialogue.tell(dict(self._toolbox.answer(dialogue.hear(result))))
+                if dialogue.members:
+                    stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
+                    continue
+                for row, response in zip(rows, dialogue.responses, strict=True):
+                    score = self._scorer.measure(prompts[row], response.text, response.last_turn)
+                    correct += score.correct
+                    rewards[row] = score.total
+        return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))
+
+    def _ready(self) -> tuple[Inputs, TextCodec]:
+        if self._inputs is None or self._codec is None:
+            raise InfrastructureError(f"{self._name} was asked to work before it was loaded")
+        return self._inputs, self._codec

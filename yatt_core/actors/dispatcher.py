@@ -1,0 +1,298 @@
+"""The Ray actor around a `DispatchQueue`: one for all engines of a run; it sees sizes and names, never payload.
+
+Consumes `acquire` calls of controllers; each waits until its batch is granted an instance and is unblocked by a `release`. A
+grant brings the instance's handle along, so that controllers never hold one that was replaced. Within an iteration it is here
+that a placement's conduct acts: at a wave's start, every control period, behind the last rollout and behind switches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from yatt_core.actors.presence import Presence
+from yatt_core.dispatch.pool import dispatch_limits, instance_roles, instance_speeds
+from yatt_core.dispatch.queue import DispatchQueue, Ticket
+from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.errors import CutError, InfrastructureError
+from yatt_core.installed import failure_text
+from yatt_core.logs import actor_logs
+from yatt_core.placement.actions import (
+    ROLE_NAMES,
+    Action,
+    action_line,
+    ahead_of_dispatch,
+    checked_action,
+    serves_line,
+)
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.policies.fixed import Hold
+from yatt_core.placement.seen import Conduct
+from yatt_core.spec import RunSpec
+from yatt_core.spec.sections.rollout import VirtualRollout
+
+CONCURRENT_CALLS = 100_000
+"""Every decode batch that waits for an engine is a call under way; a release must never wait behind them."""
+
+STANDSTILL_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementReport:
+    """What came of an iteration's placement. collect_s: from its start to the last judgement; judging_s: behind the last
+    rollouts of its waves; both on the engines' clock. actions: of the conduct, as log lines, and from when on roles were served.
+    defect: what the conduct did wrong, after which it was not asked any more; else empty.
+    """
+
+    collect_s: float
+    judging_s: float
+    actions: list[dict[str, Any]]
+    defect: str = ""
+
+
+class Dispatcher:
+    """Asynchronous actor; all calls run on one event loop, so the queue needs no lock."""
+
+    def __init__(self, spec_json: str, run_folder: str, index: int, epoch: int) -> None:
+        spec, name = RunSpec.model_validate_json(spec_json), f"dispatcher-{index}"
+        actor_logs(Path(run_folder), name, epoch)
+        self._presence = Presence(Path(run_folder), name, epoch, spec.recovery.grace_seconds)
+        speeds = instance_speeds(spec)
+        self._queue = DispatchQueue(speeds, dispatch_limits(spec), instance_roles(spec))
+        self._engines: list[Any] = [None] * len(speeds)
+        self._granted: dict[int, asyncio.Future[int]] = {}
+        engine = spec.rollout.engine
+        self._clock = ScaledClock(engine.clock_factor if isinstance(engine, VirtualRollout) else 1.0)
+        self._started = self._drained_at = self._judged_at = self._judging = 0.0
+        self._period = self._clock.real_seconds(spec.placement.control_seconds)
+        self._conduct: Conduct = Hold()
+        self._actions: list[dict[str, Any]] = []
+        self._defect = ""
+        self._was_drained, self._watched = True, False
+        self._background: set[asyncio.Task[None]] = set()
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def engage(self, epoch: int, engines: Sequence[Any]) -> None:
+        """Takes the pool's living engines, in order; what a replaced one held is dropped."""
+        self._presence.fence.check(epoch)
+        for index, engine in enumerate(engines):
+            known = self._engines[index]
+            if known is None or known._actor_id != engine._actor_id or self._queue.is_lost(index):
+                self._engines[index] = engine
+                self._queue.renew(index)
+        self._advance()
+        if not self._watched:
+            self._watched = True
+            self._spawn(self._watch())
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    async def acquire(self, epoch: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
+        """Waits for an instance that has the role; returns the grant's number, the instance's index and its handle.
+
+        at_the_head: before all others, as it was begun before them. Raises `InfrastructureError` when no instance is left.
+        """
+        self._presence.fence.check(epoch)
+        ticket = self._queue.submit(owner, size, role, at_the_head)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._granted[ticket.number] = future
+        self._advance()
+        index = await future
+        return ticket.number, index, self._engines[index]
+
+    async def progress(self, number: int, ended: int) -> None:
+        """So many more sequences of a granted batch have ended."""
+        self._queue.progress(number, ended)
+        self._advance()
+
+    async def release(self, number: int) -> None:
+        """Gives an instance's slot back."""
+        self._queue.release(number)
+        self._advance()
+
+    async def lose(self, number: int) -> None:
+        """Says that the engine of a grant is dead."""
+        self._queue.lose(number)
+        self._advance()
+
+    async def forget(self, owner: str) -> None:
+        """Drops what an owner waits for or holds, who is dead or gave up."""
+        self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} gave up its batches"))
+        self._advance()
+
+    async def cut(self, epoch: int, owners: Sequence[str]) -> None:
+        """Drops what these owners wait for, whose work is not waited for any more; what engines hold goes on to its end."""
+        self._presence.fence.check(epoch)
+        for owner in owners:
+            self._refuse(self._queue.forget(owner), CutError(f"what {owner} waits for is not wanted any more"))
+        self._advance()
+
+    async def retain(self, owners: Sequence[str]) -> None:
+        """Drops what all but these wait for or hold: the others are gone."""
+        for owner in self._queue.owners() - set(owners):
+            self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} is gone"))
+        self._advance()
+
+    # -- placement ----------------------------------------------------------------------------------------------------
+
+    async def place(self, epoch: int, roles: str, conduct: Conduct, starting: bool) -> None:
+        """The devices get these roles, and go on as the conduct says. starting: an iteration begins with them."""
+        self._presence.fence.check(epoch)
+        self._stop_ticking()
+        self._conduct, self._was_drained = conduct, True
+        if starting:
+            self._actions, self._judging, self._defect = [], 0.0, ""
+            self._started = self._judged_at = self._drained_at = self._clock.now()
+        self._queue.assign(roles, starting)
+        self._carry_on(starting)
+        self._advance()
+
+    async def begin_wave(self, epoch: int, wave: str, samples: int) -> None:
+        """So many samples of a wave are to be rolled out and judged."""
+        self._presence.fence.check(epoch)
+        self._stop_ticking()
+        self._queue.begin_wave(wave, samples)
+        self._was_drained = not samples
+        self._act(Moment.WAVE)
+        self._ticking = self._spawn(self._tick())
+
+    async def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
+        """How many samples of a part of a wave are rolled out, and judged, in all."""
+        open_before = self._queue.unjudged
+        self._queue.note(wave, part, rolled, judged)
+        if open_before and not self._queue.unjudged:
+            self._judged_at = self._clock.now()
+            # Of a wave that ends with its last rollout, as one whose shards were all made before, nothing is judged behind it.
+            self._judging += self._judged_at - self._drained_at if self._was_drained else 0.0
+        self._advance()
+
+    async def report(self) -> PlacementReport:
+        """What came of the iteration's placement so far."""
+        return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions), self._defect)
+
+    async def _tick(self) -> None:
+        """Acts at whole numbers of control periods behind the wave's start, until it ends; one that is missed is left out."""
+        started, ticks = time.monotonic(), 0
+        while True:
+            passed = (time.monotonic() - started) / self._period
+            ticks = max(ticks + 1, math.ceil(passed))
+            await asyncio.sleep((ticks - passed) * self._period)
+            if not self._queue.unjudged:
+                return
+            for index, count in self._queue.lingering():
+                self._spawn(self._evict(index, count))
+            self._act(Moment.TICK)
+
+    def _stop_ticking(self) -> None:
+        """Ends the control periods of the wave before: it may not have come to its end, or be the same once more."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+
+    async def _watch(self) -> None:
+        """Ends a standstill that no conduct ends, once it has lasted."""
+        stood_still = False
+        while True:
+            await asyncio.sleep(STANDSTILL_SECONDS)
+            actions = self._queue.unserved()
+            if actions and stood_still:
+                log.warning("nobody serves what waits; %d instances change their role", len(actions))
+                self._apply(actions)
+                self._advance(acts=False)
+            stood_still = bool(actions)
+
+    def _act(self, moment: Moment) -> None:
+        """Has the conduct act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
+        self._queue.now = self._seconds()
+        try:
+            asked = self._conduct.act(moment, self._queue)
+            self._carry_out(moment, [checked_action(action, len(self._queue.instances)) for action in asked])
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
+            self._defect, self._conduct = failure_text(error), Hold()
+            log.error("the placement's conduct failed, roles stay as they are: %s", self._defect)
+        self._advance(acts=False)
+
+    def _carry_out(self, moment: Moment, actions: Sequence[Action]) -> None:
+        if moment is Moment.SWITCHED:
+            ahead, actions = ahead_of_dispatch(actions)
+            self._apply(ahead)
+            self._advance(acts=False)
+        self._apply(actions)
+
+    def _apply(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            leaving = self._queue.apply(action)
+            self._log(action_line(action))
+            if leaving:
+                self._spawn(self._evict(action.instance, leaving))
+
+    def _log(self, line: dict[str, Any]) -> None:
+        """Takes down what has happened to an instance's role, and when."""
+        self._actions.append({"t": round(self._seconds(), 3), **line})
+
+    def _seconds(self) -> float:
+        """Since the iteration's start."""
+        return self._clock.now() - self._started
+
+    async def _evict(self, index: int, count: int) -> None:
+        """Has an instance give its newest sequences back; whoever asked for them asks again."""
+        try:
+            await self._engines[index].evict.remote(self._presence.fence.epoch, count)
+        except ray.exceptions.RayError as error:
+            log.warning("rollout-%d gives nothing back: %s", index, error)
+
+    async def _switch(self, index: int, role: str, starting: bool) -> None:
+        """Has an instance take up another role; what becomes of one that is replaced meanwhile says nothing about the new one."""
+        log.info("rollout-%d goes over to %s", index, ROLE_NAMES[role])
+        engine, defect = self._engines[index], None
+        try:
+            await engine.switch.remote(self._presence.fence.epoch, role, starting)
+        except ray.exceptions.RayError as error:
+            defect = error
+        if engine is not self._engines[index]:
+            return
+        if defect is None:
+            log.info("rollout-%d has gone over to %s", index, ROLE_NAMES[role])
+            self._queue.switched(index)
+            self._log(serves_line(index, role))
+        else:
+            # Its loss shows to whoever holds or syncs it; here it only gets no more.
+            log.warning("rollout-%d did not take up another role: %s", index, defect)
+            self._queue.fail(index)
+        self._act(Moment.SWITCHED)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    # -- plumbing -----------------------------------------------------------------------------------------------------
+
+    def _advance(self, acts: bool = True) -> None:
+        """Grants what may go. acts: the conduct may have something to do as well."""
+        if acts and not self._was_drained and self._queue.drained:
+            self._was_drained, self._drained_at = True, self._clock.now()
+            self._act(Moment.DRAINED)
+            return
+        self._carry_on(starting=False)
+        for ticket, index in self._queue.grant():
+            self._granted.pop(ticket.number).set_result(index)
+        self._refuse(self._queue.stranded(), InfrastructureError("no rollout engine is left"))
+
+    def _carry_on(self, starting: bool) -> None:
+        for index, role in self._queue.switches():
+            self._spawn(self._switch(index, role, starting))
+
+    def _refuse(self, tickets: Sequence[Ticket], error: InfrastructureError) -> None:
+        for ticket in tickets:
+            self._granted.pop(ticket.number).set_exception(error)

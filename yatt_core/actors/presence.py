@@ -1,0 +1,165 @@
+"""One small thread in every actor: hears of drivers, notices their absence, and tells what the actor is doing.
+
+Watches `RUN/supervisor/`: an epoch in `driver.json` that is newer raises the actor's fence (work under way goes on); a file
+that nobody touched for `grace` seconds ends the actor; `stacks.json` asks for its Python stacks, which it writes to
+`RUN/logs/stacks/REQUEST/ACTOR.json`. It needs a shared file system and no signals, so it answers while the actor works or
+hangs in Python; who does not answer holds the interpreter, is stopped, or is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+
+from yatt_core.cluster.reservation import leave_devices
+from yatt_core.fence import EpochFence
+from yatt_core.supervisor.state import DriverWatch, SupervisorFiles, driver_epoch
+
+POLL_SECONDS = 0.25
+GONE_EXIT_CODE = 17
+WAITING = (
+    ("ray/_private/worker.py", ("get", "wait")),
+    ("yatt_core/engines/train/ranks/collective.py", ("connect", "_reduce")),
+)
+"""Functions in which one actor waits for another."""
+
+log = logging.getLogger("yatt_core.presence")
+
+
+@dataclass(frozen=True, slots=True)
+class StackReport:
+    """What an actor is doing. method: empty when idle. seconds: since the call began. place: `file:line function` of the
+    innermost frame. waits: for another actor. stacks: by thread, the working one first.
+    """
+
+    actor: str
+    method: str
+    seconds: float
+    place: str
+    waits: bool
+    stacks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    method: str
+    since: float
+    thread: int
+
+
+class Presence:
+    """An actor's fence and what it is doing. Made in the actor's constructor; the thread ends with the process."""
+
+    def __init__(self, run_folder: Path, actor: str, epoch: int, grace: float) -> None:
+        self._actor, self._grace = actor, grace
+        self._files = SupervisorFiles.of(run_folder)
+        self._answers = run_folder / "logs" / "stacks"
+        self._driver = DriverWatch(self._files.driver)
+        self._works: dict[int, _Work] = {}
+        self._answered = _request(self._files)
+        self.fence = EpochFence(epoch, lambda: driver_epoch(self._files))
+        threading.Thread(target=self._watch, name="presence", daemon=True).start()
+
+    @contextmanager
+    def serving(self, method: str, epoch: int) -> Iterator[None]:
+        """A call under way. Raises `FencedError` for the call of a driver that has been replaced."""
+        self.fence.check(epoch)
+        thread = threading.get_ident()
+        self._works[thread] = _Work(method, time.monotonic(), thread)
+        try:
+            yield
+        finally:
+            del self._works[thread]
+
+    def report(self) -> StackReport:
+        """What the actor is doing now; of several calls the one that is longest under way."""
+        work = min(list(self._works.values()), key=lambda each: each.since, default=None)
+        frames = sys._current_frames()
+        frames.pop(threading.get_ident(), None)
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        first = work.thread if work is not None else threading.main_thread().ident
+        stacks = [
+            f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+            for ident, frame in sorted(frames.items(), key=lambda item: item[0] != first)
+        ]
+        frame = frames.get(work.thread) if work is not None else None
+        return StackReport(
+            actor=self._actor,
+            method=work.method if work is not None else "",
+            seconds=round(time.monotonic() - work.since, 1) if work is not None else 0.0,
+            place=_place(frame) if frame is not None else "",
+            waits=frame is not None and _waits(frame),
+            stacks=tuple(stacks),
+        )
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(POLL_SECONDS)
+            if self._driver.silence() > self._grace:
+                log.warning("no sign of a driver for %g s: %s ends", self._grace, self._actor)
+                leave_devices()
+                logging.shutdown()
+                os._exit(GONE_EXIT_CODE)
+            try:
+                if self.fence.renew():
+                    log.info("a driver of epoch %d has taken over", self.fence.epoch)
+                self._answer()
+            except (OSError, ValueError) as error:
+                log.warning("cannot read or answer in %s: %s", self._files.root, error)
+
+    def _answer(self) -> None:
+        request = _request(self._files)
+        if not request or request == self._answered:
+            return
+        self._answered = request
+        write_report(self._answers / request, self.report())
+
+
+def write_report(folder: Path, report: StackReport) -> None:
+    """Publishes an actor's answer. Not synced to the disk: nobody asks for it after a crash."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{report.actor}"
+    unfinished.write_text(json.dumps(asdict(report), indent=1))
+    unfinished.rename(folder / f"{report.actor}.json")
+
+
+def read_report(file: Path) -> StackReport | None:
+    """An actor's answer; none before it is there."""
+    try:
+        value = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    return StackReport(**{**value, "stacks": tuple(value["stacks"])})
+
+
+def _request(files: SupervisorFiles) -> str:
+    """The name of the newest request; empty without one."""
+    try:
+        return str(json.loads(files.stacks.read_text())["request"])
+    except FileNotFoundError:
+        return ""
+
+
+def _place(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def _waits(frame: FrameType) -> bool:
+    """True if the thread stands in a function that waits for another actor."""
+    current: FrameType | None = frame
+    while current is not None:
+        file, function = current.f_code.co_filename, current.f_code.co_name
+        if any(file.endswith(ending) and function in functions for ending, functions in WAITING):
+            return True
+        current = current.f_back
+    return False

@@ -1,0 +1,164 @@
+"""The Ray actor around one device's rollout engine and judges: loads them, fences its callers, takes weights in place.
+
+Consumes decode batches and questions to judges from controllers, weights in buckets from the trainer's first rank; produces
+responses and verdicts. It has one role at a time, which its dispatcher gives it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from yatt_core.actors.presence import Presence
+from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.engines.rollout.incoming import WeightTaker
+from yatt_core.errors import InfrastructureError
+from yatt_core.inputs.reader import INPUTS
+from yatt_core.judges.loading import held_verdicts, load_judges
+from yatt_core.logs import actor_logs
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.seen import Usage
+from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict
+from yatt_core.protocols.pieces import hold_back
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, RolloutEngine
+from yatt_core.protocols.receipts import ActorIdentity, SyncReceipt
+from yatt_core.spec import RunSpec
+from yatt_core.spec.roles import device_judges
+from yatt_core.wire.buckets import WeightBucket
+
+
+class RolloutActor:
+    """One instance of the pool. Calls are served one at a time, in the order they come."""
+
+    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
+        self._spec = RunSpec.model_validate_json(spec_json)
+        self._instance = instance
+        self._engine: RolloutEngine | None = None
+        self._judges: dict[str, Judge] = {}
+        self._usage: deque[Usage] = deque()
+        self._resident = True
+        self._taker: RolloutEngine | WeightTaker
+        self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
+        self._folder, self._model_folder = Path(run_folder), Path()
+        self._identity = actor_logs(self._folder, f"rollout-{instance}", epoch)
+        grace = self._spec.recovery.grace_seconds
+        self._presence = Presence(self._folder, self._identity.name, epoch, grace)
+
+    def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
+        """Builds the engine, once, whose weights come with the first update, and the judges.
+
+        resident: there is memory for all of them at once, caches included; otherwise they sleep while others work.
+        """
+        with self._presence.serving("load", epoch):
+            self._resident = resident
+            if self._engine is None:
+                engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
+                self._model_folder = Path(model_path)
+                self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec))
+                self._engine, self._taker = engine, self._taker_of(engine)
+        return ActorIdentity(
+            self._identity.name,
+            self._identity.pid,
+            self._identity.node,
+            self._spec.rollout.engine.kind,
+            self._engine.capabilities,
+        )
+
+    def _taker_of(self, engine: RolloutEngine) -> RolloutEngine | WeightTaker:
+        """Who takes what the trainer sends: the engine, unless adapters alone are sent."""
+        trainer = self._spec.trainer
+        if trainer.lora is None or trainer.lora.sync == "merged":
+            return engine
+        from yatt_core.engines.adapters import share_of
+        from yatt_core.engines.rollout.merging import MergingTaker
+
+        return MergingTaker(engine, self._model_folder, share_of(trainer.lora), trainer.sync_bucket_bytes)
+
+    def version(self, epoch: int) -> int:
+        """Version of the weights it holds; -1 while they are undefined."""
+        with self._presence.serving("version", epoch):
+            return self._ready().version
+
+    def begin_update(self, epoch: int, version: int) -> None:
+        """Makes ready for the weights of a version; until the end of the update there are none."""
+        with self._presence.serving("begin_update", epoch):
+            self._ready()
+            self._synced = SyncReceipt(self._instance, version, 0.0)
+            self._update_began = time.monotonic()
+            self._taker.begin_update(version)
+
+    def take(self, epoch: int, bucket: WeightBucket) -> None:
+        """Takes the update's next bucket."""
+        with self._presence.serving("take", epoch):
+            self._taker.take(bucket)
+            done = self._synced
+            self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
+
+    def end_update(self, epoch: int) -> SyncReceipt:
+        """Puts the new weights to work. Raises where some of them have not come."""
+        with self._presence.serving("end_update", epoch):
+            self._taker.end_update()
+            return replace(self._synced, seconds=time.monotonic() - self._update_began)
+
+    def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+        """Answers a decode batch, piece by piece while it works on the rest."""
+        with self._presence.serving("generate", epoch):
+            started, lengths = time.monotonic(), list[int]()
+            for piece in hold_back(self._ready().stream(request)):
+                lengths += piece.result.lengths.tolist()
+                yield piece
+            self._book(ROLLOUT, lengths, time.monotonic() - started)
+
+    def judge(self, epoch: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
+        """Asks the judge of a reward part, piece by piece while it works on the rest."""
+        with self._presence.serving("judge", epoch):
+            self._ready()
+            started, lengths, read = time.monotonic(), list[int](), 0
+            for verdicts in held_verdicts(self._judges[part].judge(request)):
+                judgements = [one for verdict in verdicts for one in verdict.judgements]
+                lengths += [one.tokens for one in judgements]
+                read += sum(one.prompt_tokens for one in judgements)
+                yield verdicts
+            self._book(JUDGE, lengths, time.monotonic() - started, read)
+
+    def switch(self, epoch: int, role: str, starting: bool) -> None:
+        """Takes up another role. Those of the others sleep, unless there is memory for all."""
+        with self._presence.serving("switch", epoch):
+            engine = self._ready()
+            if not self._resident:
+                self._put_to_sleep([engine] if role == JUDGE else self._judges.values())
+
+    def rest(self, epoch: int) -> None:
+        """Engine and judges sleep, until they are asked again."""
+        with self._presence.serving("rest", epoch):
+            self._put_to_sleep([self._ready(), *self._judges.values()])
+
+    def _put_to_sleep(self, sleepers: Iterable[RolloutEngine | Judge]) -> None:
+        for sleeper in sleepers:
+            sleeper.sleep()
+
+    def usage(self, epoch: int) -> tuple[Usage, ...]:
+        """The work since this was last asked."""
+        with self._presence.serving("usage", epoch):
+            # One by one: another thread may be adding to it.
+            return tuple(self._usage.popleft() for _ in range(len(self._usage)))
+
+    def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
+        """Takes a batch's work down: as many steps as its longest sequence has, each of those that are still alive.
+
+        read: tokens, which is all that a reward model does.
+        """
+        if any(lengths):
+            steps, sequence_steps = max(lengths), sum(lengths)
+            row = Usage(self._instance, role, steps=steps, sequence_steps=sequence_steps, decode_s=seconds)
+            self._usage.append(row)
+        elif read:
+            self._usage.append(Usage(self._instance, role, prompt_tokens=read, prefill_s=seconds))
+
+    def _ready(self) -> RolloutEngine:
+        if self._engine is None:
+            raise InfrastructureError(f"rollout-{self._instance} was asked to work before it was loaded")
+        return self._engine

@@ -1,0 +1,195 @@
+"""The Ray actor around a virtual instance that batches continuously: it takes requests in while it works on others.
+
+Consumes decode batches and questions to judges from controllers, weights in buckets from the trainer's first rank; produces
+responses and verdicts as the cost model of placement lets them end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from yatt_core.actors.presence import Presence
+from yatt_core.dispatch.pool import pool_setting
+from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.engines.virtual.live import LiveInstance
+from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
+from yatt_core.judges.virtual import VirtualJudgeEngine
+from yatt_core.logs import actor_logs
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.seen import Usage
+from yatt_core.placement.simulation.instance import Request, Sample, Stream
+from yatt_core.placement.work import SampleWork
+from yatt_core.protocols.judges import JudgeItem, JudgeRequest, Verdict
+from yatt_core.protocols.pieces import cut_piece
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, Int32, Returned
+from yatt_core.protocols.receipts import ActorIdentity, SyncReceipt
+from yatt_core.spec import RunSpec
+from yatt_core.spec.rewards.judges import GenerativePart, VirtualJudge
+from yatt_core.spec.sections.rollout import VirtualRollout
+from yatt_core.wire.buckets import WeightBucket
+
+HOLD_SECONDS = 0.02
+"""What ends within this time travels together."""
+_NOBODY = Sample(SampleWork(0, False, 0, (1,), (), ()))
+"""Whose sequences they are matters to the simulator alone."""
+
+
+class ContinuousActor:
+    """One instance of the pool; asynchronous, so that any number of calls may be under way."""
+
+    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
+        self._spec = RunSpec.model_validate_json(spec_json)
+        engine = self._spec.rollout.engine
+        assert isinstance(engine, VirtualRollout)
+        self._instance, self._setting = instance, pool_setting(self._spec)
+        self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", epoch)
+        self._presence = Presence(Path(run_folder), f"rollout-{instance}", epoch, self._spec.recovery.grace_seconds)
+        self._clock = ScaledClock(engine.clock_factor)
+        self._engine = VirtualRolloutEngine(engine, self._spec.seed, self._clock)
+        self._judges = {
+            part.name: VirtualJudgeEngine(part, part.engine, self._clock)
+            for part in self._spec.rewards.judges
+            if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge)
+        }
+        self._live = LiveInstance(instance, self._setting.speeds[instance], self._clock)
+        self._role = self._started_with = ""
+        self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
+
+    async def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
+        """Says who it is; there is no model to load, and nothing that takes memory."""
+        self._presence.fence.check(epoch)
+        capabilities = {**self._engine.capabilities, "continuous": True}
+        return ActorIdentity(
+            self._identity.name, self._identity.pid, self._identity.node, self._spec.rollout.engine.kind, capabilities
+        )
+
+    async def rest(self, epoch: int) -> None:
+        """Has no memory to give back."""
+        self._presence.fence.check(epoch)
+
+    async def version(self, epoch: int) -> int:
+        """Version of the weights it holds; -1 while they are undefined."""
+        self._presence.fence.check(epoch)
+        return self._engine.version
+
+    async def begin_update(self, epoch: int, version: int) -> None:
+        """Makes ready for the weights of a version."""
+        self._presence.fence.check(epoch)
+        self._synced, self._update_began = SyncReceipt(self._instance, version, 0.0), time.monotonic()
+        self._engine.begin_update(version)
+
+    async def take(self, epoch: int, bucket: WeightBucket) -> None:
+        """Takes the update's next bucket."""
+        self._presence.fence.check(epoch)
+        self._engine.take(bucket)
+        done = self._synced
+        self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
+
+    async def end_update(self, epoch: int) -> SyncReceipt:
+        """Puts the new weights to work."""
+        self._presence.fence.check(epoch)
+        self._engine.end_update()
+        return replace(self._synced, seconds=time.monotonic() - self._update_began)
+
+    async def generate(self, epoch: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
+        """Answers a decode batch, response by response as the instance ends them, or gives them back where it is told to.
+
+        Raises as the engine's `generate`.
+        """
+        self._presence.fence.check(epoch)
+        self._begin_with(ROLLOUT)
+        answer, started = self._engine.answer(request), time.monotonic()
+        left: asyncio.Queue[Stream] = asyncio.Queue()
+        for work in _requests(request, answer.lengths):
+            self._live.submit(work, left.put_nowait)
+        missing = len(answer.lengths)
+        while missing:
+            streams = sorted(await _gathered(left), key=lambda stream: stream.number)
+            missing -= len(streams)
+            if ended := [stream.number for stream in streams if not stream.left]:
+                yield cut_piece(answer, np.array(ended), time.monotonic() - started)
+                started = time.monotonic()
+            if unfinished := [stream for stream in streams if stream.left]:
+                progress = (int(answer.lengths[stream.number]) - stream.left for stream in unfinished)
+                yield Returned(tuple(stream.number for stream in unfinished), tuple(progress))
+
+    async def judge(self, epoch: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
+        """Judges responses, each as its last judgement ends."""
+        self._presence.fence.check(epoch)
+        self._begin_with(JUDGE)
+        ended: asyncio.Queue[Stream] = asyncio.Queue()
+        verdicts = {item.number: self._submit_item(part, item, ended) for item in request.items}
+        open_judgements = {number: len(verdict.judgements) for number, verdict in verdicts.items()}
+        while verdicts:
+            done = []
+            for stream in await _gathered(ended):
+                open_judgements[stream.number] -= 1
+                if not open_judgements[stream.number]:
+                    done.append(verdicts.pop(stream.number))
+            if done:
+                yield tuple(done)
+
+    def _submit_item(self, part: str, item: JudgeItem, ended: asyncio.Queue[Stream]) -> Verdict:
+        """An item is one request: its text is read once for all of its judgements."""
+        verdict = self._judges[part].verdict(item)
+        read = verdict.judgements[0].prompt_tokens
+        streams = tuple(Stream(_NOBODY, item.number, one.tokens, read) for one in verdict.judgements)
+        self._live.submit(Request(read, streams), ended.put_nowait)
+        return verdict
+
+    async def evict(self, epoch: int, count: int) -> None:
+        """Gives the newest sequences back at the next boundary."""
+        self._presence.fence.check(epoch)
+        self._live.evict(count)
+
+    async def switch(self, epoch: int, role: str, starting: bool) -> None:
+        """Takes up another role, after the time that this takes; for the one that it started the iteration before with, none."""
+        self._presence.fence.check(epoch)
+        if not starting:
+            seconds = self._setting.switch.role_s
+        else:
+            seconds = 0.0 if self._started_with in ("", role) else self._setting.switch.repartition_s
+            self._started_with = role
+        await asyncio.sleep(self._clock.real_seconds(seconds))
+        self._serve(role)
+
+    async def usage(self, epoch: int) -> tuple[Usage, ...]:
+        """The work since this was last asked."""
+        self._presence.fence.check(epoch)
+        return self._live.usage()
+
+    def _begin_with(self, role: str) -> None:
+        """One that nobody has told a role yet, as it stands in the place of a dead one, has that of its first request."""
+        if not self._role:
+            self._serve(role)
+
+    def _serve(self, role: str) -> None:
+        """Has the constants that the placement policy is told of."""
+        self._role = role
+        self._live.serve(role, self._setting.judge if role == JUDGE else self._setting.rollout)
+
+
+def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
+    """The responses as the cost model has them, one request each; what goes on elsewhere is read anew as far as it is made."""
+    samples = request.seeds.shape[1]
+    for row, length in enumerate(lengths.tolist()):
+        prompt = len(request.prompts[row // samples])
+        made = 0 if request.progress is None else int(request.progress[row])
+        stream = Stream(_NOBODY, row, length - made, prompt + made)
+        # The prompt's other samples find it in the prefix cache.
+        yield Request(prompt + made if row % samples == 0 else 0, (stream,))
+
+
+async def _gathered(left: asyncio.Queue[Stream]) -> list[Stream]:
+    """What has left the instance: waits for the first, and a moment for those that come with it."""
+    streams = [await left.get()]
+    await asyncio.sleep(HOLD_SECONDS)
+    while not left.empty():
+        streams.append(left.get_nowait())
+    return streams

@@ -1,0 +1,324 @@
+"""Collects the experience of logical shards: the controller's work from prompts to sealed files, without Ray.
+
+Consumes shard tasks and a stream of batches that engines and judges answer; produces chunks that are durable before anything
+is made of them, sealed experience files, and receipts. Batches and shards that an earlier attempt finished are taken from disk.
+Responses that have ended are judged and scored while engines work on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from yatt_core.collection.scores import BatchScores, Questions, merged
+from yatt_core.collection.shard_plan import shard_plan
+from yatt_core.collection.shard_rows import (
+    Member,
+    last_turns,
+    members_of,
+    next_turn_request,
+    response_table,
+    score_table,
+    split_batches,
+    training_request,
+    turn_result,
+    turn_table,
+)
+from yatt_core.dispatch.stream import Arrival, Judged, Stream
+from yatt_core.experience.shard_log import ShardLog, adopt
+from yatt_core.experience.turn_log import TurnLog
+from yatt_core.keys import wave_name
+from yatt_core.logs import timed
+from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.stream import Prompt, media_of
+from yatt_core.protocols.judges import JudgeRequest
+from yatt_core.protocols.pieces import join_pieces
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult, Int32
+from yatt_core.protocols.receipts import (
+    JUDGE_PROMPT_TOKENS,
+    JUDGE_TOKENS,
+    PEAK_BYTES,
+    PromptRef,
+    ShardReceipt,
+    ShardTask,
+)
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.spec import RunSpec
+from yatt_core.spec.roles import device_judges
+from yatt_core.storage.run_store import NoStore, RunStore
+from yatt_core.tools.dialogue import Dialogue
+from yatt_core.tools.toolbox import Toolbox
+
+
+@dataclass(slots=True)
+class OpenShard:
+    """A shard under way: its prompts, and what its decode batches have come to so far."""
+
+    task: ShardTask
+    log: ShardLog
+    prompts: list[Prompt]
+    tokens: list[Int32]
+    batches: list[range]
+    finished: dict[int, pa.Table] = field(default_factory=dict)
+    judgements: dict[int, pa.Table] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.finished) == len(self.batches)
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """A decode batch under way. rows: of its shard's prompts. members: its responses. turns: where their turns are kept.
+
+    pieces: of a turn that is logged as a whole, those that have come. responses: once they are durable.
+    """
+
+    shard: OpenShard
+    number: int
+    rows: range
+    members: list[Member]
+    dialogue: Dialogue
+    turns: TurnLog
+    scores: BatchScores
+    pieces: list[GeneratePiece] = field(default_factory=list)
+    responses: pa.Table | None = None
+
+
+class PromptSource(Protocol):
+    """Where prompts are looked up; `Inputs` is one."""
+
+    def prompt(self, reference: PromptRef) -> Prompt:
+        """The prompt that a reference stands for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Makes shards of a run. Rewards are called in the thread that calls this, which has to be the process's main one."""
+
+    spec: RunSpec
+    run_folder: Path
+    inputs: PromptSource
+    codec: TextCodec
+    scorer: RewardScorer
+    toolbox: Toolbox
+    store: RunStore = field(default_factory=NoStore)
+
+    def collect(self, tasks: Sequence[ShardTask], stream: Stream[OpenBatch]) -> Iterator[ShardReceipt]:
+        """Yields each shard's receipt as its manifest becomes durable; decode batches of all shards are under way at once.
+
+        Where the stream is cut, shards that lack responses are left as they are.
+        """
+        for task in tasks:
+            if (adopted := adopt(self.run_folder, task.key, shard_plan(self.spec, task))) is not None:
+                self.store.publish(adopted.folder)  # who sealed it may have died before this
+                self._note_adopted(task, stream)
+                yield adopted
+                continue
+            shard = self._open(task)
+            self._submit(shard, stream)
+            if shard.complete:
+                yield self._seal(shard, stream)
+        for arrival in stream.arrivals():
+            batch = arrival.tag
+            if isinstance(arrival, Judged):
+                self._be_told(batch, arrival)
+            else:
+                self._take(arrival, stream)
+            self._settle(batch, stream)
+            if batch.shard.complete:
+                yield self._seal(batch.shard, stream)
+
+    def _open(self, task: ShardTask) -> OpenShard:
+        prompts = [self.inputs.prompt(ref) for ref in task.prompts]
+        tokens = [self.codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in prompts]
+        log = ShardLog(self.run_folder, task.key, task.epoch, shard_plan(self.spec, task))
+        return OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self.spec))
+
+    def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:
+        """Asks for what the shard still lacks; a batch whose responses are on disk is only judged and scored."""
+        for number, rows in enumerate(shard.batches):
+            batch = self._open_batch(shard, number, rows)
+            if (responses := shard.log.responses(number)) is None:
+                self._go_on(batch, stream)
+                self._score(batch, stream)
+            else:
+                self._score_logged(batch, responses, stream)
+            self._settle(batch, stream)
+
+    def _open_batch(self, shard: OpenShard, number: int, rows: range) -> OpenBatch:
+        members = members_of(self.spec, [shard.task.prompts[i] for i in rows])
+        places = [i for i in rows for _ in range(self.spec.rollout.samples_per_prompt)]
+        prompts = [shard.prompts[i] for i in places]
+        dialogue = Dialogue(self.spec.rollout, self.codec, [shard.tokens[i] for i in places], media_of(prompts))
+        scores = BatchScores(self.spec, self.scorer, shard.task.key, members, prompts, shard.log.judgements(number))
+        return OpenBatch(shard, number, rows, members, dialogue, shard.log.turns(number), scores)
+
+    def _go_on(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
+        """Follows a batch as far as its turns are on disk; then asks for the next one, or finishes what has come to its end."""
+        while batch.dialogue.members:
+            turn = None if self.spec.rollout.tools is None else batch.turns.turn()
+            if turn is None:
+                stream.submit(batch, self._request(batch))
+                return
+            self._hear(batch, turn_result(turn, batch.shard.task.weight_version))
+        self._finish(batch)
+
+    def _request(self, batch: OpenBatch) -> GenerateRequest:
+        """The decode batch of the next turn."""
+        shard, task, stop = batch.shard, batch.shard.task, self.codec.stop_tokens
+        if batch.dialogue.turn:
+            return next_turn_request(self.spec, task.key, batch.members, batch.dialogue, stop, task.weight_version)
+        refs, tokens = [task.prompts[i] for i in batch.rows], [shard.tokens[i] for i in batch.rows]
+        media = media_of([shard.prompts[i] for i in batch.rows])
+        return training_request(self.spec, task.key, refs, tokens, stop, task.weight_version, media)
+
+    def _take(self, arrival: Arrival[OpenBatch], stream: Stream[OpenBatch]) -> None:
+        """Takes finished responses of a decode batch; where more turns may follow, a turn as a whole.
+
+        Responses that have ended are scored at once, but those that complete the batch only when all of it is durable.
+        """
+        batch, piece = arrival.tag, arrival.piece
+        timing = batch.shard.timing
+        timing["generate"] = timing.get("generate", 0.0) + piece.result.seconds
+        if self.spec.rollout.tools is None:
+            batch.dialogue.hear(piece.result, piece.rows)
+        else:
+            batch.pieces.append(piece)
+            if arrival.complete:
+                self._take_turn(batch)
+        if arrival.complete:
+            self._go_on(batch, stream)
+        self._score(batch, stream)
+
+    def _take_turn(self, batch: OpenBatch) -> None:
+        """Makes a turn durable before a tool is called."""
+        result = join_pieces(batch.pieces).result
+        batch.pieces.clear()
+        with timed(batch.shard.timing, "log"):
+            batch.turns.append_turn(turn_table(result))
+        self._hear(batch, result)
+
+    def _hear(self, batch: OpenBatch, result: GenerateResult) -> None:
+        """Answers the calls in a turn: from disk, or by calling; each result is durable before it is used."""
+        calls = batch.dialogue.hear(result)
+        known = {number: batch.turns.answer(number) for number in calls}
+        answers = {number: answer for number, answer in known.items() if answer is not None}
+        open_calls = {number: call for number, call in calls.items() if number not in answers}
+        with timed(batch.shard.timing, "tools"):
+            for number, answer in self.toolbox.answer(open_calls):
+                batch.turns.append_answer(number, answer)
+                answers[number] = answer
+        batch.dialogue.tell(answers)
+
+    def _finish(self, batch: OpenBatch) -> None:
+        """Makes a batch's responses durable."""
+        shard, rows = batch.shard, batch.rows
+        with timed(shard.timing, "log"):
+            batch.responses = response_table(
+                [shard.task.prompts[i] for i in rows],
+                [shard.prompts[i] for i in rows],
+                [shard.tokens[i] for i in rows],
+                batch.dialogue.responses,
+                shard.task.weight_version,
+                several_turns=self.spec.rollout.tools is not None,
+                with_images=self.spec.data.has_images,
+            )
+            shard.log.append_responses(batch.number, batch.responses)
+
+    def _score(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
+        """Scores the responses that have ended, or has them judged first."""
+        with timed(batch.shard.timing, "reward"):
+            ended = [(number, r) for number, r in enumerate(batch.dialogue.responses) if r.finish]
+            questions = [batch.scores.hear(number, r.text, r.last_turn) for number, r in ended]
+        self._ask(batch, questions, stream)
+
+    def _score_logged(self, batch: OpenBatch, responses: pa.Table, stream: Stream[OpenBatch]) -> None:
+        """Takes responses that were on disk, with their scores where these are there too."""
+        shard, batch.responses = batch.shard, responses
+        if (scores := shard.log.scores(batch.number)) is not None:
+            batch.scores.log.use_all()
+            self._keep(batch, responses, scores)
+            self._note(batch, len(batch.members), len(batch.members), stream)
+            return
+        texts = responses.column("response").to_pylist()
+        with timed(shard.timing, "reward"):
+            rows = enumerate(zip(texts, last_turns(responses, self.codec), strict=True))
+            questions = [batch.scores.hear(number, text, last_turn) for number, (text, last_turn) in rows]
+        self._ask(batch, questions, stream)
+
+    def _ask(self, batch: OpenBatch, questions: Sequence[Questions], stream: Stream[OpenBatch]) -> None:
+        """Has judges asked; a request a part."""
+        for part, items in merged(questions).items():
+            stream.submit_judging(batch, part, JudgeRequest(items))
+
+    def _be_told(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
+        """Takes verdicts: durable first, then used."""
+        timing = batch.shard.timing
+        with timed(timing, "judged"):
+            batch.scores.be_told(judged.part, judged.verdicts)
+        judgements = [one for verdict in judged.verdicts for one in verdict.judgements]
+        for name, tokens in (
+            (JUDGE_TOKENS, sum(one.tokens for one in judgements)),
+            (JUDGE_PROMPT_TOKENS, sum(one.prompt_tokens for one in judgements)),
+        ):
+            timing[name] = timing.get(name, 0.0) + tokens
+
+    def _settle(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
+        """Makes the scores of a batch durable, once its responses are and all of them are scored."""
+        shard = batch.shard
+        if batch.number in shard.finished:
+            return
+        self._note(batch, batch.scores.ended, len(batch.scores.scores), stream)
+        if batch.responses is None or not batch.scores.complete:
+            return
+        with timed(shard.timing, "log"):
+            scores = score_table([part.name for part in self.spec.rewards.parts], batch.scores.in_order())
+            shard.log.append_scores(batch.number, scores)
+        self._keep(batch, batch.responses, scores)
+
+    def _keep(self, batch: OpenBatch, responses: pa.Table, scores: pa.Table) -> None:
+        """Keeps a batch whose scores are durable until its shard is sealed."""
+        batch.shard.finished[batch.number] = _joined(responses, scores)
+        if self.spec.rewards.judges:
+            batch.shard.judgements[batch.number] = batch.scores.log.table(batch.members)
+
+    def _note(self, batch: OpenBatch, ended: int, scored: int, stream: Stream[OpenBatch]) -> None:
+        """Tells the dispatcher how far a batch is, where a placement looks at that."""
+        if self.spec.rewards.judges:
+            key = batch.shard.task.key
+            stream.note(wave_name(key), f"{key.shard}/{batch.number}", ended, scored)
+
+    def _note_adopted(self, task: ShardTask, stream: Stream[OpenBatch]) -> None:
+        if self.spec.rewards.judges:
+            for number, rows in enumerate(split_batches(len(task.prompts), self.spec)):
+                samples = len(rows) * self.spec.rollout.samples_per_prompt
+                stream.note(wave_name(task.key), f"{task.key.shard}/{number}", samples, samples)
+
+    def _seal(self, shard: OpenShard, stream: Stream[OpenBatch]) -> ShardReceipt:
+        with timed(shard.timing, "seal"):
+            table = pa.concat_tables([shard.finished[i] for i in range(len(shard.batches))])
+            here = [part.name for part in device_judges(self.spec)]
+            receipt = shard.log.seal(table, shard.timing, self._judgements(shard), here)
+        with timed(shard.timing, "store"):
+            self.store.publish(receipt.folder)
+        return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(stream.peak_bytes)})
+
+    def _judgements(self, shard: OpenShard) -> pa.Table | None:
+        """All that judges said of the shard's responses; none for a run without judges."""
+        if not self.spec.rewards.judges:
+            return None
+        return pa.concat_tables([shard.judgements[number] for number in sorted(shard.judgements)])
+
+
+def _joined(responses: pa.Table, scores: pa.Table) -> pa.Table:
+    """Responses with the columns of their scores."""
+    for name in scores.column_names:
+        responses = responses.append_column(scores.schema.field(name), scores.column(name))
+    return responses

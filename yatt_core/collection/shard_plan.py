@@ -1,0 +1,33 @@
+"""What a shard's samples are made by, as one digest: leftovers of another plan are not this shard's.
+
+Consumes the spec and the task; a spec may have been revised since an earlier attempt. Only what can change a sample is in it:
+prompts, weights, seeds, sampling, the shape of decode batches and the rewards; not engines, devices or attempts.
+"""
+
+from __future__ import annotations
+
+from yatt_core.digests import json_digest
+from yatt_core.protocols.receipts import ShardTask
+from yatt_core.spec import RunSpec
+
+_SPEED = {
+    "engine": {"instances", "base_seconds", "seconds_per_sequence", "clock_factor"},
+    "tools": {"parallel_calls"},
+}
+
+
+def shard_plan(spec: RunSpec, task: ShardTask) -> str:
+    """sha256 over everything that the shard's samples are a function of, besides the run's inputs."""
+    return json_digest(
+        {
+            "seed": spec.seed,
+            "branch": task.key.branch,
+            "iteration": task.key.iteration,
+            "weight_version": task.weight_version,
+            "prompts": [[prompt.ordinal, prompt.source, prompt.position] for prompt in task.prompts],
+            "system_prompt": spec.data.system_prompt,
+            "max_prompt_tokens": spec.data.max_prompt_tokens,
+            "rollout": spec.rollout.model_dump(mode="json", exclude=_SPEED),
+            "rewards": spec.rewards.model_dump(mode="json"),
+        }
+    )

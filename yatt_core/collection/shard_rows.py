@@ -1,0 +1,194 @@
+"""From a shard's prompts to the rows of its experience: pure functions between the engines' batches and Arrow tables."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from yatt_core.experience.table import FINISH_STOP, PART_PREFIX, experience_schema
+from yatt_core.keys import WorkKey, sample_seed
+from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.stream import Prompt
+from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, Int32
+from yatt_core.protocols.receipts import PromptRef
+from yatt_core.rewards.scoring import SampleScore
+from yatt_core.spec import RunSpec
+from yatt_core.tools.dialogue import Dialogue, Media, Response
+from yatt_core.wire.columns import fixed_column, list_array, offsets_of, ragged_column
+
+SCORE_COLUMNS = ("reward", "correct", "reward_error")
+TURN_SCHEMA = pa.schema(
+    [
+        pa.field("tokens", pa.list_(pa.int32()), nullable=False),
+        pa.field("log_probs", pa.list_(pa.float32()), nullable=False),
+        pa.field("finish", pa.int8(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One response of a decode batch, by the names that its seeds follow."""
+
+    ordinal: int
+    sample: int
+
+
+def response_schema(optional: Collection[str] = ()) -> pa.Schema:
+    """The experience's columns that an engine's answer fills; optional: as of `experience_schema`."""
+    return pa.schema([field for field in experience_schema((), optional) if field.name not in SCORE_COLUMNS])
+
+
+def score_schema(parts: Sequence[str]) -> pa.Schema:
+    """The experience's columns that rewards fill."""
+    return pa.schema([f for f in experience_schema(parts) if f.name in SCORE_COLUMNS or f.name.startswith(PART_PREFIX)])
+
+
+def split_batches(prompts: int, spec: RunSpec) -> list[range]:
+    """Decode batches of a shard: ranges of its prompts, so that no batch has more than `batch_samples` responses."""
+    size = max(1, spec.rollout.batch_samples // spec.rollout.samples_per_prompt)
+    return [range(start, min(start + size, prompts)) for start in range(0, prompts, size)]
+
+
+def training_request(
+    spec: RunSpec,
+    key: WorkKey,
+    refs: Sequence[PromptRef],
+    tokens: Sequence[Int32],
+    stop: tuple[int, ...],
+    version: int,
+    media: Media = (),
+) -> GenerateRequest:
+    """The decode batch of some prompts of a shard; seeds follow the prompts' ordinals. media: the images of each."""
+    seeds = [_seed(spec, key, member, turn=0) for member in members_of(spec, refs)]
+    return GenerateRequest(
+        prompts=tokens,
+        seeds=np.array(seeds, dtype=np.uint64).reshape(len(tokens), -1),
+        max_new_tokens=spec.rollout.max_new_tokens,
+        stop_tokens=stop,
+        weight_version=version,
+        temperature=spec.rollout.temperature,
+        top_p=spec.rollout.top_p,
+        media=media,
+    )
+
+
+def members_of(spec: RunSpec, refs: Sequence[PromptRef]) -> list[Member]:
+    """The responses to some prompts, in the order of rows."""
+    return [Member(ref.ordinal, sample) for ref in refs for sample in range(spec.rollout.samples_per_prompt)]
+
+
+def next_turn_request(
+    spec: RunSpec, key: WorkKey, members: Sequence[Member], dialogue: Dialogue, stop: tuple[int, ...], version: int
+) -> GenerateRequest:
+    """The decode batch of a later turn: each response that goes on is a prompt of its own. members: of the whole batch."""
+    seeds = [[_seed(spec, key, members[number], dialogue.turn)] for number in dialogue.members]
+    limits = dialogue.limits()
+    return GenerateRequest(
+        prompts=dialogue.contexts(),
+        seeds=np.array(seeds, dtype=np.uint64),
+        max_new_tokens=int(limits.max()),
+        stop_tokens=stop,
+        weight_version=version,
+        temperature=spec.rollout.temperature,
+        top_p=spec.rollout.top_p,
+        media=dialogue.media(),
+        limits=limits,
+        question_lengths=dialogue.question_lengths(),
+    )
+
+
+def _seed(spec: RunSpec, key: WorkKey, member: Member, turn: int) -> int:
+    return sample_seed(spec.seed, key.branch, key.iteration, member.ordinal, member.sample, turn)
+
+
+def turn_table(result: GenerateResult) -> pa.Table:
+    """What an engine made of one turn, as it is logged: a row a member."""
+    offsets = offsets_of(result.lengths)
+    columns = {
+        "tokens": list_array(result.tokens, offsets),
+        "log_probs": list_array(result.log_probs, offsets),
+        "finish": pa.array(result.finish),
+    }
+    return pa.table(columns, schema=TURN_SCHEMA)
+
+
+def turn_result(table: pa.Table, version: int) -> GenerateResult:
+    """What `turn_table` was made of, but for the time that it took."""
+    tokens, offsets = ragged_column(table, "tokens")
+    log_probs, _ = ragged_column(table, "log_probs")
+    lengths = np.diff(offsets).astype(np.int32)
+    return GenerateResult(tokens, log_probs, lengths, fixed_column(table, "finish"), version, 0.0)
+
+
+def response_table(
+    refs: Sequence[PromptRef],
+    prompts: Sequence[Prompt],
+    tokens: Sequence[Int32],
+    responses: Sequence[Response],
+    version: int,
+    several_turns: bool = False,
+    with_images: bool = False,
+) -> pa.Table:
+    """What came of some prompts, one row a response, in the order of the request.
+
+    several_turns: adds the columns of turns; with_images: adds `media`. Both are matters of the run, not of these prompts,
+    since its shards have the same columns.
+    """
+    samples = len(responses) // len(prompts)
+    response_tokens = [response.tokens for response in responses]
+    offsets = offsets_of(np.array([len(row) for row in response_tokens]))
+
+    def per_sample(values: Sequence[object]) -> list[object]:
+        return [value for value in values for _ in range(samples)]
+
+    columns = {
+        "prompt_ordinal": per_sample([ref.ordinal for ref in refs]),
+        "sample": np.tile(np.arange(samples, dtype=np.int32), len(prompts)),
+        "prompt_id": per_sample([prompt.prompt_id for prompt in prompts]),
+        "source": per_sample([prompt.source for prompt in prompts]),
+        "prompt": per_sample([prompt.text for prompt in prompts]),
+        "prompt_tokens": per_sample(list(tokens)),
+        "response": [response.text for response in responses],
+        "response_tokens": list_array(np.concatenate(response_tokens), offsets),
+        "log_probs_sampler": list_array(np.concatenate([response.log_probs for response in responses]), offsets),
+        "loss_mask": list_array(np.concatenate([response.loss_mask for response in responses]), offsets),
+        "finish": [response.finish for response in responses],
+        "truncated": [response.finish != FINISH_STOP for response in responses],
+        "weight_version": np.full(len(responses), version, dtype=np.int32),
+    }
+    if with_images:
+        columns["media"] = per_sample([" ".join(prompt.media) for prompt in prompts])
+    if several_turns:
+        columns["turns"] = [response.turns for response in responses]
+        columns["tool_error"] = [response.tool_error or None for response in responses]
+    return pa.table(columns, schema=response_schema(columns))
+
+
+def last_turns(responses: pa.Table, codec: TextCodec) -> list[str]:
+    """Text of each response's last turn; of a response without turns, all of it."""
+    texts: list[str] = responses.column("response").to_pylist()
+    if "turns" not in responses.column_names:
+        return texts
+    tokens, offsets = ragged_column(responses, "response_tokens")
+    mask, _ = ragged_column(responses, "loss_mask")
+    for row, (start, stop) in enumerate(itertools.pairwise(offsets.tolist())):
+        told = np.flatnonzero(~mask[start:stop])
+        if len(told):
+            texts[row] = codec.decode(tokens[start + int(told[-1]) + 1 : stop])
+    return texts
+
+
+def score_table(parts: Sequence[str], scores: Sequence[SampleScore]) -> pa.Table:
+    """What the rewards made of some responses, in the order of the responses."""
+    columns: dict[str, list[object]] = {
+        "reward": [score.total for score in scores],
+        **{PART_PREFIX + part: [score.parts[part] for score in scores] for part in parts},
+        "correct": [score.correct for score in scores],
+        "reward_error": [score.error or None for score in scores],
+    }
+    return pa.table(columns, schema=score_schema(parts))

@@ -1,0 +1,54 @@
+"""JSON Lines files: one JSON object a line, UTF-8.
+
+Consumes a file; produces its objects. Raises `ConfigurationError` for a file that cannot be opened, `DataError` with file and
+line for a line that is no object.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from yatt_core.datasets.local_files import check_regular
+from yatt_core.errors import ConfigurationError, DataError
+
+
+def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number (from 1) and object of each row; lines of white space are skipped."""
+    check_regular(path)
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise ConfigurationError(f"data.sources: {path} cannot be read: {error.strerror}") from None
+    with stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield number, _parse(line, f"{path}:{number}")
+
+
+def _parse(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is JSON, but no text
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: is not UTF-8 ({error.reason} at byte {error.start} of the line)") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: is not a JSON object on one line: {error}") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: a row is a JSON object, this is {type(row).__name__}")
+    return row
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _finite(text: str) -> float:
+    """A number with a fraction or an exponent; past the largest double Python would make it infinite, which JSON has not."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is past the largest number, about 1.8e308")
+    return number

@@ -1,0 +1,147 @@
+"""Rows of file sources: read one after another, checked, their images taken in.
+
+Consumes a source of the spec and a `Keep`, which takes an image's bytes; produces `Row`s in the order of the files. Nothing but
+the row at hand is held. Raises `ConfigurationError` for files that are not there, `DataError` with file and row for a row that
+cannot be used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from yatt_core.datasets import jsonl, tables
+from yatt_core.datasets.data_files import DataFile, held_out_files, training_files
+from yatt_core.datasets.local_files import read_within
+from yatt_core.errors import DataError
+from yatt_core.prompts.media import MAX_BYTES
+from yatt_core.spec.sections.data import FileSource
+
+log = logging.getLogger(__name__)
+Split = Literal["train", "held_out"]
+Keep = Callable[[bytes, str], str]
+"""Takes the bytes of an image and the place they are from; returns their content address."""
+ROWS_PER_WORD, HEAVY_ROWS_PER_WORD = 100_000, 5_000
+"""How many rows are read between two lines in the log; heavy ones have images."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A task before it is known which part of the inputs it belongs to.
+
+    origin: split, file or task, and row. entry: the original row as plain JSON values. media: addresses of its images.
+    """
+
+    origin: str
+    text: str
+    answer: str | None
+    entry: Mapping[str, Any]
+    media: tuple[str, ...] = ()
+
+
+def splits_of(source: FileSource) -> tuple[Split, ...]:
+    """The splits that have files of their own."""
+    return ("train", "held_out") if held_out_files(source) else ("train",)
+
+
+def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
+    """All rows of a split."""
+    files = training_files(source) if split == "train" else held_out_files(source)
+    step = ROWS_PER_WORD if source.image_field is None else HEAVY_ROWS_PER_WORD
+    count = 0
+    answer_known = source.answer_field == FileSource.model_fields["answer_field"].default
+    for file in files:
+        for number, entry in _read_file(file, source):
+            answer_known = answer_known or source.answer_field in entry
+            yield _row(file, number, entry, f"{split}/{file.name}:{number}", source, keep)
+            count += 1
+            if count % step == 0:
+                log.info("%s: %s %s rows read", file.path, f"{count:,}", split)
+    if not count:
+        raise DataError(f"{files[0].path}: the file has no rows")
+    if not answer_known:  # a row may lack it, but who names a key means some that have it
+        raise DataError(
+            f"{files[0].path}: none of the {count:,} {split} rows has the key {source.answer_field!r} for the answer "
+            f"(data.sources answer_field); {_hint(source.answer_field, entry)}"
+        )
+
+
+def _read_file(file: DataFile, source: FileSource) -> Iterator[tuple[int, dict[str, Any]]]:
+    heavy = source.image_field is not None
+    fields = {source.prompt_field, source.answer_field, source.image_field or source.prompt_field}
+    match file.format:
+        case "parquet":
+            return tables.read_parquet(file.path, fields, heavy)
+        case "arrow":
+            return tables.read_arrow_stream(file.path, fields, heavy)
+        case "csv":
+            return tables.read_csv(file.path)
+        case _:
+            return jsonl.read_objects(file.path)
+
+
+def _row(file: DataFile, number: int, entry: dict[str, Any], origin: str, source: FileSource, keep: Keep) -> Row:
+    place = f"{file.path}:{number}"
+    text = _prompt(entry, place, source.prompt_field)
+    answer = entry.get(source.answer_field)
+    if answer is not None and not isinstance(answer, str):
+        raise DataError(f"{place}: {source.answer_field!r} is {type(answer).__name__}, write the answer as a string")
+    if source.image_field is None:
+        return Row(origin, text, answer, entry)
+    given = _value(entry, place, source.image_field, "image_field")
+    images = given if isinstance(given, list) else [] if given is None else [given]
+    media = []
+    for count, image in enumerate(images, start=1):
+        what = f"{place}: image {count} of {source.image_field!r}"
+        media.append(keep(_image_bytes(image, file.path.parent, what), what))
+    if any(not isinstance(image, str) for image in images):
+        entry = {key: value for key, value in entry.items() if key != source.image_field}
+    return Row(origin, text, answer, entry, tuple(media))
+
+
+def _prompt(entry: Mapping[str, Any], place: str, key: str) -> str:
+    """The text of the prompt; of a chat, that of its one message."""
+    value = _value(entry, place, key, "prompt_field")
+    if isinstance(value, list):
+        if len(value) != 1 or not isinstance(value[0], dict) or value[0].get("role") != "user":
+            raise DataError(
+                f"{place}: {key!r} is a chat of more than one message of the user; give the text alone, "
+                "and a system message as data.system_prompt"
+            )
+        value = value[0].get("content")
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{place}: {key!r} must be a string that is not empty")
+    return value
+
+
+def _value(entry: Mapping[str, Any], place: str, key: str, field: str) -> Any:
+    if key not in entry:
+        what = field.removesuffix("_field")
+        raise DataError(
+            f"{place}: the row has no key {key!r} for the {what} (data.sources {field}); {_hint(key, entry)}"
+        )
+    return entry[key]
+
+
+def _hint(key: str, entry: Mapping[str, Any]) -> str:
+    """What may have been meant by a key that a row lacks."""
+    near = difflib.get_close_matches(key, entry, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"its keys: {', '.join(entry) or 'none'}"
+
+
+def _image_bytes(image: Any, folder: Path, what: str) -> bytes:
+    """The bytes of an image given as themselves, as a path, or as the Image feature of `datasets`, {bytes, path}."""
+    if isinstance(image, dict):
+        image = image.get("bytes") if image.get("bytes") is not None else image.get("path")
+    if isinstance(image, bytes):
+        return image
+    if not isinstance(image, str):
+        raise DataError(f"{what} is {type(image).__name__}; give a path, or the bytes of a PNG or JPEG file")
+    try:
+        return read_within(folder, image, MAX_BYTES)
+    except DataError as error:
+        raise DataError(f"{what}: {error}") from None

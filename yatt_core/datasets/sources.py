@@ -1,0 +1,202 @@
+"""Reads a spec's sources and parts their prompts into held-out, probe and training ones.
+
+Consumes `DataSpec` and the spec's seed; produces `Collection`. The parts never share a task, which is its images and its
+question, compared in lower case and without surrounding white space, also between sources; held-out and probe prompts are
+distinct, and training prompts keep whatever repetitions their source has. Sources are read row by row, more than once; what is
+held of them is the held-out and the probe prompts.
+
+reasoning-gym draws entry i from Random(seed + i), so nearby seeds give the same data shifted by one: held-out and
+training seeds lie millions apart. The held-out seed is fixed, so that runs of every spec seed are measured on the same tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from yatt_core.datasets.rows import Keep, Row, read_rows, splits_of
+from yatt_core.errors import ConfigurationError
+from yatt_core.prompts.media import verified_address
+from yatt_core.prompts.stream import Prompt, apportion
+from yatt_core.spec.sections.data import DataSpec, FileSource, ReasoningGymSource, Source
+
+HELD_OUT_SEED = 10_000_000
+TRAIN_SEED, TRAIN_SEED_STRIDE = 20_000_000, 1_000_000
+DRAWS_PER_HELD_OUT = 10
+"""How many entries of a generated source may be looked at for each distinct held-out prompt."""
+LOOKED_OVER, HEAVY_LOOKED_OVER = 10_000, 500
+"""How many rows of a file source are read before a run starts; heavy ones have images."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPrompts:
+    """The training prompts of a source, in its order: read anew whenever they are walked, never held.
+
+    held_out, probe: keys of the tasks that are not among them. Walking raises as `collect_prompts`.
+    """
+
+    data: DataSpec
+    seed: int
+    number: int
+    held_out: Set[bytes]
+    probe: Set[bytes]
+    keep: Keep
+
+    def __iter__(self) -> Iterator[Prompt]:
+        source = self.data.sources[self.number]
+        pool = index = 0
+        for row in _without(_train_rows(source, self.seed, self.keep), self.held_out):
+            pool += 1
+            if task_key(row) not in self.probe:
+                yield _prompt(row, self.number, index)
+                index += 1
+        if not index:
+            raise ConfigurationError(
+                f"data.sources.{self.number} ({source_label(source)}): none of its {pool} prompts that are not held out are "
+                f"left for training after data.probe ({self.data.probe}); add rows or lower data.probe"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """All prompts of a run. train: by source."""
+
+    train: tuple[TrainingPrompts, ...]
+    held_out: tuple[Prompt, ...]
+    probe: tuple[Prompt, ...]
+
+
+def normalise(text: str) -> str:
+    """A question as it is compared between training and held-out prompts."""
+    return text.strip().lower()
+
+
+def task_key(row: Row) -> bytes:
+    """What tells two tasks apart, 32 bytes: the question and the images."""
+    parts = (str(len(row.media)), *row.media, normalise(row.text))
+    return hashlib.sha256("\0".join(parts).encode()).digest()
+
+
+def source_label(source: Source) -> str:
+    """What a source is called in messages: its task, or its file's name."""
+    return source.task if isinstance(source, ReasoningGymSource) else Path(source.path).name
+
+
+def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) -> Collection:
+    """All prompts of a run. keep: takes each image of a row that is read.
+
+    Raises `ConfigurationError` for an unknown task or file and for sources that have too few prompts, `DataError` for a row
+    that cannot be used.
+    """
+    weights = [source.weight for source in data.sources]
+    held_out_keys: set[bytes] = set()
+    held_out: list[Prompt] = []
+    for number, share in enumerate(apportion(data.held_out, weights)):
+        taken = _held_out(data.sources[number], share, held_out_keys, keep)
+        _check_enough("held_out", data, number, share, len(taken))
+        held_out += [_prompt(row, number, index) for index, row in enumerate(taken)]
+
+    probe_keys: set[bytes] = set()
+    probe: list[Prompt] = []
+    for number, share in enumerate(apportion(data.probe, weights)):
+        pool = _without(_train_rows(data.sources[number], seed, keep), held_out_keys)
+        taken = _take_distinct(pool, share, probe_keys)
+        _check_enough("probe", data, number, share, len(taken))
+        probe += [_prompt(row, number, index) for index, row in enumerate(taken)]
+
+    train = [TrainingPrompts(data, seed, number, held_out_keys, probe_keys, keep) for number in range(len(weights))]
+    return Collection(tuple(train), tuple(held_out), tuple(probe))
+
+
+def look_over(data: DataSpec, seed: int) -> bool:
+    """Reads the first rows of every file source, and where these are all there are also parts them; raises as `collect_prompts`.
+
+    So what is wrong with the files is known before anything is started, and how long that takes does not follow their size.
+    Returns whether these are all rows.
+    """
+    whole = True
+    for source in data.sources:
+        if isinstance(source, FileSource):
+            most = LOOKED_OVER if source.image_field is None else HEAVY_LOOKED_OVER
+            for split in splits_of(source):
+                rows = itertools.islice(read_rows(source, split, verified_address), most + 1)
+                whole &= sum(1 for _ in rows) <= most
+    if whole:
+        for source, prompts in zip(data.sources, collect_prompts(data, seed).train, strict=True):
+            if isinstance(source, FileSource):
+                deque(prompts, maxlen=0)
+    return whole
+
+
+def _prompt(row: Row, source: int, index: int) -> Prompt:
+    return Prompt(source, index, f"{source}/{row.origin}", row.text, row.answer, row.entry, row.media)
+
+
+def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list[Row]:
+    """The rows to hold out, best first; without files of its own, a source gives them from its end. Adds their keys."""
+    if isinstance(source, ReasoningGymSource):
+        return _take_distinct(_gym_rows(source, "held_out", HELD_OUT_SEED, share * DRAWS_PER_HELD_OUT), share, taken)
+    if "held_out" in splits_of(source):
+        return _take_distinct(read_rows(source, "held_out", keep), share, taken)
+    return _take_last_distinct(read_rows(source, "train", keep), share, taken)
+
+
+def _take_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[Row]:
+    """The first rows whose tasks were not taken yet; adds theirs."""
+    chosen: list[Row] = []
+    if not count:
+        return chosen
+    for row in rows:
+        if (key := task_key(row)) not in taken:
+            taken.add(key)
+            chosen.append(row)
+            if len(chosen) == count:
+                break
+    return chosen
+
+
+def _take_last_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[Row]:
+    """What `_take_distinct` would choose from the rows in reverse, holding no more than that."""
+    newest: dict[bytes, Row] = {}
+    for row in rows if count else ():
+        if (key := task_key(row)) in taken:
+            continue
+        newest.pop(key, None)
+        newest[key] = row
+        if len(newest) > count:
+            del newest[next(iter(newest))]
+    taken.update(newest)
+    return list(reversed(newest.values()))
+
+
+def _without(rows: Iterable[Row], tasks: Set[bytes]) -> Iterator[Row]:
+    return (row for row in rows if task_key(row) not in tasks)
+
+
+def _check_enough(part: Literal["held_out", "probe"], data: DataSpec, number: int, share: int, found: int) -> None:
+    if found < share:
+        remedy = "widen the task's options" if isinstance(data.sources[number], ReasoningGymSource) else "add rows"
+        raise ConfigurationError(
+            f"data.{part}: {share} of the {getattr(data, part)} prompts are to come from data.sources.{number} "
+            f"({source_label(data.sources[number])}), which has only {found} distinct ones left; "
+            f"lower data.{part} or {remedy}"
+        )
+
+
+def _train_rows(source: Source, seed: int, keep: Keep) -> Iterator[Row]:
+    if isinstance(source, ReasoningGymSource):
+        return _gym_rows(source, "train", TRAIN_SEED + TRAIN_SEED_STRIDE * seed, source.size)
+    return read_rows(source, "train", keep)
+
+
+def _gym_rows(source: ReasoningGymSource, split: str, seed: int, size: int) -> Iterator[Row]:
+    from yatt_core.datasets import gym  # takes a second, and only who makes the inputs needs it
+
+    for index, entry in enumerate(gym.entries(source.task, source.options, seed, size)):
+        answer = None if entry["answer"] is None else str(entry["answer"])
+        yield Row(f"{split}/{source.task}:{index}", entry["question"], answer, entry)

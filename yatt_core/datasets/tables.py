@@ -1,0 +1,155 @@
+"""Rows of tables on disk: Parquet, Arrow streams (as Hugging Face `datasets` writes them) and CSV.
+
+Consumes a file; produces its rows as plain JSON values, some at a time, so that a file may be of any size. Times and decimals
+become text, numbers that are not finite become null, and columns that JSON has no values for (bytes, maps, times within
+lists) are left out, but for those that the caller needs. Raises `ConfigurationError` for a file that cannot be opened,
+`DataError` for one that is damaged or has two columns of one name.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from yatt_core.datasets.local_files import check_regular
+from yatt_core.errors import ConfigurationError, DataError
+
+ROWS_AT_ONCE = 64
+HEAVY_ROWS_AT_ONCE = 8
+"""Of rows that hold images."""
+BUFFER_BYTES = 1 << 20
+"""Of a Parquet file's column; without a buffer whole columns of a row group would be read at once."""
+Rows = Iterator[tuple[int, dict[str, Any]]]
+"""Row number (from 1) and row."""
+
+
+def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
+    """Rows of a Parquet file. needed: columns that are read whatever they hold. heavy: whether rows hold images."""
+    with _reading(path), pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
+        columns = _columns(path, file.schema_arrow, needed)
+        size = HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE
+        yield from _rows(file.iter_batches(batch_size=size, columns=columns, use_threads=False), size)
+
+
+def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
+    """Rows of an Arrow IPC stream; needed and heavy as for Parquet."""
+    with _reading(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        columns = _columns(path, stream.schema, needed)
+        batches = (batch.select(columns) for batch in stream)
+        yield from _rows(map(_validated, batches), HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE)
+
+
+def read_csv(path: Path) -> Rows:
+    """Rows of a CSV file in UTF-8 with a head line; every value is text, an empty one is null."""
+    with _reading(path), path.open(encoding="utf-8-sig", newline="") as stream:
+        reader = csv.DictReader(stream, strict=True)
+        _check_names(path, reader.fieldnames or ())
+        for number, row in enumerate(reader, start=1):
+            if None in row or None in row.values():
+                raise DataError(f"{path}:{number}: the row has another number of values than the head line")
+            yield number, {key: value or None for key, value in row.items()}
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns what the readers raise into our errors, which name the file; refuses what is no regular file."""
+    check_regular(path)
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise ConfigurationError(f"data.sources: {path} cannot be read: {error.strerror}") from None
+    except (OSError, pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _columns(path: Path, schema: pa.Schema, needed: Set[str]) -> list[str]:
+    """The columns to read, in the table's order."""
+    _check_fields(path, schema)
+    return [field.name for field in schema if field.name in needed or _is_text(field.type) or _is_plain(field.type)]
+
+
+def _check_fields(path: Path, fields: Iterable[pa.Field]) -> None:
+    """Raises `DataError` where columns, or fields at any depth, share a name: a row has room for one of them."""
+    fields = list(fields)
+    _check_names(path, [field.name for field in fields])
+    for field in fields:
+        kind = field.type
+        while hasattr(kind, "value_type"):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            _check_fields(path, (kind.field(i) for i in range(kind.num_fields)))
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{path}: two columns are named {twice[0]!r}; rename one")
+
+
+def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, every offset and text of it checked: nothing else keeps a damaged stream from reading past its memory.
+
+    Raises `pa.ArrowInvalid`.
+    """
+    batch.validate(full=True)
+    return batch
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """True for what becomes text."""
+    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """True for what is a JSON value already, at any depth."""
+    types = pa.types
+    if types.is_struct(kind):
+        return all(_is_plain(kind.field(i).type) for i in range(kind.num_fields))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    simple = (
+        types.is_null,
+        types.is_boolean,
+        types.is_integer,
+        types.is_floating,
+        types.is_string,
+        types.is_large_string,
+    )
+    return any(test(kind) for test in simple)
+
+
+def _rows(batches: Iterator[pa.RecordBatch], size: int) -> Rows:
+    """The rows of all batches, at most so many of them as Python objects at once."""
+    number = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, size):
+            for row in _as_text(batch.slice(start, size)).to_pylist():
+                number += 1
+                yield number, {key: _finite(value) for key, value in row.items()}
+
+
+def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    for index, field in enumerate(batch.schema):
+        if _is_text(field.type):
+            batch = batch.set_column(index, field.name, pc.cast(batch.column(index), pa.string()))
+    return batch
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for each number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,122 @@
+"""What a controller has under way at engines and judges: a batch, its role, and how to read what comes back. Knows no Ray.
+
+Responses that leave an instance before they have ended go on elsewhere: as a job of their own, whose answers count for the
+batch that they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from yatt_core.dispatch.in_flight import bytes_of, bytes_of_judging
+from yatt_core.dispatch.stream import Arrival, Judged, Tag
+from yatt_core.errors import InfrastructureError
+from yatt_core.protocols.judges import JudgeRequest, Verdict
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, Returned, resumed_request
+
+
+@dataclass(slots=True)
+class Batch(Generic[Tag]):
+    """What a consumer asked for. left: numbers of the responses or items that have not come yet. part: the reward part that
+    judges; empty for generation. bytes: of the request and the longest answer to it.
+    """
+
+    number: int
+    tag: Tag
+    part: str
+    left: set[int]
+    bytes: int
+
+
+@dataclass(slots=True)
+class Job(Generic[Tag]):
+    """One call: the batch, or what of it goes on elsewhere. role: of the instances that may do it.
+
+    rows: number within the batch of each of the request's responses; none where they are the same. missing: by the request's
+    own numbers. epoch: what the call under way carries.
+    """
+
+    batch: Batch[Tag]
+    request: GenerateRequest | JudgeRequest
+    role: str
+    epoch: int
+    rows: Sequence[int] | None = None
+    missing: set[int] = field(default_factory=set)
+
+    @property
+    def size(self) -> int:
+        """Sequences that an instance has to generate for it."""
+        request = self.request
+        if isinstance(request, GenerateRequest):
+            return int(request.seeds.size)
+        return sum(len(item.seeds) for item in request.items)
+
+    def ask(self, engine: Any, epoch: int) -> Any:
+        """Calls an instance; returns its stream of pieces. From here on everything is missing."""
+        self.epoch, request = epoch, self.request
+        self.missing = numbers_of(request)
+        if isinstance(request, GenerateRequest):
+            return engine.generate.options(num_returns="streaming").remote(epoch, request)
+        return engine.judge.options(num_returns="streaming").remote(epoch, self.batch.part, request)
+
+    def take(self, piece: Any, source: str) -> tuple[Arrival[Tag] | Judged[Tag] | None, int, list[Job[Tag]]]:
+        """What has come for the consumer; how many sequences are off the instance; and what has to go on elsewhere, in order.
+
+        Raises `InfrastructureError` for what was not asked for.
+        """
+        numbers = _numbers_in(piece)
+        judging = isinstance(self.request, JudgeRequest)
+        if numbers is None or not self.missing.issuperset(numbers) or judging != isinstance(piece, tuple):
+            raise InfrastructureError(f"{source} returned what it was not asked for: {type(piece).__name__}")
+        self.missing.difference_update(numbers)
+        if isinstance(piece, Returned):
+            return None, len(numbers), self._rest(piece)
+        if isinstance(piece, GeneratePiece):
+            ours = GeneratePiece(self._in_batch(piece.rows), piece.result)
+            self.batch.left.difference_update(ours.rows)
+            return Arrival(self.batch.number, self.batch.tag, ours, not self.batch.left), len(numbers), []
+        self.batch.left.difference_update(numbers)
+        sequences = sum(max(1, len(verdict.judgements)) for verdict in piece)
+        return Judged(self.batch.tag, self.batch.part, piece), sequences, []
+
+    def _rest(self, returned: Returned) -> list[Job[Tag]]:
+        """A job for each response, so that several instances may share them."""
+        assert isinstance(self.request, GenerateRequest)
+        jobs = []
+        for row, progress in zip(returned.rows, returned.progress, strict=True):
+            request = resumed_request(self.request, Returned((row,), (progress,)))
+            jobs.append(Job(self.batch, request, self.role, self.epoch, self._in_batch((row,))))
+        return jobs
+
+    def _in_batch(self, rows: Sequence[int]) -> tuple[int, ...]:
+        return tuple(rows) if self.rows is None else tuple(self.rows[row] for row in rows)
+
+
+def generation_job(number: int, tag: Tag, request: GenerateRequest, role: str, epoch: int) -> Job[Tag]:
+    """A decode batch."""
+    return Job(Batch(number, tag, "", numbers_of(request), bytes_of(request)), request, role, epoch)
+
+
+def judging_job(number: int, tag: Tag, part: str, request: JudgeRequest, role: str, epoch: int) -> Job[Tag]:
+    """Questions to the judge of a reward part."""
+    return Job(Batch(number, tag, part, numbers_of(request), bytes_of_judging(request)), request, role, epoch)
+
+
+def numbers_of(request: GenerateRequest | JudgeRequest) -> set[int]:
+    """Of the responses or items that a request wants answered."""
+    if isinstance(request, GenerateRequest):
+        return set(range(request.seeds.size))
+    return {item.number for item in request.items}
+
+
+def _numbers_in(piece: Any) -> set[int] | None:
+    """Of the responses or verdicts in a piece; none for anything else, or for one that is there twice."""
+    if isinstance(piece, GeneratePiece | Returned):
+        listed = list(piece.rows)
+    elif isinstance(piece, tuple) and all(isinstance(verdict, Verdict) for verdict in piece):
+        listed = [verdict.number for verdict in piece]
+    else:
+        return None
+    return set(listed) if len(set(listed)) == len(listed) else None

@@ -1,0 +1,143 @@
+"""Key/value cache of the decoding loop: one static buffer a layer, each row at slots that are its own positions.
+
+Consumes what a transformers attention module hands to `Cache.update`; produces the keys and values it attends to.
+A row starts at slot 0 whatever its neighbours' lengths, so nothing in its attention depends on them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from yatt_core.engines.rollout.torch.sizes import rounded_slots
+
+
+@dataclass(slots=True)
+class Window:
+    """What the coming forward pass writes and attends to; shared by all layers.
+
+    Prefill: rows [prompts * samples] get the keys of prompt `sources` [prompts * samples]; attention is causal within the
+    pass. Decoding: row i of `rows` writes its one key at slot `positions[i]` and attends to the first `slots`.
+    """
+
+    rows: torch.Tensor
+    sources: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
+    slots: int = 0
+
+
+class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's keys and values, [rows, key/value heads, slots, head size], over a buffer that grows until it is released."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self.window = window
+        self.shape = (0, 0)
+        self._buffers: list[torch.Tensor] = []
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Lays the buffers out for the batch under way; allocates only when it is the largest so far."""
+        rows, slots = self.shape
+        if not self._buffers:
+            self._buffers = [torch.empty(0, dtype=states.dtype) for states in (key_states, value_states)]
+        views = []
+        for index, states in enumerate((key_states, value_states)):
+            shape = (rows, states.shape[1], slots, states.shape[3])
+            size = math.prod(shape)
+            if self._buffers[index].numel() < size or self._buffers[index].device != states.device:
+                # Zeros, since a masked slot still takes part as 0 * value, and what lies there must be finite.
+                self._buffers[index] = torch.zeros(size, dtype=states.dtype, device=states.device)
+            views.append(self._buffers[index][:size].view(shape))
+        self.keys, self.values = views
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes the pass's keys and values; returns those to attend to."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        window = self.window
+        if window.positions is None:
+            # Padding may reach beyond the cache.
+            length = min(key_states.shape[2], self.keys.shape[2])
+            self.keys[window.rows, :, :length] = key_states[window.sources, :, :length]
+            self.values[window.rows, :, :length] = value_states[window.sources, :, :length]
+            return key_states, value_states
+        self.keys[window.rows, :, window.positions] = key_states[:, :, 0]
+        self.values[window.rows, :, window.positions] = value_states[:, :, 0]
+        count = len(window.rows)
+        return self.keys[:count, :, : window.slots], self.values[:count, :, : window.slots]
+
+    def release(self) -> None:
+        """Gives the buffers back; the next batch allocates new ones."""
+        self._buffers, self.is_initialized = [], False
+        self.keys = self.values = torch.empty(0)
+
+    def clear(self) -> None:
+        """Zeroes the buffers."""
+        for buffer in self._buffers:
+            buffer.zero_()
+
+    def move(self, sources: torch.Tensor, targets: torch.Tensor, slots: int) -> None:
+        """Copies the first slots of some rows over others."""
+        for states in (self.keys, self.values):
+            states[targets, :, :slots] = states[sources, :, :slots]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Asked for in prefill alone, which attends within itself: decoding brings its own mask."""
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        """0: positions are always given, never counted."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """-1: it grows."""
+        return -1
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """The cache of a decode batch; kept between batches so that its memory is allocated once."""
+
+    def __init__(self, layers: int) -> None:
+        self.window = Window(torch.empty(0, dtype=torch.long))
+        super().__init__(layers=[SlotLayer(self.window) for _ in range(layers)])
+
+    def clear(self) -> None:
+        """Zeroes what is held: what weights with a NaN once wrote must not reach the rows of later ones."""
+        for layer in self.layers:
+            layer.clear()
+
+    def release(self) -> None:
+        """Gives its memory back, between two batches."""
+        for layer in self.layers:
+            layer.release()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(buffer.nbytes for layer in self.layers for buffer in layer._buffers)
+
+    def begin(self, rows: int, slots: int) -> None:
+        """Lays the cache out for a batch of rows that have at most so many positions."""
+        for layer in self.layers:
+            layer.shape = (rows, rounded_slots(slots))
+            layer.is_initialized = False
+
+    def prefill(self, rows: torch.Tensor, sources: torch.Tensor) -> None:
+        """The coming pass holds prompts; row rows[i] gets what prompt sources[i] of the pass writes."""
+        self.window.rows, self.window.sources, self.window.positions = rows, sources, None
+
+    def step(self, rows: torch.Tensor, positions: torch.Tensor, slots: int) -> None:
+        """The coming pass holds one token a row, at those positions."""
+        self.window.rows, self.window.positions, self.window.slots = rows, positions, slots
+
+    def move(self, sources: torch.Tensor, targets: torch.Tensor, slots: int) -> None:
+        """Lets rows take the place of others that have left."""
+        for layer in self.layers:
+            layer.move(sources, targets, slots)

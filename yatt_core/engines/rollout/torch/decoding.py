@@ -1,0 +1,261 @@
+"""The decoding loop: prompts prefilled once a group, finished rows leave, waiting prompts enter, seeded noise.
+
+Consumes a runner of a model and a `GenerateRequest`; produces a `GenerateResult`. In float32 a response's bits do not depend on
+its batch, because what a row computes is laid out by the row alone: its keys lie at its own positions; its prompt is padded to a
+length that is a function of its own length; masked slots behind it come in whole vectors, and where queries share their keys
+many slots are taken piece by piece (`split_attention`); no matrix has fewer than four rows, below which another kernel adds in
+another order; and the last row is always a filler, since the end of a tensor that fills no whole vector goes through scalar code,
+whose exponential rounds otherwise. A runner that is not `batch_invariant` gets no fillers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from yatt_core.engines.noise import uniforms
+from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows, Runner
+from yatt_core.engines.rollout.torch.sampling import greedy, sample
+from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length, rows_for
+from yatt_core.errors import DataError, NumericError
+from yatt_core.protocols.protocol import FINISHED_LENGTH, FINISHED_STOP, GeneratePiece, GenerateRequest, GenerateResult
+
+ENTRY_SHARE = 8
+"""Waiting prompts enter once this part of the rows is free, since a prefill of few rows costs like one of many."""
+
+
+def decode(runner: Runner, request: GenerateRequest, max_sequences: int | None = None) -> GenerateResult:
+    """Answers every prompt of the request with the weights as they are.
+
+    max_sequences: responses under way at once, and no fewer than a prompt's; the others wait. Raises `DataError` for an empty
+    prompt, for images that do not fit their prompts or cannot be read, `NumericError` when the model gives logits that are not
+    finite, `ConfigurationError` when its attention cannot be decoded by this loop.
+    """
+    started = time.perf_counter()
+    responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
+    for _ in _finished_rows(runner, request, responses, max_sequences):
+        pass
+    return _result(responses, request, time.perf_counter() - started)
+
+
+def decode_pieces(
+    runner: Runner, request: GenerateRequest, max_sequences: int | None = None
+) -> Iterator[GeneratePiece | None]:
+    """The same responses, each as soon as it has ended; None after a step that ended none.
+
+    Raises like `decode`.
+    """
+    started = time.perf_counter()
+    responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
+    for rows in _finished_rows(runner, request, responses, max_sequences):
+        if not len(rows):
+            yield None
+            continue
+        finished = time.perf_counter()
+        yield GeneratePiece(tuple(rows.tolist()), _result(responses.take(rows), request, finished - started))
+        started = finished
+
+
+@torch.inference_mode()
+def _finished_rows(
+    runner: Runner, request: GenerateRequest, responses: _Responses, max_sequences: int | None
+) -> Iterator[Indices]:
+    """Fills the responses in; yields after each step those that ended in it."""
+    if any(len(prompt) == 0 for prompt in request.prompts):
+        raise DataError(f"prompt {[len(p) for p in request.prompts].index(0)} of the decode batch has no tokens")
+    if request.seeds.size == 0:
+        return
+    decoder = _Decoder(runner, request, responses, max_sequences)
+    runner.check(decoder.room.longest)
+    with runner.generating():
+        yield from decoder.run()
+
+
+@dataclass(slots=True)
+class _Responses:
+    """What has been generated, by row of the result: tokens and log-probabilities [rows, max_new_tokens]."""
+
+    tokens: npt.NDArray[np.int32]
+    log_probs: npt.NDArray[np.float32]
+    lengths: npt.NDArray[np.int32]
+    finish: npt.NDArray[np.int8]
+
+    @classmethod
+    def empty(cls, rows: int, length: int) -> _Responses:
+        return cls(
+            np.zeros((rows, length), np.int32),
+            np.zeros((rows, length), np.float32),
+            np.zeros(rows, np.int32),
+            np.full(rows, FINISHED_LENGTH, np.int8),
+        )
+
+    def take(self, rows: Indices) -> _Responses:
+        """Some rows; copies."""
+        return _Responses(self.tokens[rows], self.log_probs[rows], self.lengths[rows], self.finish[rows])
+
+
+class _Decoder:
+    """One decode batch. Rows [0, alive) are responses under way, those behind them fillers; prompts [0, places) have rows."""
+
+    def __init__(
+        self, runner: Runner, request: GenerateRequest, responses: _Responses, max_sequences: int | None
+    ) -> None:
+        self.runner, self.request, self.responses = runner, request, responses
+        prompts, self.samples = request.seeds.shape
+        self.lengths = np.array([len(prompt) for prompt in request.prompts], np.int64)
+        self.limits, self.noise = request.prompt_limits, uniforms(request.seeds.reshape(-1), request.max_new_tokens)
+        under_way = prompts if max_sequences is None else min(prompts, max(1, max_sequences // self.samples))
+        self.room = Room(
+            rows=self._with_fillers(under_way * self.samples),
+            prompts=under_way,
+            samples=self.samples,
+            prompt_tokens=int(self.lengths.max()),
+            new_tokens=request.max_new_tokens,
+            longest=int((self.lengths + self.limits).max()),
+        )
+        self.entered = self.alive = self.places = 0
+        # By row: the response, its newest token and how many it has, and its prompt's place.
+        self.origin, self.tokens, self.counts, self.place = (np.zeros(self.room.rows, np.int64) for _ in range(4))
+        self.rows_at = np.zeros(under_way, np.int64)
+
+    def run(self) -> Iterator[Indices]:
+        """Decodes; yields after each step the responses that it finished, none or more."""
+        self.runner.begin(self.room)
+        while self.entered < len(self.lengths) or self.alive:
+            if count := self._entering():
+                yield self._enter(count)
+            if self.alive:
+                yield self._take(self.runner.step(self._rows()), np.arange(self.alive))
+
+    def _with_fillers(self, alive: int) -> int:
+        return rows_for(alive, self.runner.batch_invariant)
+
+    def _entering(self) -> int:
+        """How many prompts enter now."""
+        waiting, free = len(self.lengths) - self.entered, self.room.prompts - self.places
+        free = min(free, self.room.prompts - -(-self.alive // self.samples))
+        enough = min(waiting, -(-self.room.prompts // ENTRY_SHARE))
+        return min(waiting, free) if free >= enough else 0
+
+    def _enter(self, count: int) -> Indices:
+        """Runs the next prompts and draws the first token of their responses; returns those that have ended."""
+        members = np.arange(self.entered, self.entered + count)
+        places = self.places + np.arange(count)
+        rows = self.alive + np.arange(count * self.samples)
+        self.origin[rows] = self.entered * self.samples + np.arange(len(rows))
+        self.place[rows], self.counts[rows] = np.repeat(places, self.samples), 0
+        self.rows_at[places] = self.samples
+        logits = self._prefill(members, places, rows.reshape(count, self.samples))
+        self.entered, self.places, self.alive = self.entered + count, self.places + count, self.alive + len(rows)
+        of_row = np.resize(np.repeat(np.arange(count), self.samples), self._with_fillers(len(rows)))
+        return self._take(logits[torch.from_numpy(of_row).to(logits.device)], rows)
+
+    def _prefill(self, members: Indices, places: Indices, rows: Indices) -> torch.Tensor:
+        """Runs prompts, those of one padded length together; returns the logits behind each, [members, vocabulary]."""
+        padded = np.array([padded_length(int(length)) for length in self.lengths[members]], np.int64)
+        logits: torch.Tensor | None = None
+        for length in np.unique(padded):
+            alike = np.flatnonzero(padded == length)
+            chunk = max(1, PREFILL_TOKENS // int(length))
+            for start in range(0, len(alike), chunk):
+                part = alike[start : start + chunk]
+                last = self.runner.prefill(self.request, members[part], places[part], list(rows[part]))
+                if logits is None:
+                    logits = last.new_empty((len(members), last.shape[1]))
+                logits[torch.from_numpy(part).to(last.device)] = last
+        assert logits is not None
+        return logits
+
+    def _rows(self) -> Rows:
+        """Those under way and the fillers, which stand at a row's first slot."""
+        count = self._with_fillers(self.alive)
+        alive, origin = np.arange(count) < self.alive, self.origin[:count]
+        written = np.where(alive, self.counts[:count] - 1, 0)
+        return Rows(
+            tokens=np.where(alive, self.tokens[:count], 0),
+            positions=np.where(alive, self.lengths[origin // self.samples] + written, 0),
+            written=written,
+            prompts=np.where(alive, self.place[:count], 0),
+            samples=np.where(alive, origin % self.samples, 0),
+            alive=self.alive,
+        )
+
+    def _take(self, logits: torch.Tensor, rows: Indices) -> Indices:
+        """Draws a token for each of these rows, books it, and lets finished rows leave. Returns the responses that have ended.
+
+        logits: [rows and fillers, vocabulary].
+        """
+        origin, counts = self.origin[rows], self.counts[rows]
+        tokens, log_probs = self._draw(logits, origin, counts)
+        self.tokens[rows], self.counts[rows] = tokens, counts + 1
+        self.responses.tokens[origin, counts] = tokens
+        self.responses.log_probs[origin, counts] = log_probs
+        self.responses.lengths[origin] = counts + 1
+        stopped = np.isin(tokens, self.request.stop_tokens)
+        ended = stopped | (counts + 1 >= self.limits[origin // self.samples])
+        self.responses.finish[origin[stopped]] = FINISHED_STOP
+        if ended.any():
+            self._leave(rows[ended])
+        return np.sort(origin[ended])
+
+    def _draw(
+        self, logits: torch.Tensor, origin: Indices, counts: Indices
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Tokens and log-probabilities of the rows in front of the fillers."""
+        request = self.request
+        if request.greedy:
+            drawn, drawn_log_probs = greedy(logits)
+        else:
+            noise = np.zeros(len(logits))
+            noise[: len(origin)] = self.noise[origin, counts]
+            drawn, drawn_log_probs = sample(
+                logits, torch.from_numpy(noise).to(logits.device), request.temperature, request.top_p
+            )
+        log_probs = drawn_log_probs.cpu().numpy()
+        if not np.isfinite(log_probs).all():
+            raise NumericError(
+                f"the model gives logits that are not finite (weights of version {request.weight_version})"
+            )
+        return drawn.cpu().numpy()[: len(origin)], log_probs[: len(origin)]
+
+    def _leave(self, finished: Indices) -> None:
+        """Lets the last rows under way take the places of finished ones, and prompts those of prompts without rows."""
+        gone = np.zeros(self.alive, np.bool_)
+        gone[finished] = True
+        np.subtract.at(self.rows_at, self.place[finished], 1)
+        staying = self.alive - len(finished)
+        holes, movers = np.flatnonzero(gone[:staying]), staying + np.flatnonzero(~gone[staying:])
+        if len(holes):
+            self.runner.move_rows(movers, holes, self._rows())
+            for array in (self.origin, self.tokens, self.counts, self.place):
+                array[holes] = array[movers]
+        self.alive = staying
+        for place in np.flatnonzero(self.rows_at[: self.places] == 0)[::-1]:
+            self._close(int(place))
+
+    def _close(self, place: int) -> None:
+        """Lets the last prompt take the place of one without rows."""
+        last = self.places - 1
+        if place != last:
+            self.runner.move_prompt(last, place)
+            self.place[: self.alive][self.place[: self.alive] == last] = place
+            self.rows_at[place] = self.rows_at[last]
+        self.places = last
+
+
+def _result(responses: _Responses, request: GenerateRequest, seconds: float) -> GenerateResult:
+    """The responses behind one another."""
+    written = np.arange(responses.tokens.shape[1]) < responses.lengths[:, None]
+    return GenerateResult(
+        tokens=responses.tokens[written],
+        log_probs=responses.log_probs[written],
+        lengths=responses.lengths,
+        finish=responses.finish,
+        weight_version=request.weight_version,
+        seconds=seconds,
+    )

@@ -1,0 +1,239 @@
+"""The fast runner: dense Llama and Qwen models by arithmetic of our own; a prompt's keys and values are held once a group.
+
+A row attends over its prompt together with the other samples of its group, and over its own tokens by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from yatt_core.engines.dense.arithmetic import rms_norm
+from yatt_core.engines.dense.layers import Multiply, run_layers
+from yatt_core.engines.dense.rotary import RotaryTable
+from yatt_core.engines.dense.shape import shape_of
+from yatt_core.engines.dense.weights import dense_weights, joined
+from yatt_core.engines.images import text_alone
+from yatt_core.engines.rollout.torch.joint_attention import Groups, attend_jointly
+from yatt_core.engines.rollout.torch.module_runner import check_positions, keeps_bits, padded_prompts, text_config
+from yatt_core.engines.rollout.torch.packed_weights import packable, packed, packed_linear
+from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
+from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots, rows_for
+from yatt_core.engines.rollout.torch.split_attention import attend_by_pieces, join
+from yatt_core.protocols.protocol import GenerateRequest
+
+
+class Store:
+    """Keys and values of all layers, [layers, 2, places, heads, slots, size], over a buffer that grows until it is released."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._buffer = torch.empty(0, dtype=dtype, device=device)
+        self.states = self._buffer
+
+    def begin(self, shape: tuple[int, ...]) -> None:
+        """Lays the buffer out; allocates only when this is the largest so far."""
+        size = math.prod(shape)
+        if self._buffer.numel() < size:
+            # Zeros, since a masked slot still takes part as 0 * value, and what lies there must be finite.
+            self._buffer = self._buffer.new_zeros(size)
+        self.states = self._buffer[:size].view(shape)
+
+    def widen(self, slots: int) -> None:
+        """Lays the buffer out anew where its places have fewer slots than these; what they hold is kept."""
+        layers, kinds, *places, found, size = self.states.shape
+        if found >= slots:
+            return
+        before, shape = self.states.flatten(0, 1), (layers, kinds, *places, slots, size)
+        self.states = self._buffer[: math.prod(shape)].view(shape)
+        # From the end, where there is room: what is written lies behind all that is still to be read.
+        for number in reversed(range(layers * kinds)):
+            self.states.flatten(0, 1)[number, ..., :found, :] = before[number].clone()
+
+    def move(self, sources: Any, targets: Any, slots: int) -> None:
+        """Copies the first slots of some places over others."""
+        self.states[:, :, targets, :, :slots] = self.states[:, :, sources, :, :slots]
+
+    def clear(self) -> None:
+        """Zeroes the buffer."""
+        self._buffer.zero_()
+
+    def release(self) -> None:
+        """Gives the buffer back."""
+        self._buffer = self.states = self._buffer.new_empty(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self._buffer.nbytes
+
+
+class DenseRunner:
+    """Keeps `Runner`, on the module's own weights as they are at any time; its fused matrices are views where they can be."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._shape, self._config = shape_of(model), text_config(model)
+        parameters = dict(model.named_parameters())
+        self._weights = dense_weights(
+            parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
+        )
+        self._device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
+        # By pieces for the sake of the bits.
+        self._jointly = not self.batch_invariant
+        # On cores, products with a part of the slots copy that part first.
+        self._whole = self._jointly and self._device.type == "cpu"
+        # Matrices as they are multiplied: the weights themselves, or copies made for a decode batch.
+        self._multiplied, self._packs = self._weights, packable(self._weights.embedding)
+        self._multiply: Multiply = packed_linear if self._packs else linear
+        self._rotary = RotaryTable(model, self._dtype)
+        self._prompts, self._own = Store(self._dtype, self._device), Store(self._dtype, self._device)
+        self._lengths = np.zeros(0, np.int64)
+
+    @property
+    def batch_invariant(self) -> bool:
+        """See `decoding`."""
+        return keeps_bits(self._weights.embedding)
+
+    def generating(self) -> AbstractContextManager[None]:
+        """Nothing: it has no dropout."""
+        return nullcontext()
+
+    def check(self, positions: int) -> None:
+        """Refuses more positions than the model takes."""
+        check_positions(self._config, positions)
+
+    def begin(self, room: Room) -> None:
+        """Lays out the prompts' slots and the rows'; packs the weights as they are now, where that pays."""
+        shape = self._shape
+        if self._packs:
+            self._multiplied = self._weights  # the last batch's copies go first
+            self._multiplied = packed(self._weights, room.rows)
+        # Attention takes its queries in blocks of a multiple of four; what is left must have four rows, too.
+        self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
+        self._lengths = np.ones(room.prompts, np.int64)
+        slots = rounded_slots(room.prompt_tokens), rounded_slots(room.new_tokens)
+        for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
+            store.begin((shape.layers, 2, places, shape.key_value_heads, count, shape.head_size))
+        if self._whole:
+            # In the room that there is now for all slots, laid out for those that the rows have reached.
+            self._own.begin((shape.layers, 2, room.rows, shape.key_value_heads, rounded_slots(1), shape.head_size))
+
+    def prefill(
+        self, request: GenerateRequest, members: Indices, places: Indices, rows: Sequence[Indices]
+    ) -> torch.Tensor:
+        """Runs some prompts of one padded length; keeps each one's keys at its place."""
+        for member in members if request.media else ():
+            if request.media[member]:
+                raise text_alone(f"prompt {member} of the decode batch")
+        shape, count = self._shape, len(members)
+        lengths = np.array([len(request.prompts[member]) for member in members], np.int64)
+        padded = padded_length(int(lengths[0]))
+        self._lengths[places] = lengths
+        targets, states = self._tensor(places), self._prompts.states
+        kept = min(padded, states.shape[4])
+
+        def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
+            split = heads.view(count, padded, shape.all_heads, shape.head_size).transpose(1, 2)
+            queries, keys, values = torch.split(split, shape.parts, dim=1)
+            states[layer, 0, targets, :, :kept] = keys[:, :, :kept]
+            states[layer, 1, targets, :, :kept] = values[:, :, :kept]
+            grouped = shape.heads != shape.key_value_heads
+            attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
+            return attended.transpose(1, 2).reshape(count * padded, -1)
+
+        # Padding may reach beyond the positions that the model knows.
+        positions = np.tile(np.minimum(np.arange(padded), lengths.max()), count)
+        hidden = self._run(padded_prompts(request, members, padded).reshape(-1), positions, attend)
+        # The head, too, gets its fillers.
+        ends = np.resize(np.arange(count) * padded + lengths - 1, rows_for(count, self.batch_invariant))
+        return self._logits(hidden[self._tensor(ends)])[:count]
+
+    def step(self, rows: Rows) -> torch.Tensor:
+        """Runs one token a row."""
+        shape, count = self._shape, len(rows.tokens)
+        prompts, written = int(rows.prompts.max()) + 1, self._tensor(rows.written)
+        slots = rounded_slots(int(rows.written.max()) + 1)
+        if self._whole:
+            self._own.widen(slots)
+        numbers = self._tensor(np.arange(count))
+        groups = self._groups(rows)
+        own_mask = self._mask(rows.written + 1, slots)
+        prompt_slots = rounded_slots(int(self._lengths[:prompts].max()))
+        prompt_mask = self._mask(self._lengths[:prompts], prompt_slots)
+        whole_mask = torch.cat([prompt_mask[self._tensor(rows.prompts)], own_mask], dim=-1)
+
+        def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
+            queries, others = heads[:, : shape.heads], heads[:, shape.heads :]
+            own, shared = self._own.states[layer], self._prompts.states[layer, :, :prompts, :, :prompt_slots]
+            own[:, numbers, :, written] = others.view(count, 2, shape.key_value_heads, shape.head_size)
+            own = own[:, :count, :, :slots]
+            queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
+            if self._jointly:
+                return attend_jointly(queries, shared, own, whole_mask, groups).reshape(count, -1)
+            parts = [
+                (groups.gather(taken), groups.gather(sums))
+                for taken, sums in attend_by_pieces(groups.spread(queries), shared[0], shared[1], prompt_mask)
+            ]
+            parts += attend_by_pieces(queries, own[0], own[1], own_mask)
+            return join(parts).reshape(count, -1)
+
+        return self._logits(self._run(rows.tokens, rows.positions, attend))
+
+    def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
+        """Copies the slots that the moved rows have filled."""
+        slots = rounded_slots(int(rows.written[sources].max()) + 1)
+        self._own.move(self._tensor(sources), self._tensor(targets), slots)
+
+    def move_prompt(self, source: int, target: int) -> None:
+        """Copies the prompt's keys and values."""
+        self._prompts.move(source, target, rounded_slots(int(self._lengths[source])))
+        self._lengths[target] = self._lengths[source]
+
+    @torch.inference_mode()
+    def clear(self) -> None:
+        """Zeroes all keys and values."""
+        self._prompts.clear()
+        self._own.clear()
+
+    def release(self) -> None:
+        """Gives all memory of keys and values back, and that of packed weights."""
+        self._multiplied = self._weights
+        self._prompts.release()
+        self._own.release()
+
+    def held_bytes(self) -> int:
+        """Bytes of keys and values."""
+        return self._prompts.nbytes + self._own.nbytes
+
+    def _run(self, tokens: Indices, positions: Indices, attend: Any) -> torch.Tensor:
+        rotary = self._rotary.at(self._tensor(positions), int(positions.max()) + 1)
+        embedded = self._weights.embedding[self._tensor(tokens)].float()
+        return run_layers(self._multiplied, self._shape, embedded, rotary, attend, self._multiply)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
+        return self._multiply(states, self._multiplied.head, None)
+
+    def _groups(self, rows: Rows) -> Groups:
+        places = rows.prompts * self._group + rows.samples
+        # Where a group has no row, the last row stands in.
+        asking = np.full((int(rows.prompts.max()) + 1) * self._group, len(places) - 1)
+        asking[places[: rows.alive]] = np.arange(rows.alive)
+        in_order = np.array_equal(places, np.arange(len(asking)))
+        return Groups(self._tensor(asking), self._tensor(places), self._group, in_order)
+
+    def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
+        """0 for the first slots of each row, -inf for the others: [rows, 1, 1, slots]."""
+        hidden = torch.arange(slots, device=self._device) >= self._tensor(lengths)[:, None]
+        mask = torch.zeros(hidden.shape, device=self._device).masked_fill_(hidden, -torch.inf)
+        return mask[:, None, None]
+
+    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)

@@ -1,0 +1,150 @@
+"""The rollout engine on plain torch: any dense causal model of transformers, decoded by a loop of our own; those of the Llama and
+Qwen families by arithmetic of our own too.
+
+Consumes decode batches and new weights, and the images that the batches name; produces responses. Its weights are undefined
+(version -1) until the first update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from yatt_core.engines.dense.path import PathChoice
+from yatt_core.engines.device import own_device, placed
+from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
+from yatt_core.engines.images import open_reader
+from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
+from yatt_core.engines.rollout.torch.decoding import decode, decode_pieces
+from yatt_core.engines.rollout.torch.runners import open_runner
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.wire.buckets import Piece
+
+
+class TorchRolloutEngine(WeightTaker):
+    """One engine on one thread, and on its process's GPU where there is one.
+
+    max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
+    inputs_folder: where the images lie that requests name by address. folder_version: the version that the weights in the
+    folder are; -1 where they only give the shapes, and the first update brings the weights. path: `general` for transformers' own
+    module, whatever the model. max_sequences: responses under way at once; those of a decode batch that wait enter as others end.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        dtype: str,
+        max_prompt_tokens: int,
+        max_new_tokens: int,
+        inputs_folder: Path,
+        folder_version: int = -1,
+        path: PathChoice = "auto",
+        max_sequences: int | None = None,
+    ) -> None:
+        # The order of additions, and so every bit, depends on the number of threads.
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        device = own_device()
+        model = load_causal_lm(model_path, dtype).requires_grad_(False)
+        self._model = placed(model, device, "the rollout engine")
+        reader = open_reader(self._model, model_path, inputs_folder)
+        self._runner = open_runner(self._model, reader, path, fused=True)
+        self._max_prompt_tokens = max_prompt_tokens
+        self._max_new_tokens = max_new_tokens
+        self._max_sequences = max_sequences
+        self._tensors, self._aliases = _state(self._model)
+        self._version = folder_version
+        self._away: Offloaded | None = None
+        self._capabilities = {
+            "batch_invariant": self._runner.batch_invariant,
+            "sleep": True,
+            "in_flight_update": False,
+        }
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        return self._capabilities
+
+    def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Answers every prompt S times.
+
+        Raises `InfrastructureError` for another version than it holds, `DataError` for a prompt that is too long,
+        `ConfigurationError` for more new tokens than the engine was made for, `NumericError` when logits are not finite.
+        """
+        self._make_ready(request)
+        return decode(self._runner, request, self._max_sequences)
+
+    def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
+        """The same, each response as soon as it has ended. Raises like `generate`."""
+        self._make_ready(request)
+        return decode_pieces(self._runner, request, self._max_sequences)
+
+    def _make_ready(self, request: GenerateRequest) -> None:
+        """Wakes up for a request. Raises as `generate` says for one that cannot be answered."""
+        if request.weight_version != self._version or self._version < 0:
+            raise InfrastructureError(
+                f"the torch rollout engine holds weights of version {self._version}, the request wants version"
+                f" {request.weight_version}; sync it first"
+            )
+        if request.max_new_tokens > self._max_new_tokens:
+            raise ConfigurationError(
+                f"the request wants {request.max_new_tokens} new tokens, the engine was made for {self._max_new_tokens}"
+            )
+        for row, prompt in enumerate(request.prompts):
+            if len(prompt) > self._max_prompt_tokens:
+                raise DataError(
+                    f"prompt {row} of the decode batch has {len(prompt)} tokens; data.max_prompt_tokens is"
+                    f" {self._max_prompt_tokens}"
+                )
+        self._wake()
+
+    def _begin(self, version: int) -> Wanted:
+        self._wake()
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        return Wanted(shapes, lambda name: self._aliases.get(name, name))
+
+    def _put(self, piece: Piece) -> None:
+        with torch.no_grad():
+            place = self._tensors[piece.name].view(-1)[piece.start : piece.start + len(piece.numbers)]
+            place.copy_(_as_torch(piece.numbers))
+
+    def _complete(self, version: int) -> None:
+        self._runner.clear()
+
+    def sleep(self) -> None:
+        """Gives the key/value cache back. Weights go from a GPU to the host's memory, until they are needed again."""
+        self._runner.release()
+        if self._away is None:
+            self._away = Offloaded(Held(tuple(self._tensors.values())))
+        give_back_freed_memory()
+
+    def _wake(self) -> None:
+        if self._away is not None:
+            self._away.bring_back()
+            self._away = None
+
+
+def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The model's tensors, tied ones once under their first name; and every name of the state dict -> that first name."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in model.state_dict().items():
+        owner = first.setdefault((tensor.data_ptr(), tensor.shape), name)
+        tensors.setdefault(owner, tensor)
+        aliases[name] = owner
+    return tensors, aliases
+
+
+def _as_torch(array: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor over the array's memory; over a copy where the memory is read-only, as torch knows no such tensors."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,178 @@
+"""The general runner: any dense causal model of transformers, through its own module, over a cache of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
+from yatt_core.engines.rollout.torch.cache import SlotCache
+from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
+from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots
+from yatt_core.errors import ConfigurationError
+from yatt_core.protocols.protocol import GenerateRequest
+
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+class ModuleRunner:
+    """Keeps `Runner`. reader: of a vision-language model's images."""
+
+    def __init__(self, model: nn.Module, reader: ImageReader | None = None) -> None:
+        self._model, self._reader = model, reader
+        self._config = text_config(model)
+        self._cache = SlotCache(self._config.num_hidden_layers)
+        parameter = next(model.parameters())
+        self._device = parameter.device
+        self._visible = torch.zeros((), dtype=parameter.dtype, device=self._device)
+        self._hidden = torch.full((), -torch.inf, dtype=parameter.dtype, device=self._device)
+
+    @property
+    def batch_invariant(self) -> bool:
+        """False with experts that see few rows, and with positions scaled by the longest row; see `keeps_bits`."""
+        if not keeps_bits(self._visible):
+            return False
+        rope = getattr(self._config, "rope_parameters", None) or {}
+        experts = any(getattr(self._config, key, None) for key in EXPERT_KEYS)
+        return not experts and rope.get("rope_type") not in ("dynamic", "longrope")
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """No dropout and no activation checkpointing meanwhile."""
+        training = self._model.training
+        if training:
+            self._model.eval()
+        try:
+            yield
+        finally:
+            if training:
+                self._model.train()
+
+    def check(self, positions: int) -> None:
+        """Refuses a model whose attention is not plain causal attention over so many positions."""
+        check_positions(self._config, positions)
+
+    def begin(self, room: Room) -> None:
+        """Lays out a slot for each position of each row."""
+        self._rows = torch.arange(room.rows, device=self._device)
+        self._slots = torch.arange(rounded_slots(room.longest), device=self._device)
+        self._cache.begin(room.rows, room.longest)
+
+    def prefill(
+        self, request: GenerateRequest, members: Indices, places: Indices, rows: Sequence[Indices]
+    ) -> torch.Tensor:
+        """Runs some prompts of one padded length; lends each one's keys to its rows."""
+        lengths = np.array([len(request.prompts[member]) for member in members], np.int64)
+        padded = padded_length(int(lengths[0]))
+        sources = np.repeat(np.arange(len(members)), [len(own) for own in rows])
+        self._cache.prefill(self._tensor(np.concatenate(rows)), self._tensor(sources))
+        ends, end_of_member = np.unique(lengths - 1, return_inverse=True)
+        # The head, too, must have its four rows.
+        ends = np.resize(ends, max(len(ends), -(-MINIMUM_ROWS // len(members))))
+        logits = self._model(
+            **self._prompt_inputs(request, members, lengths, self._tensor(padded_prompts(request, members, padded))),
+            # Padding may reach beyond the positions that the model knows.
+            position_ids=torch.arange(padded, device=self._device)[None, :].clamp_(max=int(lengths.max())),
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=self._tensor(ends),
+        ).logits
+        picked: torch.Tensor = logits[self._tensor(np.arange(len(members))), self._tensor(end_of_member)]
+        return picked
+
+    def step(self, rows: Rows) -> torch.Tensor:
+        """Runs one token a row."""
+        positions = self._tensor(rows.positions)
+        slots = rounded_slots(int(rows.positions.max()) + 1)
+        shown = self._slots[:slots] <= positions[:, None]
+        self._cache.step(self._rows[: len(rows.positions)], positions, slots)
+        logits: torch.Tensor = self._model(
+            input_ids=self._tensor(rows.tokens)[:, None],
+            position_ids=positions[:, None],
+            attention_mask=torch.where(shown, self._visible, self._hidden)[:, None, None, :],
+            past_key_values=self._cache,
+            use_cache=True,
+        ).logits
+        return logits[:, -1]
+
+    def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
+        """Copies the slots that the moved rows have filled."""
+        slots = rounded_slots(int(rows.positions[sources].max()) + 1)
+        self._cache.move(self._tensor(sources), self._tensor(targets), slots)
+
+    def move_prompt(self, source: int, target: int) -> None:
+        """Nothing: each row has its prompt's keys."""
+
+    @torch.inference_mode()
+    def clear(self) -> None:
+        """Zeroes the cache."""
+        self._cache.clear()
+
+    def release(self) -> None:
+        """Gives the cache's memory back."""
+        self._cache.release()
+
+    def held_bytes(self) -> int:
+        """Bytes of the cache."""
+        return self._cache.nbytes
+
+    def _prompt_inputs(
+        self, request: GenerateRequest, members: Indices, lengths: Indices, ids: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """What the model gets of some prompts: their tokens, with images the embeddings of tokens and patches."""
+        media = [request.media[member] if request.media else () for member in members]
+        if self._reader is None and not any(media):
+            return {"input_ids": ids}
+        names = [f"prompt {member} of the decode batch" for member in members]
+        questions = request.question_lengths
+        within = lengths if questions is None else questions[members].astype(np.int64)
+        shown = ShownPrompts(self._tensor(within), media, names)
+        return {"inputs_embeds": embed_prompts(self._model, self._reader, ids, shown)}
+
+    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+def keeps_bits(weight: torch.Tensor) -> bool:
+    """Whether rows keep their bits in products of any number of rows. A GPU adds in another order for another number."""
+    return weight.dtype == torch.float32 and weight.device.type == "cpu"
+
+
+def padded_prompts(request: GenerateRequest, members: Indices, padded: int) -> npt.NDArray[np.int64]:
+    """Tokens of some prompts, [members, padded]."""
+    ids = np.zeros((len(members), padded), np.int64)
+    for row, member in enumerate(members):
+        prompt = request.prompts[member]
+        ids[row, : len(prompt)] = prompt
+    return ids
+
+
+def text_config(model: nn.Module) -> Any:
+    """The text model's config of a transformers module."""
+    config: Any = model.config
+    return config.get_text_config()
+
+
+def check_positions(config: Any, positions: int) -> None:
+    """Raises `ConfigurationError` for a model whose attention is not plain causal attention over so many positions."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
+    if unknown := kinds - {"full_attention", "sliding_attention"}:
+        raise ConfigurationError(f"the torch rollout engine cannot decode layers of type {', '.join(sorted(unknown))}")
+    if window is not None and (not kinds or "sliding_attention" in kinds) and positions > window:
+        raise ConfigurationError(
+            f"the torch rollout engine has no sliding window: prompt and response may be {positions} tokens, the model's"
+            f" window is {window}; lower data.max_prompt_tokens or rollout.max_new_tokens"
+        )
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is not None and positions > limit:
+        raise ConfigurationError(
+            f"prompt and response may be {positions} tokens, the model takes {limit}; lower data.max_prompt_tokens or"
+            " rollout.max_new_tokens"
+        )

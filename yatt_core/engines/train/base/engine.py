@@ -1,0 +1,383 @@
+"""What all trainers with a real model share: versions, idempotence, the course of an iteration, and what a snapshot holds.
+
+Consumes sealed experience, which every rank reads for itself; produces the weights of the next version. Where the tensors lie,
+whole or shared out over ranks, is left to the engines that derive from `PolicyTrainEngine`. What an update does is a function of
+the weights, the log and the spec: there is no counter and no random state to lose.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from yatt_core.engines.adapters import add_adapters, is_adapter, plain_weights, share_of
+from yatt_core.engines.device import own_device, repeat_bits
+from yatt_core.engines.host_memory import keep_freed_memory
+from yatt_core.engines.images import ImageReader
+from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
+from yatt_core.engines.train.base.preparation import Preparer, has_token_columns, require_columns
+from yatt_core.engines.train.base.updating import Update, learning_rate
+from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.model.state_files import Arrays, CriticState, StateFacts, TrainerState, read_facts
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.roles.critic import Critic
+from yatt_core.engines.train.roles.teacher import Teacher
+from yatt_core.engines.train.roles.warmup import WarmUp
+from yatt_core.engines.train.steps.batch_advantages import moments_behind
+from yatt_core.engines.train.steps.plan import PlanShape
+from yatt_core.engines.train.steps.supervised import SupervisedStep
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.experience.admission import load_admitted_batch
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.experience.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
+from yatt_core.inputs.reader import Inputs
+from yatt_core.keys import WorkKey
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.prompts.codec import open_codec
+from yatt_core.protocols.protocol import FrozenState, RankContext
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
+from yatt_core.spec.run import RunSpec
+
+CHEAP_DIGEST_PARAMETERS = 50_000_000
+"""Up to this size the weights' digest is part of every update's fingerprint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How samples are shared out. ranks: processes. copies: of the model, each learning from its share of the samples.
+
+    budget: most tokens of a micro-batch. packed, even: as in a `PlanShape`.
+    """
+
+    ranks: int
+    copies: int
+    budget: int
+    packed: bool = False
+    even: bool = False
+
+
+class PolicyTrainEngine(ABC):
+    """Keeps the protocol `TrainEngine`. One thread of torch; all calls come from one thread.
+
+    What `_build` has to make: `_forward`, `_optimizer`, and `_teacher` and `_critic` where the spec has them. `_world`: all
+    ranks. `_collective`: the ranks over which samples are shared out; its rank is the number of this one's share.
+    """
+
+    _forward: TokenPasses
+    _optimizer: PolicyOptimizer
+
+    def __init__(self, spec: RunSpec, context: RankContext, layout: Layout) -> None:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        self._device = own_device()
+        if spec.exact:
+            repeat_bits(self._device)
+        self._spec, self._context, self._layout = spec, context, layout
+        self._world = self._collective = Collective()
+        self._version = -1
+        self._receipt: UpdateReceipt | None = None
+        self._warmed: WarmupReceipt | None = None
+        self._batch: tuple[BatchTask, ExperienceBatch] | None = None
+        self._reference: Any = None
+        self._teacher: Teacher | None = None
+        self._critic: Critic | None = None
+        self._reader: ImageReader | None = None
+        self._buffers: dict[str, Arrays] = {}
+        self._model: nn.Module | None = None
+        self._away: Offloaded | None = None
+
+    # -- what differs -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _build(self) -> None:
+        """The model with its initial weights, and what computes on it."""
+
+    @abstractmethod
+    def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """All tensors of the model, tied ones once, whole and on the CPU on rank 0; every rank goes through them."""
+
+    @abstractmethod
+    def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
+        """The optimizer's moments likewise, named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`, and the steps taken."""
+
+    @abstractmethod
+    def _reference_arrays(self) -> Arrays:
+        """The reference's weights, on rank 0."""
+
+    @abstractmethod
+    def _load_state(self, folder: Path, facts: StateFacts) -> None:
+        """Takes over weights, moments and reference of a snapshot. Raises `DataError` where they are not of this model."""
+
+    @abstractmethod
+    def _probe_model(self) -> nn.Module:
+        """A model of transformers with the present weights, which this rank can decode with by itself."""
+
+    @abstractmethod
+    def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+        """Digest of tensors that every rank goes through; every rank asks for it."""
+
+    @abstractmethod
+    def _memory(self) -> Held:
+        """What this rank holds on its device from one update to the next."""
+
+    def _weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """All weights in Hugging Face names, as `_tensors` has them, adapters added up."""
+        lora = self._spec.trainer.lora
+        return self._tensors() if lora is None else plain_weights(self._tensors(), share_of(lora))
+
+    def _digest(self) -> str:
+        """Digest of the weights."""
+        return self._digest_of(self._weights())
+
+    def _adapters(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """The adapters, as `_tensors` has them."""
+        return (one for one in self._tensors() if is_adapter(one[0]))
+
+    def _synced(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """What goes to the rollout engines."""
+        lora = self._spec.trainer.lora
+        return self._weights() if lora is None or lora.sync == "merged" else self._adapters()
+
+    def _loaded_model(self) -> nn.Module:
+        """The model of the run's folder, with adapters beside it where these are what is trained."""
+        model = load_causal_lm(self._context.model_path, "float32")
+        if self._spec.trainer.lora is not None:
+            add_adapters(model, self._spec.trainer.lora, self._spec.seed)
+        return model
+
+    # -- the protocol -------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Number of iterations learnt; -1 when the weights are undefined."""
+        return self._version
+
+    @property
+    def applied(self) -> WorkKey | None:
+        """Key of the last update or skip that the weights came from."""
+        return None if self._receipt is None else self._receipt.key
+
+    def connect(self, rank: int, ranks: int, address: str) -> None:
+        """Joins the group of ranks; a group of one needs no address."""
+        if ranks != self._layout.ranks:
+            raise ConfigurationError(f"a group of {ranks} ranks: trainer.engine.ranks is {self._layout.ranks}")
+        self._world.connect(rank, ranks, address)
+
+    def initialise(self) -> None:
+        """Loads the initial weights from the model's folder; version 0."""
+        self._version, self._warmed, self._away = -1, None, None
+        self._build()
+        self._begin()
+
+    def warm_up(self) -> WarmupReceipt:
+        """Trains on the demonstrations until the probe is answered well enough; then the optimizer starts afresh.
+
+        Without a warm-up in the spec the weights stay as they are, and the receipt says no steps. Done once: a second call
+        returns the receipt of the first.
+        """
+        self._require(0)
+        if self._warmed is None:
+            self._warmed = self._warm_up()
+        return self._warmed
+
+    def _warm_up(self) -> WarmupReceipt:
+        started = time.perf_counter()
+        if self._spec.warmup is None:
+            return WarmupReceipt(0, 0.0, 0.0, 0.0, self._digest())
+        codec = open_codec(self._spec, self._context.model_path)
+        inputs = Inputs.open(self._context.inputs_folder, self._spec)
+        self._version = -1
+        layout = self._layout
+        step = SupervisedStep(self._forward, self._optimizer, self._collective, layout.budget, layout.even)
+        result = WarmUp(self._spec, step, self._probe_model, codec, self._reader).run(inputs)
+        self._begin()
+        seconds = time.perf_counter() - started
+        return WarmupReceipt(result.steps, result.loss, result.accuracy, seconds, self._digest())
+
+    def prepare(self, task: BatchTask) -> PrepareReceipt | None:
+        """Writes this rank's columns; rank 0 publishes them once all have written, and returns the receipt."""
+        self._require(task.key.iteration - 1)
+        started = time.perf_counter()
+        batch = self._load(task)
+        loaded = time.perf_counter()
+        critic = None if self._critic is None else self._critic.passes
+        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teacher, critic)
+        layout = self._layout
+        preparation = preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
+        files = self._collective.ranks if has_token_columns(self._spec) else 1
+        if self._collective.speaks and self._collective.rank < files:
+            write_rank(self._context.run_folder, task.key, task.epoch, self._collective.rank, preparation.columns)
+        self._world.barrier()
+        if self._world.rank > 0:
+            return None
+        folder, digests = publish_prepared(self._context.run_folder, task.key, task.epoch, files)
+        timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
+        moments = moments_behind(task.reward_moments, batch)
+        return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)
+
+    def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
+        """Applies the iteration's optimizer steps, once.
+
+        Raises `NumericError` before a step whose loss or gradient is not finite, `InfrastructureError` when the weights are
+        of another version than the one before the iteration.
+        """
+        if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
+            return kept
+        self._require(task.key.iteration - 1)
+        started = time.perf_counter()
+        batch = self._load(task)
+        columns = self._columns(batch, prepared)
+        loaded = time.perf_counter()
+        receipt = self._update(task, batch, columns)
+        timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
+        self._receipt = UpdateReceipt(receipt.key, receipt.version, receipt.metrics, receipt.fingerprint, timing)
+        self._version, self._batch = task.key.iteration, None
+        return self._receipt
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        """Goes to the task's version without a step, once."""
+        if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
+            return kept
+        self._require(task.key.iteration - 1)
+        self._receipt = UpdateReceipt(task.key, task.key.iteration, {}, {SKIPPED: 1.0} | self._cheap_digest(), {})
+        self._version, self._batch = task.key.iteration, None
+        return self._receipt
+
+    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """What goes to the rollout engines, one tensor after another, read-only; every rank goes through all of it."""
+        for name, tensor in self._synced():
+            array = tensor.detach().numpy()
+            array.flags.writeable = False
+            yield name, array
+
+    def offload(self) -> None:
+        """Makes room on the device, and on the host what only the next update needs; a snapshot on its way keeps its copies."""
+        if self._model is not None and self._away is None:
+            self._batch, self._buffers = None, {}
+            self._away = Offloaded(self._memory())
+
+    def reload(self) -> None:
+        """Has back what was offloaded."""
+        if self._away is not None:
+            self._away.bring_back()
+            self._away = None
+
+    def freeze_state(self) -> FrozenState | None:
+        """Copies weights, moments and facts into buffers that are kept for the next time: new pages cost more than the copy."""
+        if self._version < 0:
+            raise InfrastructureError("the trainer's weights are undefined: there is nothing to keep")
+        self._loaded()
+        weights = self._copied("weights", self._weights())
+        adapted = self._spec.trainer.lora is not None
+        adapters = self._copied("adapters", self._adapters()) if adapted else None
+        named, steps = self._moments()
+        moments = self._copied("moments", named)
+        reference = None if self._reference is None else self._reference_arrays()
+        critic, critic_steps = None, 0
+        if self._critic is not None:
+            values, (named, critic_steps) = self._copied("critic", self._critic.tensors()), self._critic.moments()
+            critic = CriticState(values, self._copied("critic_moments", named))
+        if self._world.rank > 0:
+            return None
+        facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
+        besides = 0 if critic is None else critic.bytes
+        return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters, critic).write, besides)
+
+    def restore(self, folder: Path, version: int) -> None:
+        """Takes over what a writer of `freeze_state` wrote; goes on bit for bit under the same layout."""
+        facts = read_facts(folder)
+        if facts.version != version:
+            raise DataError(f"{folder}: holds version {facts.version}, wanted is {version}")
+        self._version = -1
+        self.reload()
+        if self._model is None:
+            self._build()
+        self._load_state(folder, facts)
+        if self._critic is not None:
+            self._critic.load(folder, facts.critic_steps)
+        self._version, self._receipt, self._batch, self._warmed = version, None, None, None
+
+    # -- what an update needs ------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Version 0: these weights, a fresh optimizer, the reference of a KL term, and the critic where there is one."""
+        self._optimizer.reset()
+        if self._spec.algorithm.kl is not None:
+            self._reference = self._optimizer.copy()
+        if self._critic is not None:
+            self._critic.begin(self._weights())
+        self._version, self._receipt, self._batch = 0, None, None
+
+    def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
+        algorithm, layout = self._spec.algorithm, self._layout
+        shape = PlanShape(
+            layout.copies, layout.budget, algorithm.epochs, algorithm.mini_batches, layout.packed, layout.even
+        )
+        update = Update(self._spec, shape, self._forward, self._optimizer, self._collective, self._critic)
+        done = update.take(task.key, batch, columns, self._changed)
+        return UpdateReceipt(task.key, task.key.iteration, done.metrics, done.fingerprint | self._cheap_digest(), {})
+
+    def _changed(self) -> None:
+        """The weights are of no version until the update is whole."""
+        self._version = -1
+
+    def _cheap_digest(self) -> dict[str, float | str]:
+        found: dict[str, float | str] = {}
+        if self._optimizer.parameters <= CHEAP_DIGEST_PARAMETERS:
+            found["weights_digest"] = self._digest()
+        if self._critic is not None and self._critic.optimizer.parameters <= CHEAP_DIGEST_PARAMETERS:
+            found["critic_digest"] = self._digest_of(self._critic.tensors())
+        return found
+
+    def _load(self, task: BatchTask) -> ExperienceBatch:
+        """The task's batch; sealed shards never change, so that `learn` takes the one that `prepare` read."""
+        kept = None if self._batch is None else (self._batch[0].shards, self._batch[0].admission)
+        if self._batch is None or kept != (task.shards, task.admission):
+            self._batch = (task, load_admitted_batch(self._context.run_folder, task))
+        return self._batch[1]
+
+    def _columns(self, batch: ExperienceBatch, prepared: PrepareReceipt) -> PreparedColumns:
+        """The prepared columns, checked to be of the batch's samples and to hold what the spec needs."""
+        columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
+        same = np.array_equal(columns.ordinals, batch.ordinals) and np.array_equal(columns.samples, batch.samples)
+        if not same or not np.array_equal(columns.response_offsets, batch.response_offsets):
+            raise DataError(f"{prepared.folder}: its samples are not those of the experience")
+        require_columns(self._spec, columns, prepared.folder)
+        return columns
+
+    def _copied(self, part: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
+        """Copies of the tensors in this part's buffers, on rank 0."""
+        buffers, found = self._buffers.setdefault(part, {}), []
+        for name, tensor in tensors:
+            if self._world.rank > 0:
+                continue
+            array = tensor.detach().numpy()
+            if name not in buffers:
+                buffers[name] = np.empty_like(array)
+            np.copyto(buffers[name], array)
+            found.append(name)
+        return {name: buffers[name] for name in found}
+
+    def _loaded(self) -> nn.Module:
+        """The model, all that is on its device brought back: whoever computes comes past here."""
+        if self._model is None:
+            raise InfrastructureError("the trainer has no weights yet: initialise or restore it first")
+        self.reload()
+        return self._model
+
+    def _require(self, version: int) -> None:
+        self._loaded()
+        if self._version != version:
+            raise InfrastructureError(f"the trainer holds version {self._version}, wanted is {version}")
+        if self._world.ranks != self._layout.ranks:
+            raise InfrastructureError(f"the trainer is not connected to its {self._layout.ranks} ranks")

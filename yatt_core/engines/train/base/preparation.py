@@ -1,0 +1,192 @@
+"""`prepare`: what learning needs besides the experience, computed with the weights before the first step.
+
+Consumes an iteration's batch; produces `PreparedColumns`: advantages over the whole batch, which every rank computes for
+itself, and log-probabilities under the old and the reference weights and the teacher's, each rank for its share of the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from yatt_core.algorithms.moments import scaled
+from yatt_core.engines.train.model.forward import assemble
+from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.roles.teacher import Teacher
+from yatt_core.engines.train.steps.batch_advantages import batch_advantages
+from yatt_core.engines.train.steps.plan import StepPlan, plan_step
+from yatt_core.engines.train.steps.token_advantages import token_advantages
+from yatt_core.errors import DataError, NumericError
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.experience.prepared import PreparedColumns
+from yatt_core.protocols.receipts import BatchTask
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.algorithm import PpoSpec
+from yatt_core.wire.columns import offsets_of, ragged_positions
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def has_token_columns(spec: RunSpec) -> bool:
+    """True when `prepare` computes log-probabilities to be kept, so that each rank has tokens of its own to write."""
+    algorithm = spec.algorithm
+    others = (algorithm.kl, algorithm.distillation, spec.critic)
+    return spec.optimizer_steps_per_iteration > 1 or any(other is not None for other in others)
+
+
+def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
+    """Raises `DataError` unless the columns hold what an update under the spec reads."""
+    algorithm = spec.algorithm
+    needed = {
+        "log_probs_old": (spec.optimizer_steps_per_iteration > 1, "several steps need"),
+        "log_probs_ref": (algorithm.kl is not None, "the KL term needs"),
+        "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
+        **dict.fromkeys(("token_advantages", "values", "returns"), (spec.critic is not None, "a critic needs")),
+    }
+    for name, (is_needed, what_for) in needed.items():
+        if is_needed and getattr(columns, name) is None:
+            raise DataError(f"{folder}: has no {name}, which {what_for}")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What came of it. columns: of this rank's samples where there are token columns, else of all."""
+
+    columns: PreparedColumns
+    metrics: dict[str, float]
+
+
+class Preparer:
+    """Computes the prepared columns; every rank runs one."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        forward: TokenPasses,
+        optimizer: PolicyOptimizer,
+        collective: Collective,
+        teacher: Teacher | None = None,
+        critic: TokenPasses | None = None,
+    ) -> None:
+        """critic: passes that give values."""
+        self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
+        self._teacher, self._critic = teacher, critic
+
+    def prepare(
+        self,
+        batch: ExperienceBatch,
+        budget: int,
+        packed: bool,
+        reference: Any | None,
+        task: BatchTask,
+        even: bool = False,
+    ) -> Preparation:
+        """reference: weights of iteration 0, as the optimizer copies them, with a KL term. even: as in a `PlanShape`.
+
+        Raises `NumericError` for values that are not finite.
+        """
+        kl, several_steps = self._spec.algorithm.kl, self._spec.optimizer_steps_per_iteration > 1
+        in_reward = kl is not None and kl.where == "reward"
+        everything = np.arange(len(batch), dtype=np.int64)
+        share = plan_step(batch.lengths, everything, self._collective.ranks, budget, packed, even)
+        old = self._scored(self._forward, batch, share) if several_steps or in_reward else None
+        ref = None
+        if reference is not None:
+            with self._optimizer.exchanged(reference):
+                ref = self._scored(self._forward, batch, share)
+        tokens: dict[str, Float32 | None] = {"log_probs_old": old if several_steps else None, "log_probs_ref": ref}
+        if self._teacher is not None:
+            self._teacher.require_known(batch)
+            tokens["log_probs_teacher"] = self._scored(self._teacher.passes, batch, share)
+        pull = None
+        if in_reward and old is not None and ref is not None:
+            pull = old.astype(np.float64) - ref.astype(np.float64)
+        if self._critic is None:
+            values, metrics = self._by_sample(batch, share, pull, task)
+        else:
+            values, by_token, metrics = self._by_token(self._critic, batch, share, pull, task)
+            tokens |= by_token
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values)))
+            raise NumericError(f"advantage {values[row]} of prompt ordinal {batch.ordinals[row]} is not finite")
+        mine = everything
+        if has_token_columns(self._spec):
+            parts = share.parts[self._collective.rank]
+            mine = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        return Preparation(_columns(batch, mine, values, tokens), metrics)
+
+    def _by_sample(
+        self, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
+    ) -> tuple[Float64, dict[str, float]]:
+        """Advantages of samples, [N]. pull: log(old / reference) of this rank's tokens, [T], with a KL term in the reward."""
+        algorithm = self._spec.algorithm
+        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
+        if algorithm.kl is not None and pull is not None:
+            divergence = self._divergence(batch, share, pull)
+            rewards = rewards - algorithm.kl.coefficient * divergence
+            metrics["kl"] = float(divergence.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+        return batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration), metrics
+
+    def _by_token(
+        self, critic: TokenPasses, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
+    ) -> tuple[Float64, dict[str, Float32 | None], dict[str, float]]:
+        """The same by a critic, and the columns of tokens that belong to it: every rank gets all of them."""
+        algorithm = self._spec.algorithm
+        assert isinstance(algorithm, PpoSpec), "no other algorithm has a critic"
+        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
+        if pull is not None:
+            pull = self._everywhere(pull)
+            metrics["kl"] = float(pull.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+        values = self._everywhere(self._scored(critic, batch, share).astype(np.float64)).astype(np.float32)
+        found = token_advantages(algorithm, batch, rewards, values, pull)
+        metrics["explained_variance"] = found.explained_variance
+        columns: dict[str, Float32 | None] = {
+            "token_advantages": found.advantages,
+            "values": values,
+            "returns": found.returns,
+        }
+        return found.samples, columns, metrics
+
+    def _everywhere(self, tokens: Float64) -> Float64:
+        """Values of all ranks' tokens, [T], on every rank: an entry is non-zero on one rank, so that adding up is exact."""
+        total: Float64 = self._collective.sum(torch.from_numpy(tokens)).numpy()
+        return total
+
+    def _scored(self, passes: TokenPasses, batch: ExperienceBatch, share: StepPlan) -> Float32:
+        """What passes give of this rank's counted response tokens, [T]; 0 elsewhere."""
+        values = np.zeros(len(batch.response_tokens), dtype=np.float32)
+        micro_batches = [assemble(batch, indices, share.packed) for indices in share.parts[self._collective.rank]]
+        for micro_batch, found in zip(micro_batches, passes.score(micro_batches), strict=True):
+            values[micro_batch.positions] = found
+        return values
+
+    def _divergence(self, batch: ExperienceBatch, share: StepPlan, pull: Float64) -> Float64:
+        """Sum over each sample's tokens, [N], on every rank."""
+        sums = np.zeros(len(batch))
+        for indices in share.parts[self._collective.rank]:
+            for sample in indices.tolist():
+                start, stop = batch.response_offsets[sample : sample + 2]
+                sums[sample] = pull[start:stop].sum()
+        return self._everywhere(sums)
+
+
+def _columns(
+    batch: ExperienceBatch, samples: Int64, values: Float64, tokens: Mapping[str, Float32 | None]
+) -> PreparedColumns:
+    """Columns of some samples. tokens: name -> [T] of the whole batch, or none."""
+    positions = ragged_positions(batch.response_offsets, samples)
+    return PreparedColumns(
+        ordinals=batch.ordinals[samples],
+        samples=batch.samples[samples],
+        advantages=values[samples],
+        response_offsets=offsets_of(batch.response_lengths[samples]),
+        **{name: None if column is None else column[positions] for name, column in tokens.items()},
+    )

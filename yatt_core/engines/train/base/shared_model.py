@@ -1,0 +1,99 @@
+"""What trainers share whose ranks hold a model together: every rank takes part whenever whole tensors are wanted.
+
+Derived engines say how a whole tensor comes about, one at a time. Rank 0 alone keeps them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from yatt_core.digests import weights_digest
+from yatt_core.engines.device import placed
+from yatt_core.engines.train.base.engine import Layout, PolicyTrainEngine
+from yatt_core.engines.train.model.optimizer import MOMENTS
+from yatt_core.engines.train.model.state_files import Arrays
+from yatt_core.engines.train.ranks.process_group import open_process_group
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.protocols.protocol import RankContext
+from yatt_core.spec.run import RunSpec
+
+Named = Iterator[tuple[str, torch.Tensor]]
+
+
+class SharedModelEngine(PolicyTrainEngine):
+    """Keeps the protocol `TrainEngine`, but for what is left abstract."""
+
+    def __init__(self, spec: RunSpec, context: RankContext, layout: Layout) -> None:
+        super().__init__(spec, context, layout)
+        self._probe: nn.Module | None = None
+
+    @abstractmethod
+    def _held(self) -> Any:
+        """Copies of what this rank holds: weights, moments, steps."""
+
+    @abstractmethod
+    def _hold(self, held: Any) -> None:
+        """Takes back what `_held` gave."""
+
+    @abstractmethod
+    def _divide(self) -> None:
+        """Finds this rank's place in a group that was just made."""
+
+    @abstractmethod
+    def _whole(self, kind: str) -> Named:
+        """Whole tensors in Hugging Face names, on the CPU, one after another. kind: `weights`, `reference` or a moment's name."""
+
+    @abstractmethod
+    def _steps(self) -> int:
+        """Optimizer steps taken since it was last reset."""
+
+    def connect(self, rank: int, ranks: int, address: str) -> None:
+        """Joins the group of ranks; what this rank holds of the tensors goes along into a new group."""
+        self.reload()
+        held, version = None if self._model is None else self._held(), self._version
+        super().connect(rank, ranks, address)
+        open_process_group(self._world, address)
+        self._divide()
+        if held is not None:
+            self._version = -1  # until it holds again what it held
+            self._build()
+            self._hold(held)
+            self._version = version
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._probe = None
+
+    def _probe_model(self) -> nn.Module:
+        """A model of this rank's own, whole: what decodes together with others would have to stop with them."""
+        if self._probe is None:
+            self._probe = placed(
+                load_causal_lm(self._context.model_path, "float32"), self._device, "a copy to probe the warm-up"
+            )
+        own = self._probe.state_dict()
+        for name, tensor in self._weights():
+            own[name].copy_(tensor)
+        return self._probe
+
+    def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+        return self._world.tell(weights_digest(self._gathered(tensors)))
+
+    def _tensors(self) -> Named:
+        self._loaded()
+        return self._whole("weights")
+
+    def _moments(self) -> tuple[Named, int]:
+        kinds = MOMENTS if self._steps() else ()
+        named = ((f"{kind}.{name}", tensor) for kind in kinds for name, tensor in self._whole(kind))
+        return named, self._steps()
+
+    def _reference_arrays(self) -> Arrays:
+        return self._gathered(self._whole("reference"))
+
+    def _gathered(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
+        return {name: tensor.numpy() for name, tensor in tensors if self._world.rank == 0}

@@ -1,0 +1,82 @@
+"""The course of an update: the optimizer steps of an iteration over its batch, with the critic's beside the policy's.
+
+Consumes a batch, the columns that `prepare` added, and the plan's shape; changes the weights, and produces the update's metrics
+and fingerprint. It is a function of the weights, the log and the spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from yatt_core.algorithms.schedule import learning_rate_share
+from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.roles.critic import Critic, value_metrics
+from yatt_core.engines.train.steps.learner import GrpoLearner, update_metrics
+from yatt_core.engines.train.steps.plan import PlanShape, plan_digest, plan_steps
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.experience.prepared import PreparedColumns
+from yatt_core.keys import WorkKey
+from yatt_core.spec.run import RunSpec
+
+TOLD = ("loss", "grad_norm", "value_loss", "value_grad_norm")
+"""Metrics that are part of the fingerprint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """What an update tells of itself. fingerprint: without digests of weights."""
+
+    metrics: dict[str, float]
+    fingerprint: dict[str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The steps of an iteration, by whoever runs the models. shape: of the plan. critic: none where the spec has none."""
+
+    spec: RunSpec
+    shape: PlanShape
+    forward: TokenPasses
+    optimizer: PolicyOptimizer
+    collective: Collective
+    critic: Critic | None
+
+    def take(
+        self, key: WorkKey, batch: ExperienceBatch, columns: PreparedColumns, changed: Callable[[], None]
+    ) -> Updated:
+        """Takes the steps. changed: called behind each one.
+
+        All gradients of a step come before it, so that a loss that is not finite raises `NumericError` with the weights as they
+        were; so does the policy's norm, while the critic's is found behind the policy's step.
+        """
+        steps = plan_steps(batch.lengths, batch.group_offsets, self.shape, self.spec.seed, key.branch, key.iteration)
+        rate = learning_rate(self.spec, key.iteration)
+        learner = GrpoLearner(self.spec, self.forward, self.optimizer, self.collective)
+        critic, alone = self.critic, self.critic is not None and self.critic.learns_alone(key.iteration)
+        sums, norms, values, value_norms = [], [], [], []
+        for step in steps:
+            if not alone:
+                sums.append(learner.gradients(batch, columns, step))
+            if critic is not None:
+                values.append(critic.gradients(self.collective, batch, columns, step))
+            if not alone:
+                norms.append(self.optimizer.apply(rate, sums[-1].sums["loss"]))
+                changed()
+            if critic is not None:
+                value_norms.append(critic.apply(values[-1]))
+                changed()
+        metrics = {"tokens": float(sum(step.tokens for step in values))} if alone else {}
+        if not alone:
+            metrics = update_metrics(self.spec, sums, norms) | {"learning_rate": rate}
+        if critic is not None:
+            metrics |= value_metrics(values, value_norms)
+        fingerprint: dict[str, float | str] = {name: metrics[name] for name in TOLD if name in metrics}
+        return Updated(metrics, fingerprint | {"plan": plan_digest(steps)})
+
+
+def learning_rate(spec: RunSpec, iteration: int) -> float:
+    """Of an iteration, counted from 1; that of 0 is the first one's."""
+    trainer = spec.trainer
+    return trainer.optimizer.learning_rate * learning_rate_share(trainer.schedule, max(iteration, 1), spec.iterations)

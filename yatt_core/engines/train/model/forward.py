@@ -1,0 +1,273 @@
+"""The forward pass of the trainer: log-probabilities and entropies of a micro-batch's response tokens.
+
+Consumes sequences of prompt and response, and the images that prompts name; produces flat tensors over those response tokens
+that count in the loss. Rows are padded on the right, which a causal model never sees, so no attention mask is needed, or
+packed into one; the head computes only the positions that predict a counted token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from yatt_core.algorithms.entropy import token_entropy
+from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
+from yatt_core.engines.train.model.packed_attention import Runs, attending_by_sample
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.wire.columns import offsets_of, ragged_positions
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+EntropyUse = Literal["none", "metric", "loss"]
+"""Whether the entropies of the distributions are computed, and whether the loss depends on them."""
+
+
+class Sequences(Protocol):
+    """N pairs of prompt and response in flat arrays with offsets [N + 1]; an `ExperienceBatch` is one."""
+
+    @property
+    def prompt_tokens(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def prompt_offsets(self) -> Int64: ...
+    @property
+    def response_tokens(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def response_offsets(self) -> Int64: ...
+    @property
+    def loss_mask(self) -> npt.NDArray[np.bool_]:
+        """Which response tokens count, aligned with `response_tokens`."""
+        ...
+
+    @property
+    def media(self) -> Sequence[Sequence[str]]:
+        """Content addresses of each prompt's images, N rows; empty without images."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """B samples with T counted response tokens.
+
+    tokens: [B, L], prompt and response without its last token, padded on the right; or [1, L], all samples behind one another
+    in `runs` of equal length. predicting: [T], the position in the
+    flattened tokens whose output predicts each counted token. targets: [T], those tokens. positions: [T], where they
+    stand in the batch's flat response columns. rows: [T], index in the batch of the sample that each belongs to.
+    starts, prompt_lengths, sizes: [B], where each sample's tokens begin in the flattened tokens, how many of them are its
+    prompt, and how many there are. shown: the prompts' images; none where the batch has no images.
+    """
+
+    tokens: torch.Tensor
+    predicting: torch.Tensor
+    targets: torch.Tensor
+    positions: Int64
+    rows: Int64
+    starts: Int64
+    prompt_lengths: Int64
+    sizes: Int64
+    shown: ShownPrompts | None = None
+    runs: Runs = ()
+
+    def part(self, counted: slice) -> MicroBatch:
+        """The same samples with only some of the counted tokens."""
+        return replace(
+            self,
+            predicting=self.predicting[counted],
+            targets=self.targets[counted],
+            positions=self.positions[counted],
+            rows=self.rows[counted],
+        )
+
+    def on(self, device: torch.device) -> MicroBatch:
+        """The same with its tensors on a device."""
+        if self.tokens.device == device:
+            return self
+        tokens, predicting, targets = (t.to(device) for t in (self.tokens, self.predicting, self.targets))
+        return replace(self, tokens=tokens, predicting=predicting, targets=targets)
+
+
+TokenLoss = Callable[[MicroBatch, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(micro-batch, log-probabilities [T], entropies [T] or none) -> the micro-batch's share of a step's loss, a scalar."""
+
+
+def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBatch:
+    """The samples at these indices as one micro-batch, in padded rows or in one row; of no samples, one that idles: a token,
+    and none that counts. Raises `DataError` for a sample without a prompt.
+    """
+    if not len(indices):
+        return _idle(packed)
+    prompt_lengths = np.diff(batch.prompt_offsets)[indices]
+    response_lengths = np.diff(batch.response_offsets)[indices]
+    if not prompt_lengths.all():
+        sample = int(indices[np.argmin(prompt_lengths)])
+        raise DataError(f"sample {sample} of the batch has no prompt: its first response token cannot be predicted")
+    sizes = prompt_lengths + np.maximum(response_lengths - 1, 0)
+    rows, width = (1, int(sizes.sum())) if packed else (len(indices), int(sizes.max()))
+    starts = offsets_of(sizes)[:-1] if packed else np.arange(rows, dtype=np.int64) * width
+    tokens = np.zeros(rows * width, dtype=np.int64)
+    tokens[places_of(starts, prompt_lengths)] = batch.prompt_tokens[ragged_positions(batch.prompt_offsets, indices)]
+    response_places = places_of(starts + prompt_lengths, response_lengths)
+    positions = ragged_positions(batch.response_offsets, indices)
+    inputs = np.ones(len(positions), dtype=np.bool_)
+    inputs[np.cumsum(response_lengths)[response_lengths > 0] - 1] = False
+    tokens[response_places[inputs]] = batch.response_tokens[positions[inputs]]
+    counted = batch.loss_mask[positions]
+    return MicroBatch(
+        tokens=torch.from_numpy(tokens.reshape(rows, width)),
+        predicting=torch.from_numpy(response_places[counted] - 1),
+        targets=torch.from_numpy(batch.response_tokens[positions[counted]].astype(np.int64)),
+        positions=positions[counted],
+        rows=np.repeat(indices, response_lengths)[counted],
+        starts=starts,
+        prompt_lengths=prompt_lengths,
+        sizes=sizes,
+        shown=_shown(batch, indices, prompt_lengths) if batch.media else None,
+        runs=_runs(sizes) if packed else (),
+    )
+
+
+def _idle(packed: bool) -> MicroBatch:
+    nothing, none = torch.zeros(0, dtype=torch.int64), np.zeros(0, dtype=np.int64)
+    token = torch.zeros((1, 1), dtype=torch.int64)
+    return MicroBatch(token, nothing, nothing, none, none, none, none, none, runs=((1, 1),) if packed else ())
+
+
+def _runs(sizes: Int64) -> Runs:
+    """Neighbours of equal size: (how many, their size)."""
+    begins = np.flatnonzero(np.diff(sizes, prepend=-1))
+    return tuple(zip(np.diff(begins, append=len(sizes)).tolist(), sizes[begins].tolist(), strict=True))
+
+
+def _shown(batch: Sequences, indices: Int64, prompt_lengths: Int64) -> ShownPrompts:
+    """What the prompts of these samples show."""
+    samples = indices.tolist()
+    media, names = [batch.media[sample] for sample in samples], [f"sample {sample} of the batch" for sample in samples]
+    return ShownPrompts(torch.from_numpy(prompt_lengths), media, names)
+
+
+def places_of(starts: Int64, lengths: Int64) -> Int64:
+    """start, start + 1, ... of each row, row after row."""
+    within = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(starts, lengths) + within
+
+
+class PolicyForward:
+    """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
+
+    dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32. reader: of a
+    vision-language model's images, which are decoded anew for every micro-batch. device: where the model computes; none: where
+    its weights are. values: the model's head has one output, which stands for each counted token in the log-probability's place.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        temperature: float,
+        dtype: str,
+        reader: ImageReader | None = None,
+        device: torch.device | None = None,
+        values: bool = False,
+    ) -> None:
+        self._model = model
+        self._reader = reader
+        self._temperature = temperature
+        self._bfloat16 = dtype == "bfloat16"
+        self._device = device or next(model.parameters()).device
+        head: Any = model.get_output_embeddings()  # type: ignore[operator]
+        if not isinstance(head, nn.Module):
+            raise ConfigurationError(f"{type(model).__name__} has no output embeddings: it is no causal language model")
+        self._head = head
+        self._of_tokens = self.values if values else self.log_probs
+
+    def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
+        """Log-probability of each counted token of each micro-batch, without gradients."""
+        with torch.no_grad():
+            return [self._of_tokens(micro_batch.on(self._device)).cpu().numpy() for micro_batch in micro_batches]
+
+    def backward(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        loss: TokenLoss,
+        entropy: EntropyUse = "none",
+        temperature: float | None = None,
+    ) -> None:
+        """Adds the gradients of the losses, one micro-batch behind the other. temperature: another than that of sampling."""
+        for micro_batch in micro_batches:
+            placed = micro_batch.on(self._device)
+            if entropy == "none":
+                log_probs = self._of_tokens(placed, temperature)
+                entropies = log_probs.new_zeros(0)
+            else:
+                log_probs, entropies = self.log_probs_and_entropies(placed, entropy == "loss", temperature)
+            loss(micro_batch, log_probs, entropies).backward()  # type: ignore[no-untyped-call]
+
+    def log_probs(self, micro_batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
+        """Log-probability of each counted token, [T]."""
+        distribution = self._log_distribution(micro_batch, temperature)
+        return distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
+
+    def values(self, micro_batch: MicroBatch, _temperature: float | None = None) -> torch.Tensor:
+        """The head's one output where each counted token is predicted, [T] in float32."""
+        return self._logits(micro_batch)[:, 0]
+
+    def log_probs_and_entropies(
+        self, micro_batch: MicroBatch, differentiable_entropy: bool, temperature: float | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability of each counted token and entropy of the distribution it came from, both [T]."""
+        distribution = self._log_distribution(micro_batch, temperature)
+        log_probs = distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
+        return log_probs, token_entropy(distribution if differentiable_entropy else distribution.detach())
+
+    def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
+        """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
+        logits = self._logits(micro_batch)
+        scale = self._temperature if temperature is None else temperature
+        return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
+
+    def _logits(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """What the head says where a counted token is predicted, [T, outputs] in float32."""
+        with (
+            torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16),
+            self._only(micro_batch.predicting),
+        ):
+            logits: torch.Tensor = self._run(micro_batch).logits
+        if logits.shape[:2] != (1, len(micro_batch.targets)):
+            raise ConfigurationError(
+                f"{type(self._model).__name__} does not compute its logits by its output embeddings"
+            )
+        return logits[0].float()
+
+    def _run(self, micro_batch: MicroBatch) -> Any:
+        """The model's answer to padded rows, or to one packed row; with images it gets the embeddings of tokens and patches."""
+        if micro_batch.shown is not None:
+            embeddings = embed_prompts(self._model, self._reader, micro_batch.tokens, micro_batch.shown)
+            return self._model(inputs_embeds=embeddings, use_cache=False)
+        if not micro_batch.runs:
+            return self._model(input_ids=micro_batch.tokens, use_cache=False)
+        positions = torch.cat([torch.arange(tokens).repeat(samples) for samples, tokens in micro_batch.runs])[None]
+        positions = positions.to(micro_batch.tokens.device)
+        with attending_by_sample(self._model):
+            return self._model(
+                input_ids=micro_batch.tokens, position_ids=positions, runs=micro_batch.runs, use_cache=False
+            )
+
+    @contextmanager
+    def _only(self, positions: torch.Tensor) -> Iterator[None]:
+        """Lets the head see the hidden states of these positions alone: a prompt's logits are never needed."""
+
+        def select(_module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+            return (arguments[0].flatten(0, -2).index_select(0, positions).unsqueeze(0),)
+
+        handle: RemovableHandle = self._head.register_forward_pre_hook(select)
+        try:
+            yield
+        finally:
+            handle.remove()

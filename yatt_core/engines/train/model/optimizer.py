@@ -1,0 +1,160 @@
+"""A model's parameters, gradients and AdamW moments as flat buffers, and the step that clips and applies.
+
+Consumes a model whose parameters are float32; its parameters become views of one buffer, their gradients of another,
+on their device. One buffer makes one all-reduce and one fused update, and the same bits on every rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.errors import ConfigurationError, NumericError
+from yatt_core.spec.sections.trainer import AdamWSpec
+
+ALIGNMENT = 16
+"""Parameters begin at multiples of so many floats (64 bytes), as matrix kernels like it."""
+CLIP_EPSILON = 1e-6
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+Tensors = dict[str, torch.Tensor]
+
+
+class FlatAdamW:
+    """AdamW (arXiv 1711.05101) with gradient clipping by global norm, over one flat float32 buffer."""
+
+    def __init__(self, model: nn.Module, spec: AdamWSpec, neighbours: Sequence[Sequence[str]] = ()) -> None:
+        """neighbours: names of parameters that lie behind one another without a gap, to be used as one tensor."""
+        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        wrong = [name for name, parameter in parameters.items() if parameter.dtype != torch.float32]
+        if wrong:
+            raise ConfigurationError(f"parameter {wrong[0]} is {parameters[wrong[0]].dtype}; the trainer's are float32")
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        """Number of the model's weights, trained or not."""
+        self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        self._offsets, end = {}, 0
+        for names in _in_order(parameters, neighbours):
+            for name in names:
+                self._offsets[name] = end
+                end += self._shapes[name].numel()
+            end = -(-end // ALIGNMENT) * ALIGNMENT
+        device = next(iter(parameters.values())).device
+        self.values = nn.Parameter(torch.zeros(end, device=device), requires_grad=True)
+        self.gradients = torch.zeros(end, device=device)
+        self._spec = spec
+        gradients = self.named(self.gradients)
+        with torch.no_grad():
+            for name, view in self.named(self.values.detach()).items():
+                view.copy_(parameters[name])
+                parameters[name].data = view
+                parameters[name].grad = gradients[name]
+        self.values.grad = self.gradients
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts afresh: no moments, no steps. The weights stay."""
+        self._adamw = torch.optim.AdamW(
+            [self.values],
+            lr=self._spec.learning_rate,
+            betas=self._spec.betas,
+            eps=self._spec.epsilon,
+            weight_decay=self._spec.weight_decay,
+            fused=True,
+        )
+
+    def zero(self) -> None:
+        """Forgets the gradients."""
+        self.gradients.zero_()
+
+    def reduce(self, collective: Collective) -> None:
+        """Adds the gradients up over the ranks: the same bits on all."""
+        collective.sum(self.gradients)
+
+    def copy(self) -> torch.Tensor:
+        """A flat copy of the weights."""
+        return self.values.detach().clone()
+
+    def flat(self) -> list[torch.Tensor]:
+        """Weights and moments, flat."""
+        state = self._adamw.state.get(self.values, {})
+        return [self.values.detach(), *(state[kind] for kind in MOMENTS if kind in state)]
+
+    def named(self, flat: torch.Tensor) -> Tensors:
+        """Views of a flat buffer, by the names and shapes of the parameters."""
+        return {
+            name: flat[offset : offset + self._shapes[name].numel()].view(self._shapes[name])
+            for name, offset in self._offsets.items()
+        }
+
+    def together(self, flat: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
+        """View of a flat buffer: neighbours as one tensor, rows behind rows."""
+        shapes = [self._shapes[name] for name in names]
+        shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        return flat[self._offsets[names[0]] :][: math.prod(shape)].view(shape)
+
+    def apply(self, learning_rate: float, loss: float) -> float:
+        """Clips the gradients and takes one step. Returns the global norm before clipping.
+
+        loss: the step's loss over all ranks. Raises `NumericError`, before any weight changes, when it or the norm is
+        not finite.
+        """
+        norm = float(torch.linalg.vector_norm(self.gradients, dtype=torch.float64))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NumericError(f"loss {loss}, gradient norm {norm}: not finite; the step was not applied")
+        if (share := self._spec.max_grad_norm / (norm + CLIP_EPSILON)) < 1.0:
+            self.gradients.mul_(share)
+        self._adamw.param_groups[0]["lr"] = learning_rate
+        self._adamw.step()
+        return norm
+
+    def moments(self) -> tuple[Tensors, int]:
+        """Views of the moments, named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`, and the steps taken."""
+        state = self._adamw.state.get(self.values)
+        if state is None:
+            return {}, 0
+        tensors: Tensors = {}
+        for kind in MOMENTS:
+            tensors |= {f"{kind}.{name}": view for name, view in self.named(state[kind]).items()}
+        return tensors, int(state["step"])
+
+    def load_moments(self, tensors: Mapping[str, torch.Tensor], steps: int) -> None:
+        """Takes over what `moments` gave."""
+        self.reset()
+        if not steps:
+            return
+        state = {"step": torch.tensor(float(steps), device=self.gradients.device)}
+        for kind in MOMENTS:
+            state[kind] = torch.zeros_like(self.gradients)
+            for name, view in self.named(state[kind]).items():
+                view.copy_(tensors[f"{kind}.{name}"])
+        self._adamw.state[self.values] = state
+
+    @contextmanager
+    def exchanged(self, other: torch.Tensor) -> Iterator[None]:
+        """Lends the model other weights (a flat buffer) for a while, and puts its own back."""
+        own = self.values.detach().clone()
+        with torch.no_grad():
+            self.values.copy_(other)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self.values.copy_(own)
+
+
+def state_bytes(model: nn.Module) -> int:
+    """What `FlatAdamW` takes for a model besides its own weights: gradients and moments of those that are trained."""
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    return (1 + len(MOMENTS)) * trained
+
+
+def _in_order(names: Iterable[str], neighbours: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """The names in their order, but neighbours together where the first of them stands."""
+    runs = {run[0]: run for run in neighbours}
+    led = {name for run in neighbours for name in run[1:]}
+    return (runs.get(name, (name,)) for name in names if name not in led)

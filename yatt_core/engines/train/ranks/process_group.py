@@ -1,0 +1,67 @@
+"""The process-wide group of torch, for engines whose ranks share a model: their libraries take no group but this one.
+
+Consumes the ranks' own group, which has met already; the libraries' group meets in the same store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import torch
+from torch import distributed
+
+from yatt_core.engines.train.ranks.collective import TIMEOUT, Collective
+from yatt_core.engines.train.ranks.rendezvous import LOOPBACK
+from yatt_core.errors import InfrastructureError
+
+# torch's stubs do not name them.
+HASH_STORE: Any = vars(distributed)["HashStore"]
+PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
+
+GLOO_DEVICE = "GLOO_SOCKET_IFNAME"
+
+
+def open_process_group(world: Collective, address: str) -> None:
+    """Makes the process-wide group of the ranks of `world`, anew where there is one. Raises `InfrastructureError`."""
+    close_process_group()
+    if address.startswith(f"tcp://{LOOPBACK}:") or not address:
+        os.environ.setdefault(GLOO_DEVICE, _loopback())
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store = HASH_STORE() if world.store is None else PREFIX_STORE("process", world.store)
+    with lost_group(world):
+        distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.ranks, timeout=TIMEOUT)
+
+
+def require_process_group(world: Collective) -> None:
+    """Raises `InfrastructureError` where the ranks have not met."""
+    if not distributed.is_initialized():
+        raise InfrastructureError(f"rank {world.rank} is not connected to the trainer's ranks")
+
+
+def close_process_group() -> None:
+    """Leaves the process-wide group, if there is one."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def lost_group(world: Collective) -> Iterator[None]:
+    """Turns what torch raises for a rank that is gone into an `InfrastructureError`; other errors go on as they are."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, distributed.DistError) or "gloo" in str(error).lower():
+            raise InfrastructureError(f"rank {world.rank} of {world.ranks} lost its group: {error}") from error
+        raise
+
+
+def _loopback() -> str:
+    """Name of the network device of the loopback address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == LOOPBACK for address in addresses):
+            return name
+    raise InfrastructureError(f"no network device has the address {LOOPBACK}, where the trainer's ranks are to meet")

@@ -1,0 +1,192 @@
+"""The critic: a value model that learns beside the policy, with an optimizer of its own.
+
+Consumes batches with the returns that `prepare` found; changes its own weights. Where its tensors lie is left to the engines,
+as with the policy's. It goes into snapshots, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from yatt_core.algorithms.value_loss import clipped_value_loss
+from yatt_core.engines.device import on_cores, placed
+from yatt_core.engines.offload import Held
+from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
+from yatt_core.engines.train.model.optimizer import FlatAdamW, state_bytes
+from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, TensorFile, require_same
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.steps.learner import counted_lengths
+from yatt_core.engines.train.steps.plan import StepPlan
+from yatt_core.errors import ConfigurationError, NumericError
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.experience.prepared import PreparedColumns
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.spec.sections.algorithm import CriticSpec
+
+Named = Iterable[tuple[str, torch.Tensor]]
+SUMS = ("loss", "clipped")
+
+
+class Critic(ABC):
+    """passes: give values in the place of log-probabilities. head: name of the parameter that the policy has not."""
+
+    passes: TokenPasses
+    optimizer: PolicyOptimizer
+
+    def __init__(self, spec: CriticSpec, head: str) -> None:
+        self.spec, self.head = spec, head
+
+    def begin(self, policy: Named) -> None:
+        """Version 0: a fresh optimizer; without a model of its own the policy's weights. policy: whole tensors, gone through by
+        every rank.
+        """
+        self.optimizer.reset()
+        if self.spec.model is None:
+            self.take(policy)
+
+    @abstractmethod
+    def take(self, policy: Named) -> None:
+        """Puts the policy's weights below the head."""
+
+    @abstractmethod
+    def tensors(self) -> Named:
+        """All parameters, whole and on the CPU; every rank goes through them."""
+
+    @abstractmethod
+    def moments(self) -> tuple[Named, int]:
+        """The optimizer's moments likewise, as those of the policy are named, and the steps taken."""
+
+    @abstractmethod
+    def load(self, folder: Path, steps: int) -> None:
+        """Takes over what a snapshot holds. Raises `DataError` where that is not of this model."""
+
+    @abstractmethod
+    def memory(self) -> Held:
+        """What it holds on this rank, as of `offload`."""
+
+    def learns_alone(self, iteration: int) -> bool:
+        """Whether the policy stays as it is in an iteration."""
+        return iteration <= self.spec.warmup_iterations
+
+    def gradients(
+        self, collective: Collective, batch: ExperienceBatch, columns: PreparedColumns, step: StepPlan
+    ) -> ValueSums:
+        """Leaves the gradients of a step's mean loss over its counted tokens in the optimizer. Raises `NumericError`."""
+        assert columns.values is not None and columns.returns is not None, "what is prepared has been looked at"
+        old, returns = columns.values, columns.returns
+        tokens = int(counted_lengths(batch)[step.samples].sum())
+        sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        self.optimizer.zero()
+
+        def loss(micro_batch: MicroBatch, values: torch.Tensor, _entropies: torch.Tensor) -> torch.Tensor:
+            at = micro_batch.positions
+            found, clipped = clipped_value_loss(values, _on(values, old[at]), _on(values, returns[at]), self.spec.clip)
+            value = found.sum() / max(tokens, 1)
+            sums.add_(torch.stack([value.detach().double(), clipped.sum().double()]).cpu())
+            return value
+
+        micro_batches = [assemble(batch, indices, step.packed) for indices in step.parts[collective.rank]]
+        self.passes.backward(micro_batches, loss)
+        self.optimizer.reduce(collective)
+        total, bounded = collective.sum(sums).tolist()
+        if not np.isfinite(total):
+            raise NumericError(f"the critic's loss is {total}; the step was not applied")
+        return ValueSums(total, bounded, tokens)
+
+    def apply(self, sums: ValueSums) -> float:
+        """Takes the step. Returns the gradients' norm before clipping. Raises as `PolicyOptimizer.apply`."""
+        return self.optimizer.apply(self.spec.optimizer.learning_rate, sums.loss)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSums:
+    """Of a step, over all ranks. loss: the mean over its tokens. clipped: tokens whose clipped term was the larger one."""
+
+    loss: float
+    clipped: float
+    tokens: int
+
+
+def value_metrics(steps: list[ValueSums], norms: list[float]) -> dict[str, float]:
+    """Metrics of class result: means over the steps, and over the tokens."""
+    tokens = sum(sums.tokens for sums in steps)
+    return {
+        "value_loss": sum(sums.loss for sums in steps) / len(steps),
+        "value_clip_fraction": sum(sums.clipped for sums in steps) / max(tokens, 1),
+        "value_grad_norm": sum(norms) / len(norms),
+    }
+
+
+class FlatCritic(Critic):
+    """Whole on every rank, in the flat buffers of `FlatAdamW`."""
+
+    def __init__(self, spec: CriticSpec, policy_path: str, dtype: str, device: torch.device) -> None:
+        model, head = load_critic(spec, policy_path)
+        super().__init__(spec, head)
+        self._model = placed(model, device, "the critic", state_bytes(model))
+        self.optimizer: FlatAdamW = FlatAdamW(model, spec.optimizer)
+        self.passes = PolicyForward(model, 1.0, dtype, values=True)
+
+    def take(self, policy: Named) -> None:
+        """As of `Critic`."""
+        own = self._own()
+        for name, tensor in policy:
+            if name in own and name != self.head:
+                own[name].copy_(tensor)
+
+    def tensors(self) -> Named:
+        """As of `Critic`: views, where it lies there."""
+        return on_cores(self._own())
+
+    def moments(self) -> tuple[Named, int]:
+        """As of `Critic`: views, where they lie there."""
+        tensors, steps = self.optimizer.moments()
+        return on_cores(tensors), steps
+
+    def load(self, folder: Path, steps: int) -> None:
+        """As of `Critic`."""
+        own, weights = self._own(), TensorFile(folder / CRITIC)
+        require_same(folder, weights.shapes, {name: tensor.shape for name, tensor in own.items()})
+        for name, tensor in own.items():
+            tensor.copy_(weights.rows(name))
+        moments = TensorFile(folder / CRITIC_OPTIMIZER)
+        self.optimizer.load_moments({name: moments.rows(name) for name in moments.shapes}, steps)
+
+    def memory(self) -> Held:
+        """As of `Critic`."""
+        lasting = (*self._model.state_dict().values(), *self.optimizer.flat())
+        return Held(lasting, (self.optimizer.gradients,))
+
+    def _own(self) -> dict[str, torch.Tensor]:
+        return self.optimizer.named(self.optimizer.values.detach())
+
+
+def load_critic(spec: CriticSpec, policy_path: str) -> tuple[nn.Module, str]:
+    """The critic's module with a head of zeros, so that it says 0 of everything, and the name of its head.
+
+    policy_path: the folder whose architecture it has without a model of its own. Raises `ConfigurationError`.
+    """
+    try:
+        model: Any = load_causal_lm(policy_path if spec.model is None else spec.model.path, "float32")
+    except ConfigurationError as error:
+        key = "" if spec.model is None else "algorithm.critic.model.path: "
+        raise ConfigurationError(f"{key}{error}") from error
+    head = nn.Linear(model.get_output_embeddings().in_features, 1, bias=False)
+    nn.init.zeros_(head.weight)
+    model.set_output_embeddings(head)
+    name = next(name for name, parameter in model.named_parameters() if parameter is head.weight)
+    return model, name
+
+
+def _on(values: torch.Tensor, column: npt.NDArray[np.float32]) -> torch.Tensor:
+    return torch.from_numpy(column).to(values.device)

@@ -1,0 +1,49 @@
+"""The teacher of on-policy distillation: a frozen model beside the policy, which scores the policy's own tokens.
+
+Consumes the teacher's folder; produces passes over micro-batches. It never changes, so that no snapshot holds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from yatt_core.engines.train.model.passes import TokenPasses
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.spec.sections.algorithm import DistillationSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """passes: over the module, at the sampling temperature. rows: of its embedding."""
+
+    module: nn.Module
+    passes: TokenPasses
+    rows: int
+
+    def require_known(self, batch: ExperienceBatch) -> None:
+        """Raises `DataError` for a token beyond the teacher's embedding: models of one tokenizer may be padded differently."""
+        for tokens in (batch.prompt_tokens, batch.response_tokens):
+            if len(tokens) and (highest := int(tokens.max())) >= self.rows:
+                raise DataError(
+                    f"algorithm.distillation.teacher: the experience has token {highest}, the teacher knows {self.rows}; the "
+                    "policy sampled one that no tokenizer has"
+                )
+
+
+def load_teacher(spec: DistillationSpec, dtype: str) -> nn.Module:
+    """The frozen module, on the CPU. dtype: of its weights. Raises `ConfigurationError` for a folder that cannot be loaded."""
+    try:
+        return load_causal_lm(spec.teacher.path, dtype).requires_grad_(False)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"algorithm.distillation.teacher.path: {error}") from error
+
+
+def rows_of(module: nn.Module) -> int:
+    """Rows of a model's embedding."""
+    embedding: Any = module.get_input_embeddings()  # type: ignore[operator]
+    return int(embedding.weight.shape[0])

@@ -1,0 +1,142 @@
+"""The supervised warm-up: a few steps on demonstrations, until a probe is answered well enough.
+
+Consumes the run's demonstrations and probe tasks; changes the weights in place. Batches are seeded, gradients and the
+probe's count are added up over the ranks, so that every rank takes the same steps and stops at the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from yatt_core.engines.images import ImageReader
+from yatt_core.engines.rollout.torch.decoding import decode
+from yatt_core.engines.rollout.torch.runners import open_runner
+from yatt_core.engines.train.steps.supervised import (
+    Demonstrations,
+    SupervisedStep,
+    demonstrations_of,
+    warmup_learning_rate,
+)
+from yatt_core.errors import ConfigurationError
+from yatt_core.inputs.reader import Inputs
+from yatt_core.keys import stable_seed
+from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.stream import Prompt, media_of
+from yatt_core.prompts.tool_calls import split_turns
+from yatt_core.protocols.protocol import GenerateResult
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.spec.run import RunSpec
+from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold
+from yatt_core.tools.toolbox import Toolbox
+
+Int32 = npt.NDArray[np.int32]
+
+
+def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_turns: bool = False) -> Demonstrations:
+    """Tokens of demonstrations, in their order. several_turns: answers may hold results of tools, which do not count."""
+    questions = [encode_question(prompt, codec) for prompt in prompts]
+    answers = [encode_answer(prompt.answer or "", codec, several_turns) for prompt in prompts]
+    tokens, masks = [tokens for tokens, _ in answers], [mask for _, mask in answers]
+    return demonstrations_of(questions, tokens, masks, media_of(prompts))
+
+
+def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
+    """Tokens of a prompt."""
+    return codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media))
+
+
+def encode_answer(text: str, codec: TextCodec, several_turns: bool) -> tuple[Int32, npt.NDArray[np.bool_]]:
+    """Tokens of a reference answer, and which of them count, both [T]."""
+    turns, results = split_turns(text) if several_turns else ([text], [])
+    parts = [codec.encode_answer(turns[0])]
+    for result, turn in zip(results, turns[1:], strict=True):
+        parts += [codec.encode_result(result)[0], codec.encode_answer(turn)]
+    counts = np.repeat([part % 2 == 0 for part in range(len(parts))], [len(part) for part in parts])
+    return np.concatenate(parts), counts
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupResult:
+    """Steps taken, loss of the last one, and the last probe's share of right answers."""
+
+    steps: int
+    loss: float
+    accuracy: float
+
+
+class WarmUp:
+    """Trains on demonstrations; every rank runs one. probe_model: gives a model of transformers with the present weights."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        supervised: SupervisedStep,
+        probe_model: Callable[[], nn.Module],
+        codec: TextCodec,
+        reader: ImageReader | None,
+    ) -> None:
+        if spec.warmup is None:
+            raise ConfigurationError("warmup: the spec has none")
+        self._spec, self._warmup = spec, spec.warmup
+        self._supervised, self._collective = supervised, supervised.collective
+        self._probe_model, self._codec, self._reader = probe_model, codec, reader
+
+    def run(self, inputs: Inputs) -> WarmupResult:
+        """Steps until the probe's accuracy is reached, or all steps are taken."""
+        prompts = inputs.demonstrations(self._warmup.demonstrations)
+        demonstrations = encode_demonstrations(prompts, self._codec, several_turns=self._spec.rollout.tools is not None)
+        probe = self._encoded(inputs.probe)
+        loss, accuracy = 0.0, 0.0
+        scorer = RewardScorer(self._spec.rewards)
+        with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
+            for step in range(1, self._warmup.max_steps + 1):
+                loss = self._step(demonstrations, step)
+                if step % self._warmup.probe_every == 0 or step == self._warmup.max_steps:
+                    responses = self._answers(probe, toolbox)
+                    accuracy = self._accuracy(probe, responses, scorer, len(inputs.probe))
+                    if accuracy >= self._warmup.stop_accuracy:
+                        break
+        return WarmupResult(step, loss, accuracy)
+
+    def _step(self, demonstrations: Demonstrations, step: int) -> float:
+        """One optimizer step on the mean loss over a batch's answer tokens; returns that loss."""
+        count = len(demonstrations.prompt_offsets) - 1
+        draws = [stable_seed("warm_up", self._spec.seed, step, row) % count for row in range(self._warmup.batch_size)]
+        rows = np.array(draws, dtype=np.int64)
+        return self._supervised.take(demonstrations, rows, warmup_learning_rate(self._warmup, step))
+
+    def _encoded(self, probe: Sequence[Prompt]) -> list[tuple[Prompt, Int32]]:
+        """This rank's share of the probe tasks, with their tokens."""
+        mine = probe[self._collective.rank :: self._collective.ranks] if self._collective.speaks else ()
+        return [(prompt, encode_question(prompt, self._codec)) for prompt in mine]
+
+    def _answers(self, probe: Sequence[tuple[Prompt, Int32]], toolbox: Toolbox) -> list[Response]:
+        """Greedy responses to this rank's probe tasks."""
+        model = self._probe_model()
+        if not probe:
+            return []
+        runner = open_runner(model, self._reader)
+
+        def generate(dialogue: Dialogue) -> GenerateResult:
+            request = greedy_request(dialogue, self._codec.stop_tokens, version=0)
+            return decode(runner, request)
+
+        tokens, media = [tokens for _, tokens in probe], media_of([prompt for prompt, _ in probe])
+        return hold(Dialogue(self._spec.rollout, self._codec, tokens, media), generate, toolbox)
+
+    def _accuracy(
+        self, probe: Sequence[tuple[Prompt, Int32]], responses: Sequence[Response], scorer: RewardScorer, total: int
+    ) -> float:
+        """Share of all ranks' probe tasks that are answered rightly."""
+        correct = sum(
+            scorer.measure(prompt, response.text, response.last_turn).correct
+            for (prompt, _), response in zip(probe, responses, strict=True)
+        )
+        return float(self._collective.sum(torch.tensor(float(correct), dtype=torch.float64))) / total

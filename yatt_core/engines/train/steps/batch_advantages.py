@@ -1,0 +1,43 @@
+"""Advantages and reward moments of a whole batch, which every rank computes for itself; padding enters neither."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.algorithms.advantages import advantages
+from yatt_core.algorithms.moments import RewardMoments, group_moments, merged
+from yatt_core.engines.train.steps.plan import seeded_permutation
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.algorithm import GrpoSpec
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def batch_advantages(spec: RunSpec, batch: ExperienceBatch, rewards: Float64, branch: int, iteration: int) -> Float64:
+    """One number per sample, [N], 0 for padding. rewards: [N], those of the batch or what a pull on them left."""
+    algorithm, learnt, values = spec.algorithm, batch.learnt, np.zeros(len(batch))
+    assert isinstance(algorithm, GrpoSpec), "a critic has advantages of its own"
+    if not learnt.any():
+        return values
+    found = advantages(rewards[learnt], _learnt_sizes(batch), algorithm.normalise, algorithm.epsilon)
+    if algorithm.permute_advantages:
+        found = found[seeded_permutation(len(found), "permute_advantages", spec.seed, branch, iteration)]
+    values[learnt] = found
+    return values
+
+
+def moments_behind(before: RewardMoments, batch: ExperienceBatch) -> RewardMoments:
+    """The moments of all rewards learnt from so far, with a batch's."""
+    if not batch.learnt.any():
+        return before
+    return merged(before, group_moments(batch.rewards[batch.learnt], _learnt_sizes(batch)))
+
+
+def _learnt_sizes(batch: ExperienceBatch) -> Int64:
+    """Samples of each group that is no padding."""
+    bounds = batch.group_offsets
+    sizes: Int64 = np.diff(bounds)[batch.learnt[bounds[:-1]]]
+    return sizes

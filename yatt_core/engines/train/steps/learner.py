@@ -1,0 +1,136 @@
+"""One optimizer step over the ranks: gradients and metric sums of a step's samples, added up in a fixed order.
+
+Consumes a batch, the columns that `prepare` added, and the step's plan. Leaves the step's gradients with the optimizer and
+produces the sums for the metrics, the same bits on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from yatt_core.algorithms.aggregation import token_weights
+from yatt_core.algorithms.grpo import MAXIMUM_NAMES, SUM_NAMES, LossSums, TokenInputs, grpo_loss
+from yatt_core.engines.train.model.forward import EntropyUse, MicroBatch, Sequences, assemble
+from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.steps.plan import StepPlan
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.experience.prepared import PreparedColumns
+from yatt_core.spec.run import RunSpec
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def counted_lengths(batch: Sequences) -> Int64:
+    """Response tokens that count in the loss, [N]."""
+    running = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
+    counted: Int64 = running[batch.response_offsets[1:]] - running[batch.response_offsets[:-1]]
+    return counted
+
+
+class GrpoLearner:
+    """Computes a step's gradients; the caller applies them."""
+
+    def __init__(self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective) -> None:
+        self._spec = spec
+        self._forward = forward
+        self._optimizer = optimizer
+        self._collective = collective
+        self._kl_in_loss = spec.algorithm.kl is not None and spec.algorithm.kl.where == "loss"
+
+    def gradients(self, batch: ExperienceBatch, columns: PreparedColumns, step: StepPlan) -> LossSums:
+        """Leaves the summed gradients of the step in the optimizer; returns its sums over all ranks."""
+        weights = np.zeros(len(batch))
+        learnt = step.samples[batch.learnt[step.samples]]
+        weights[learnt] = token_weights(
+            counted_lengths(batch)[learnt], self._spec.algorithm.aggregation, self._spec.rollout.max_new_tokens
+        )
+        self._optimizer.zero()
+        sums = LossSums()
+
+        def loss(micro_batch: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+            inputs = self._inputs(micro_batch, batch, columns, weights, log_probs.device)
+            value, found = grpo_loss(self._spec.algorithm, log_probs, entropies, inputs)
+            sums.merge(found)
+            return value
+
+        micro_batches = [assemble(batch, indices, step.packed) for indices in step.parts[self._collective.rank]]
+        entropy: EntropyUse = "loss" if self._spec.algorithm.entropy_bonus > 0.0 else "metric"
+        self._forward.backward(micro_batches, loss, entropy)
+        self._optimizer.reduce(self._collective)
+        return reduce_sums(self._collective, sums)
+
+    def _inputs(
+        self,
+        micro_batch: MicroBatch,
+        batch: ExperienceBatch,
+        columns: PreparedColumns,
+        weights: Float64,
+        device: torch.device,
+    ) -> TokenInputs:
+        old, reference = columns.log_probs_old, columns.log_probs_ref if self._kl_in_loss else None
+        teacher, by_token = columns.log_probs_teacher, columns.token_advantages
+        advantages: npt.NDArray[np.floating] = columns.advantages[micro_batch.rows]
+        if by_token is not None:
+            advantages = by_token[micro_batch.positions]
+        return TokenInputs(
+            advantages=_tensor(advantages, device),
+            weights=_tensor(weights[micro_batch.rows], device),
+            sampler=_tensor(batch.log_probs_sampler[micro_batch.positions], device),
+            old=None if old is None else _tensor(old[micro_batch.positions], device),
+            reference=None if reference is None else _tensor(reference[micro_batch.positions], device),
+            teacher=None if teacher is None else _tensor(teacher[micro_batch.positions], device),
+        )
+
+
+def reduce_sums(collective: Collective, sums: LossSums) -> LossSums:
+    """Sums and maxima over the ranks, in float64."""
+    added = torch.tensor([sums.sums.get(name, 0.0) for name in SUM_NAMES], dtype=torch.float64)
+    largest = torch.tensor([sums.maxima.get(name, -torch.inf) for name in MAXIMUM_NAMES], dtype=torch.float64)
+    return LossSums(
+        dict(zip(SUM_NAMES, collective.sum(added).tolist(), strict=True)),
+        dict(zip(MAXIMUM_NAMES, collective.maximum(largest).tolist(), strict=True)),
+    )
+
+
+def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[float]) -> dict[str, float]:
+    """Metrics of class result: means over steps (loss, gradient norm), over tokens (all else), and extremes."""
+    total = LossSums()
+    for sums in steps:
+        total.merge(sums)
+    tokens = max(total.sums["tokens"], 1.0)
+    metrics = {
+        "loss": total.sums["loss"] / len(steps),
+        "policy_loss": total.sums["policy_loss"] / len(steps),
+        "grad_norm": sum(norms) / len(norms),
+        "entropy": total.sums["entropy"] / tokens,
+        "clip_fraction": total.sums["clipped"] / tokens,
+        "log_prob_gap_mean": total.sums["gap"] / tokens,
+        "tokens": total.sums["tokens"],
+    }
+    if total.sums["tokens"]:
+        metrics |= _extremes(total.maxima)
+    if spec.algorithm.kl is not None and spec.algorithm.kl.where == "loss":
+        metrics["kl"] = total.sums["kl"] / tokens
+    if spec.algorithm.distillation is not None:
+        metrics["distillation_kl"] = total.sums["distillation_kl"] / tokens
+    if spec.algorithm.importance_cap is not None:
+        metrics["importance_weight"] = total.sums["importance_weight"] / tokens
+    return metrics
+
+
+def _extremes(maxima: Mapping[str, float]) -> dict[str, float]:
+    return {
+        "ratio_max": maxima["ratio"],
+        "ratio_min": -maxima["negative_ratio"],
+        "log_prob_gap_max": maxima["gap"],
+    }
+
+
+def _tensor(values: npt.NDArray[np.floating], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.float32, copy=False)).to(device)

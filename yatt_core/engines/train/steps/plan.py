@@ -1,0 +1,143 @@
+"""The plan of an iteration's optimizer steps: which samples a step takes, on which rank, in which micro-batch.
+
+A pure function of the samples' lengths and the spec, so that every rank makes the same plan by itself and a replay makes
+it again. Its digest goes into the update's fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.engines.train.steps.balance import balance_equal, pack
+from yatt_core.errors import ConfigurationError
+from yatt_core.keys import stable_seed
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One optimizer step. samples: indices of all it learns from. parts: rank -> micro-batches -> indices of samples.
+
+    packed: the samples of a micro-batch stand behind one another, not each in a row of its own.
+    """
+
+    samples: Int64
+    parts: tuple[tuple[Int64, ...], ...]
+    packed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanShape:
+    """What shapes a plan besides the samples. budget: most tokens of a micro-batch, padding included. packed: as in a step.
+
+    even: all ranks have as many micro-batches, since they share a model and meet in every pass.
+    """
+
+    ranks: int
+    budget: int
+    epochs: int
+    mini_batches: int
+    packed: bool = False
+    even: bool = False
+
+
+def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: int) -> tuple[StepPlan, ...]:
+    """Epochs x mini-batches steps; a mini-batch is a share of the prompts with all their samples.
+
+    lengths: [N], tokens of each sample. group_offsets: [prompts + 1]. seeds: what the order of the prompts depends on
+    besides the epoch; a single step takes them all as they come.
+    """
+    prompts = np.arange(len(group_offsets) - 1, dtype=np.int64)
+    steps = []
+    for epoch in range(shape.epochs):
+        order = prompts
+        if shape.epochs * shape.mini_batches > 1:
+            order = seeded_permutation(len(prompts), "mini_batches", *seeds, epoch)
+        for members in np.array_split(order, shape.mini_batches):
+            ranges = [np.arange(group_offsets[prompt], group_offsets[prompt + 1]) for prompt in np.sort(members)]
+            samples = np.concatenate(ranges)
+            steps.append(plan_step(lengths, samples, shape.ranks, shape.budget, shape.packed, shape.even))
+    return tuple(steps)
+
+
+def plan_step(
+    lengths: Int64, samples: Int64, ranks: int, budget: int, packed: bool = False, even: bool = False
+) -> StepPlan:
+    """Shares samples out over ranks, equal in number and as equal as can be in tokens, and cuts micro-batches."""
+    shares = balance_equal(lengths[samples], ranks)
+    cut = packed_batches if packed else padded_batches
+    parts = tuple(cut(lengths, samples[share], budget) for share in shares)
+    return StepPlan(samples, evened(parts) if even else parts, packed)
+
+
+def evened(parts: Sequence[tuple[Int64, ...]]) -> tuple[tuple[Int64, ...], ...]:
+    """As many micro-batches on each rank, one at least: those of most samples are cut in two; where none can be, empty ones
+    follow.
+    """
+    wanted = max(1, *(len(part) for part in parts))
+    return tuple(_cut(part, wanted) for part in parts)
+
+
+def _cut(part: tuple[Int64, ...], wanted: int) -> tuple[Int64, ...]:
+    batches = list(part)
+    while len(batches) < wanted and any(len(batch) > 1 for batch in batches):
+        largest = max(range(len(batches)), key=lambda place: len(batches[place]))
+        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+    return (*batches, *[np.empty(0, dtype=np.int64)] * (wanted - len(batches)))
+
+
+def packed_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, ...]:
+    """As few micro-batches as can be whose tokens add up to the budget at most; the longest sample of each first.
+
+    Raises `ConfigurationError` for a sample that is longer than the budget.
+    """
+    order = _longest_first(lengths, samples, budget)
+    return tuple(order[members] for members in pack(lengths[order], budget))
+
+
+def padded_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, ...]:
+    """Samples of like length together, longest first, rows x longest row at most the budget; no fewer batches can do.
+
+    Raises `ConfigurationError` for a sample that is longer than the budget.
+    """
+    order = _longest_first(lengths, samples, budget)
+    batches, start = [], 0
+    while start < len(order):
+        longest = int(lengths[order[start]])
+        stop = start + budget // max(longest, 1)
+        batches.append(order[start:stop])
+        start = stop
+    return tuple(batches)
+
+
+def _longest_first(lengths: Int64, samples: Int64, budget: int) -> Int64:
+    order = samples[np.argsort(-lengths[samples], kind="stable")]
+    if len(order) and lengths[order[0]] > budget:
+        raise ConfigurationError(
+            f"sample {int(order[0])} has {int(lengths[order[0]])} tokens, trainer.engine.micro_batch_tokens is {budget};"
+            " raise it"
+        )
+    return order
+
+
+def plan_digest(steps: Sequence[StepPlan]) -> str:
+    """sha256 of which sample goes where."""
+    digest = hashlib.sha256()
+    for step in steps:
+        for rank, part in enumerate(step.parts):
+            for batch in part:
+                digest.update(f"{rank}:{','.join(map(str, batch.tolist()))};".encode())
+        digest.update(b"|")
+    return digest.hexdigest()
+
+
+def seeded_permutation(count: int, purpose: str, *seeds: int) -> Int64:
+    """A permutation of 0..count-1 that depends on the purpose and the seeds alone, on every machine and version."""
+    keys = np.array([stable_seed(purpose, *seeds, index) for index in range(count)], dtype=np.uint64)
+    return np.argsort(keys, kind="stable").astype(np.int64)

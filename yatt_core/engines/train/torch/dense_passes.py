@@ -1,0 +1,138 @@
+"""The fast path of training: passes over a dense Llama or Qwen model by arithmetic of our own, on the module's own weights.
+
+Consumes micro-batches and the optimizer's flat buffers, in which weights that are multiplied together lie together; produces
+log-probabilities, and adds gradients to the buffer. Keeps `TokenPasses`. The matrix products are float32 or bfloat16; residual
+stream, norms' weights, log-probabilities and gradients of the step are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from yatt_core.engines.dense.arithmetic import rms_norm
+from yatt_core.engines.dense.layers import run_layers
+from yatt_core.engines.dense.rotary import RotaryTable
+from yatt_core.engines.dense.shape import shape_of
+from yatt_core.engines.dense.weights import EMBEDDING, HEAD, DenseWeights, dense_weights, fused_names
+from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
+from yatt_core.engines.train.model.optimizer import FlatAdamW
+from yatt_core.engines.train.torch.dense_head import Head, backward_tokens, score_tokens
+from yatt_core.engines.train.torch.shared_rows import SharedRows, attend, share_rows
+
+
+def neighbours_of(model: nn.Module) -> list[tuple[str, ...]]:
+    """What has to lie together in the optimizer's buffers for these passes."""
+    return list(fused_names(dict(model.named_parameters()), shape_of(model).layers))
+
+
+class DensePasses:
+    """optimizer: of the model, laid out by `neighbours_of` it. temperature: that of sampling."""
+
+    def __init__(self, model: nn.Module, optimizer: FlatAdamW, temperature: float, dtype: str) -> None:
+        self._shape, self._names = shape_of(model), frozenset(dict(model.named_parameters()))
+        self._optimizer, self._temperature = optimizer, temperature
+        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._device = optimizer.gradients.device
+        self._rotary = RotaryTable(model, self._dtype)
+        gradients = optimizer.named(optimizer.gradients)
+        self._of_embedding = gradients[EMBEDDING]
+        self._of_head = self._of_embedding if self._shape.tied else gradients[HEAD]
+        embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+        self._padding: int | None = embedding.padding_idx
+
+    def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
+        """Log-probability of each counted token of each micro-batch, without gradients."""
+        with torch.no_grad():
+            weights, _ = self._leaves()
+            head = Head(self._cast(weights.head), self._temperature)
+            return [self._scored(weights, head, micro_batch) for micro_batch in micro_batches]
+
+    def backward(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        loss: TokenLoss,
+        entropy: EntropyUse = "none",
+        temperature: float | None = None,
+    ) -> None:
+        """Adds the gradients of the losses to the optimizer's. temperature: another one than that of sampling.
+
+        `loss` is called with one part of a micro-batch's counted tokens after another: the head works in chunks.
+        """
+        weights, collect = self._leaves()
+        temperature = self._temperature if temperature is None else temperature
+        head = Head(self._cast(weights.head.detach()), temperature, entropies=entropy != "none")
+        for micro_batch in micro_batches:
+            if len(micro_batch.targets):
+                self._backward(weights, head, micro_batch, loss)
+                collect()
+
+    def _scored(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch) -> Float32:
+        if not len(micro_batch.targets):
+            return torch.zeros(0).numpy()
+        rows, targets = self._placed(micro_batch)
+        states = self._states(weights, rows, weights.embedding[rows.tokens])
+        return score_tokens(head, states, targets).cpu().numpy()
+
+    def _backward(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch, loss: TokenLoss) -> None:
+        rows, targets = self._placed(micro_batch)
+        embedded = weights.embedding.detach()[rows.tokens].requires_grad_()
+        states = self._states(weights, rows, embedded)
+
+        def part_loss(part: slice, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+            return loss(micro_batch.part(part), log_probs, entropies)
+
+        with torch.no_grad():
+            of_states = backward_tokens(head, states.detach(), targets, part_loss, self._of_head)
+        torch.autograd.backward(states, of_states)
+        assert embedded.grad is not None
+        if self._padding is not None:
+            # Transformers learns nothing of the padding token from where it is read.
+            embedded.grad.masked_fill_((rows.tokens == self._padding)[:, None], 0.0)
+        self._of_embedding.index_add_(0, rows.tokens, embedded.grad)
+
+    def _placed(self, micro_batch: MicroBatch) -> tuple[SharedRows, torch.Tensor]:
+        """The micro-batch's rows and counted tokens where the weights lie."""
+        return share_rows(micro_batch, self._dtype).on(self._device), micro_batch.targets.to(self._device)
+
+    def _states(self, weights: DenseWeights, rows: SharedRows, embedded: torch.Tensor) -> torch.Tensor:
+        """What the head sees of the rows that predict a counted token, [T, width]."""
+        shape, rotary = self._shape, self._rotary.at(rows.positions, rows.positions_below)
+        hidden = run_layers(weights, shape, embedded, rotary, lambda _, heads: attend(shape, rows, heads))
+        return rms_norm(hidden.index_select(0, rows.predicting), weights.norm, shape.epsilon, self._dtype)
+
+    def _cast(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.to(self._dtype)
+
+    def _leaves(self) -> tuple[DenseWeights, Callable[[], None]]:
+        """The weights as leaves of a graph, and what adds their gradients to the optimizer's, if they are not there already.
+
+        That is called behind each micro-batch, and forgets them.
+
+        float32 leaves are views of the weights, and their gradients views of the optimizer's. bfloat16 ones are copies.
+        """
+        values, copies = self._optimizer.values.detach(), list[tuple[torch.Tensor, torch.Tensor]]()
+
+        def take(names: Sequence[str]) -> torch.Tensor:
+            weight = self._optimizer.together(values, names)
+            gradient = self._optimizer.together(self._optimizer.gradients, names)
+            if names[0] in (EMBEDDING, HEAD):
+                return weight
+            leaf = weight.to(self._dtype if weight.dim() > 1 or names[0].endswith("bias") else torch.float32)
+            if leaf.dtype == weight.dtype:
+                leaf = leaf.detach().requires_grad_()
+                leaf.grad = gradient
+            else:
+                copies.append((leaf.requires_grad_(), gradient))
+            return leaf
+
+        def collect() -> None:
+            for leaf, gradient in copies:
+                assert leaf.grad is not None
+                gradient.add_(leaf.grad)
+                leaf.grad = None
+
+        return dense_weights(self._names, self._shape.layers, take), collect

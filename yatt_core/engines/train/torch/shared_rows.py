@@ -1,0 +1,171 @@
+"""Samples as rows without padding in which each prompt stands once, however many of the samples answer it.
+
+Consumes a micro-batch; produces its tokens behind one another, and the few calls of attention that let each token see its own
+sample. A prompt's activations are the same for all of its samples, so are its gradients' sums; the last token of a response needs
+no row. Only attention is padded, among sequences of like length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from yatt_core.engines.dense.attention import attend_masked
+from yatt_core.engines.dense.shape import DenseShape
+from yatt_core.engines.train.model.forward import MicroBatch, places_of
+from yatt_core.wire.columns import offsets_of
+
+Int64 = npt.NDArray[np.int64]
+
+SLACK_TOKENS, SLACK_SHARE = 8, 4
+"""Sequences are attended to together when the shorter ones lack no more tokens of the longest than this, or this part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """b sequences of n queries over m keys at most. queries, keys: numbers of rows, [b, n] and [b, m].
+
+    mask: [b, 1, n, m], 0 or -inf; none where n = m and each query sees the keys up to its own.
+    """
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    mask: torch.Tensor | None
+
+    def on(self, device: torch.device) -> AttentionCall:
+        """The same on a device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return AttentionCall(self.queries.to(device), self.keys.to(device), mask)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRows:
+    """R rows. tokens, positions: [R]. predicting: [T], the row whose output predicts each counted token of the micro-batch.
+
+    positions_below: one more than the highest position. calls: of attention, the prompts' in front. outputs: [R], each row's
+    place among the queries of all calls.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    predicting: torch.Tensor
+    positions_below: int
+    calls: tuple[AttentionCall, ...]
+    outputs: torch.Tensor
+
+    def on(self, device: torch.device) -> SharedRows:
+        """The same on a device."""
+        if self.tokens.device == device:
+            return self
+        tokens, positions, predicting, outputs = (
+            each.to(device) for each in (self.tokens, self.positions, self.predicting, self.outputs)
+        )
+        calls = tuple(call.on(device) for call in self.calls)
+        return SharedRows(tokens, positions, predicting, self.positions_below, calls, outputs)
+
+
+def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
+    """The micro-batch with equal prompts put together. dtype: of the attention masks."""
+    flat = batch.tokens.flatten().numpy()
+    starts, prompts, responses = batch.starts, batch.prompt_lengths, batch.sizes - batch.prompt_lengths
+    first, number = _distinct([flat[a:b].tobytes() for a, b in zip(starts, starts + prompts, strict=True)])
+    prompt_begins = offsets_of(prompts[first])
+    response_begins = prompt_begins[-1] + offsets_of(responses)
+    sources = np.concatenate([places_of(starts[first], prompts[first]), places_of(starts + prompts, responses)])
+    row_of = np.zeros(len(flat), dtype=np.int64)
+    row_of[places_of(starts, prompts)] = places_of(prompt_begins[number], prompts)
+    row_of[places_of(starts + prompts, responses)] = np.arange(prompt_begins[-1], response_begins[-1])
+    within = [places_of(np.zeros_like(prompts[first]), prompts[first]), places_of(prompts, responses)]
+    positions = np.concatenate(within)
+    calls = [
+        *_prompt_calls(prompt_begins, prompts[first]),
+        *_response_calls(response_begins, responses, prompt_begins[number], prompts, dtype),
+    ]
+    return SharedRows(
+        tokens=torch.from_numpy(flat[sources]),
+        positions=torch.from_numpy(positions),
+        predicting=torch.from_numpy(row_of[batch.predicting.numpy()]),
+        positions_below=int(positions.max()) + 1,
+        calls=tuple(call for call, _ in calls),
+        outputs=torch.from_numpy(_outputs(calls, len(sources))),
+    )
+
+
+def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor) -> torch.Tensor:
+    """Each row over its own sample. heads: [R, queries + keys + values, size]. Returns [R, queries * size]."""
+    queries, others = torch.split(heads, [shape.heads, 2 * shape.key_value_heads], dim=1)
+    outputs = []
+    for call in rows.calls:
+        count, length = call.queries.shape
+        asked = queries.index_select(0, call.queries.flatten()).view(count, length, *queries.shape[1:])
+        seen = others.index_select(0, call.keys.flatten()).view(count, call.keys.shape[1], *others.shape[1:])
+        keys, values = torch.split(seen, shape.key_value_heads, dim=2)
+        outputs.append(attend_masked(asked, keys, values, call.mask).reshape(count * length, -1))
+    return torch.cat(outputs).index_select(0, rows.outputs)
+
+
+def _distinct(keys: list[bytes]) -> tuple[Int64, Int64]:
+    """Which items are the first of their kind, and the number of each one's kind."""
+    numbers: dict[bytes, int] = {}
+    number = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    return np.unique(number, return_index=True)[1], number
+
+
+def _alike(lengths: Int64) -> Iterator[Int64]:
+    """Sequences by like length, the longest first; those without tokens in none."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    while len(order):
+        longest = int(lengths[order[0]])
+        count = int(np.count_nonzero(longest - lengths[order] <= max(SLACK_TOKENS, longest // SLACK_SHARE)))
+        yield order[:count]
+        order = order[count:]
+
+
+def _padded(begins: Int64, lengths: Int64) -> Int64:
+    """Rows of some sequences, [sequences, longest]; behind a shorter one's end its last row."""
+    within: Int64 = np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
+    return begins[:, None] + within
+
+
+def _prompt_calls(begins: Int64, lengths: Int64) -> Iterator[tuple[AttentionCall, Int64]]:
+    """Prompts over themselves; with each call the lengths of its sequences."""
+    for members in _alike(lengths):
+        rows = torch.from_numpy(_padded(begins[members], lengths[members]))
+        yield AttentionCall(rows, rows, None), lengths[members]
+
+
+def _response_calls(
+    begins: Int64, lengths: Int64, prompt_begins: Int64, prompts: Int64, dtype: torch.dtype
+) -> Iterator[tuple[AttentionCall, Int64]]:
+    """Responses over their prompts and themselves."""
+    for members in _alike(lengths):
+        own = _padded(begins[members], lengths[members])
+        before = _padded(prompt_begins[members], prompts[members])
+        length, width = own.shape[1], before.shape[1]
+        shown = np.arange(width) < prompts[members][:, None]
+        hidden = np.concatenate(
+            [
+                np.broadcast_to(~shown[:, None, :], (len(members), length, width)),
+                np.broadcast_to(np.triu(np.ones((length, length), np.bool_), 1), (len(members), length, length)),
+            ],
+            axis=2,
+        )
+        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
+        keys = torch.from_numpy(np.concatenate([before, own], axis=1))
+        yield AttentionCall(torch.from_numpy(own), keys, mask[:, None]), lengths[members]
+
+
+def _outputs(calls: list[tuple[AttentionCall, Int64]], rows: int) -> Int64:
+    """Each row's place among the queries of all calls."""
+    places, begin = np.zeros(rows, dtype=np.int64), 0
+    for call, lengths in calls:
+        count, length = call.queries.shape
+        real = np.arange(length) < lengths[:, None]
+        places[call.queries.numpy()[real]] = begin + np.arange(count * length).reshape(count, length)[real]
+        begin += count * length
+    return places

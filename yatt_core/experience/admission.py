@@ -1,0 +1,76 @@
+"""The part of an iteration's experience that an update learns from, as dynamic sampling admitted it.
+
+Consumes sealed shards and the recorded admission. Produces a batch, or a table, of exactly the admitted groups and the padding,
+in canonical order, whatever else the shards hold. Padding is masked: none of its tokens counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from yatt_core.errors import DataError
+from yatt_core.experience.batch import ExperienceBatch, load_batch
+from yatt_core.experience.table import group_offsets
+from yatt_core.protocols.receipts import Admission, BatchTask
+from yatt_core.wire.columns import fixed_column
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def admitted_rows(ordinals: Int64, rewards: Float64, admission: Admission) -> Int64:
+    """Indices of the admitted samples and the padding's, ascending; ordinals, rewards: [N] in canonical order.
+
+    Raises `DataError` for a group that is not there.
+    """
+    wanted = np.array([*admission.groups, *admission.padding], dtype=np.int64)
+    missing = wanted[~np.isin(wanted, ordinals)]
+    if missing.size:
+        raise DataError(f"prompt ordinals {missing[:5].tolist()} were admitted, the experience has none of them")
+    rows = np.flatnonzero(np.isin(ordinals, wanted))
+    if admission.keep is None:
+        return rows
+    bounds = group_offsets(ordinals[rows])
+    groups = np.split(rows, bounds[1:-1])
+    return np.concatenate([best_and_worst(rewards[group], admission.keep) + group[0] for group in groups])
+
+
+def best_and_worst(rewards: Float64, keep: int) -> Int64:
+    """Indices of the `keep` highest and the `keep` lowest rewards of a group, ascending; of equals the earlier is kept.
+
+    rewards: [samples], at least twice as many as are kept at either end.
+    """
+    best = np.argsort(-rewards, kind="stable")[:keep]
+    others = np.setdiff1d(np.arange(len(rewards)), best)
+    worst = others[np.argsort(rewards[others], kind="stable")[:keep]]
+    return np.sort(np.concatenate([best, worst]))
+
+
+def load_admitted_batch(run_folder: Path, task: BatchTask) -> ExperienceBatch:
+    """The samples of a task, without their texts. Raises `DataError` as `load_batch` and `admitted_rows`."""
+    return admitted_batch(load_batch(run_folder, task.shards), task.admission)
+
+
+def admitted_batch(batch: ExperienceBatch, admission: Admission | None) -> ExperienceBatch:
+    """The admitted samples of a whole batch, and the padding's, masked. Raises like `admitted_rows`."""
+    if admission is None:
+        return batch
+    admitted = batch.take(admitted_rows(batch.ordinals, batch.rewards, admission))
+    if not admission.padding:
+        return admitted
+    padding = np.isin(admitted.ordinals, np.array(admission.padding, dtype=np.int64))
+    counts = admitted.loss_mask & ~np.repeat(padding, admitted.response_lengths)
+    return replace(admitted, loss_mask=counts, padding=admission.padding)
+
+
+def admitted_table(table: pa.Table, admission: Admission | None) -> pa.Table:
+    """The same rows of a whole table, all columns as they were sealed. Raises like `admitted_rows`."""
+    if admission is None:
+        return table
+    rows = admitted_rows(fixed_column(table, "prompt_ordinal"), fixed_column(table, "reward"), admission)
+    return table.take(pa.array(rows))

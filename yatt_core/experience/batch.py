@@ -1,0 +1,168 @@
+"""An iteration's experience as flat numpy arrays: what trainers and algorithms compute on.
+
+Consumes sealed shards as the ledger names them, checks every digest before a byte is parsed. Produces an `ExperienceBatch`
+in canonical order (prompt ordinal, sample), whatever the shards' order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from yatt_core.errors import DataError
+from yatt_core.experience.table import PART_PREFIX, experience_schema, group_offsets, parts_of, sort_samples
+from yatt_core.manifests import load_manifest, read_file
+from yatt_core.protocols.receipts import ShardRef
+from yatt_core.wire.columns import fixed_column, offsets_of, ragged_column, ragged_positions
+
+SHARD_KIND = "shard"
+SAMPLES_FILE = "samples.parquet"
+
+Bool = npt.NDArray[np.bool_]
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+_TEXTS = frozenset({"prompt_id", "source", "prompt", "response", "finish", "reward_error", "turns", "tool_error"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExperienceBatch:
+    """N samples in flat arrays; T response tokens in all. Sample i's tokens are [offsets[i] : offsets[i + 1]].
+
+    ordinals, samples, weight_versions: [N]. prompt_tokens: [sum of prompt lengths] with prompt_offsets [N + 1].
+    response_tokens, log_probs_sampler, loss_mask: [T] with response_offsets [N + 1]. rewards (total), correct, truncated:
+    [N]. reward_parts: name of the part -> [N]. media: content addresses of each prompt's images, N tuples; empty without.
+    padding: ordinals of the groups that only fill the batch up: none of their tokens counts, nor they in any statistic.
+    """
+
+    ordinals: Int64
+    samples: Int32
+    prompt_tokens: Int32
+    prompt_offsets: Int64
+    response_tokens: Int32
+    response_offsets: Int64
+    log_probs_sampler: Float32
+    loss_mask: Bool
+    rewards: Float64
+    reward_parts: Mapping[str, Float64]
+    correct: Bool
+    truncated: Bool
+    weight_versions: Int32
+    media: tuple[tuple[str, ...], ...] = ()
+    padding: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    @property
+    def prompt_lengths(self) -> Int64:
+        """Tokens of each sample's prompt, [N]."""
+        return np.diff(self.prompt_offsets)
+
+    @property
+    def response_lengths(self) -> Int64:
+        """Tokens of each response, [N]."""
+        return np.diff(self.response_offsets)
+
+    @property
+    def lengths(self) -> Int64:
+        """Tokens of each sample, prompt and response together, [N]."""
+        return self.prompt_lengths + self.response_lengths
+
+    @property
+    def learnt(self) -> Bool:
+        """Which samples are learnt from, [N]: all but the padding."""
+        return ~np.isin(self.ordinals, np.array(self.padding, dtype=np.int64))
+
+    @property
+    def group_offsets(self) -> Int64:
+        """Where each prompt's samples begin, [prompts + 1]; only for a batch in canonical order."""
+        return group_offsets(self.ordinals)
+
+    def take(self, indices: npt.NDArray[np.integer[Any]]) -> ExperienceBatch:
+        """The samples at these indices, in this order; copies."""
+        prompts = ragged_positions(self.prompt_offsets, indices)
+        responses = ragged_positions(self.response_offsets, indices)
+        return ExperienceBatch(
+            ordinals=self.ordinals[indices],
+            samples=self.samples[indices],
+            prompt_tokens=self.prompt_tokens[prompts],
+            prompt_offsets=offsets_of(self.prompt_lengths[indices]),
+            response_tokens=self.response_tokens[responses],
+            response_offsets=offsets_of(self.response_lengths[indices]),
+            log_probs_sampler=self.log_probs_sampler[responses],
+            loss_mask=self.loss_mask[responses],
+            rewards=self.rewards[indices],
+            reward_parts={part: values[indices] for part, values in self.reward_parts.items()},
+            correct=self.correct[indices],
+            truncated=self.truncated[indices],
+            weight_versions=self.weight_versions[indices],
+            media=tuple(self.media[i] for i in indices) if self.media else (),
+            padding=self.padding,
+        )
+
+
+def load_batch(run_folder: Path, shards: Sequence[ShardRef]) -> ExperienceBatch:
+    """The samples of the shards, without their texts. Raises `DataError` naming a file that fails its check."""
+    return batch_of_table(_load(run_folder, shards, without=_TEXTS))
+
+
+def load_table(run_folder: Path, shards: Sequence[ShardRef]) -> pa.Table:
+    """All columns of the shards' samples in canonical order, texts included. Raises like `load_batch`."""
+    return _load(run_folder, shards, without=frozenset())
+
+
+def batch_of_table(table: pa.Table) -> ExperienceBatch:
+    """The arrays of an experience table in canonical order; copies, so that they may be written to."""
+    prompt_tokens, prompt_offsets = ragged_column(table, "prompt_tokens")
+    response_tokens, response_offsets = ragged_column(table, "response_tokens")
+    return ExperienceBatch(
+        ordinals=fixed_column(table, "prompt_ordinal").copy(),
+        samples=fixed_column(table, "sample").copy(),
+        prompt_tokens=prompt_tokens.copy(),
+        prompt_offsets=prompt_offsets,
+        response_tokens=response_tokens.copy(),
+        response_offsets=response_offsets,
+        log_probs_sampler=ragged_column(table, "log_probs_sampler")[0].copy(),
+        loss_mask=ragged_column(table, "loss_mask")[0].copy(),
+        rewards=fixed_column(table, "reward").copy(),
+        reward_parts={part: fixed_column(table, PART_PREFIX + part).copy() for part in parts_of(table)},
+        correct=fixed_column(table, "correct").copy(),
+        truncated=fixed_column(table, "truncated").copy(),
+        weight_versions=fixed_column(table, "weight_version").copy(),
+        media=tuple(tuple(text.split()) for text in table["media"].to_pylist())
+        if "media" in table.column_names
+        else (),
+    )
+
+
+def _load(run_folder: Path, shards: Sequence[ShardRef], without: frozenset[str]) -> pa.Table:
+    tables = [_load_shard(run_folder, shard, without) for shard in shards]
+    if not tables:
+        raise DataError(f"{run_folder}: a batch needs at least one shard")
+    if any(table.schema != tables[0].schema for table in tables):
+        raise DataError(f"{run_folder}: the shards of an iteration have different columns")
+    return sort_samples(pa.concat_tables(tables).combine_chunks())
+
+
+def _load_shard(run_folder: Path, shard: ShardRef, without: frozenset[str]) -> pa.Table:
+    folder = run_folder / shard.folder
+    manifest = load_manifest(folder, SHARD_KIND, shard.manifest_sha256)
+    if SAMPLES_FILE not in manifest.files:
+        raise DataError(f"{folder}: its manifest names no {SAMPLES_FILE}")
+    data = read_file(folder, SAMPLES_FILE, manifest.files[SAMPLES_FILE])
+    file = pq.ParquetFile(pa.BufferReader(data))
+    names = [name for name in file.schema_arrow.names if name not in without]
+    parts = [name.removeprefix(PART_PREFIX) for name in names if name.startswith(PART_PREFIX)]
+    schema = experience_schema(parts, names)
+    table = file.read(columns=names, use_threads=False)
+    return table.cast(pa.schema([schema.field(name) for name in names]))

@@ -1,0 +1,247 @@
+"""Dynamic sampling: how many prompts each wave draws, and which groups are admitted. A pure state machine, owning no I/O.
+
+Consumes a rule, the sampling average, and behind each wave the metadata of its groups, whichever controllers made them and in
+whatever order they came; everything is settled in prompt order. Produces plans and outcomes, which the driver records before
+they take effect: the state is a fold over recorded outcomes, so that whoever recovers goes on where the last driver stood.
+
+With g groups missing, a wave draws ceil(g x average x overdraw) prompts. Behind it, with r = min(groups / valid groups, cap),
+or the cap without any valid one: average <- decay x average + (1 - decay) x r. It begins at 1 and lives on over iterations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.errors import DataError
+from yatt_core.protocols.receipts import Admission, GroupFacts
+from yatt_core.spec import RunSpec
+from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst
+
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+FIRST_AVERAGE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRule:
+    """What the spec asks for. target: groups of an update. filters: only valid groups are admitted. keep: as `Admission`."""
+
+    target: int
+    shards: int
+    filters: bool = False
+    max_waves: int = 1
+    ratio_cap: float = 1.0
+    overdraw: float = 1.0
+    decay: float = 0.0
+    overdispatch: float = 1.0
+    keep: int | None = None
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> Self:
+        """The rule of a run's spec."""
+        wanted = spec.dynamic_sampling
+        rule = cls(
+            target=spec.data.prompts_per_iteration,
+            shards=spec.data.logical_shards,
+            overdispatch=1.0 if wanted.overdispatch is None else wanted.overdispatch.factor,
+        )
+        if isinstance(wanted, AllGroups):
+            return rule
+        return replace(
+            rule,
+            filters=True,
+            max_waves=wanted.max_waves,
+            ratio_cap=wanted.ratio_cap,
+            overdraw=wanted.overdraw,
+            decay=wanted.decay,
+            keep=wanted.keep if isinstance(wanted, BestAndWorst) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WavePlan:
+    """A wave before it starts. wanted: groups that it waits for. prompts: those that it draws; more than that are over-dispatch.
+
+    shards: logical shards that its prompts are cut into. gap: groups that were missing. average: of prompts per valid group.
+    """
+
+    wave: int
+    wanted: int
+    prompts: int
+    shards: int
+    gap: int
+    average: float
+
+    @property
+    def is_overdispatched(self) -> bool:
+        """True if it may end before all of its prompts are done."""
+        return self.prompts > self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class WaveGroups:
+    """Metadata of a wave's G groups in prompt order, each [G]; valid: the largest reward is larger than the smallest."""
+
+    ordinals: Int64
+    valid: Bool
+    tokens: Int64
+
+    @classmethod
+    def gather(cls, shards: Iterable[tuple[Sequence[int], GroupFacts]]) -> Self:
+        """From the shards' prompt ordinals and facts, in whatever order they came.
+
+        Raises `DataError` where a shard's facts are not those of its prompts.
+        """
+        parts = list(shards)
+        for prompts, facts in parts:
+            if not len(prompts) == len(facts.reward_min) == len(facts.reward_max) == len(facts.tokens):
+                raise DataError(f"a shard of {len(prompts)} prompts tells the facts of {len(facts.tokens)} groups")
+        ordinals = np.fromiter(chain.from_iterable(prompts for prompts, _ in parts), np.int64)
+        lowest = np.fromiter(chain.from_iterable(facts.reward_min for _, facts in parts), np.float64)
+        highest = np.fromiter(chain.from_iterable(facts.reward_max for _, facts in parts), np.float64)
+        tokens = np.fromiter(chain.from_iterable(facts.tokens for _, facts in parts), np.int64)
+        order = np.argsort(ordinals, kind="stable")
+        return cls(ordinals[order], (highest > lowest)[order], tokens[order])
+
+
+@dataclass(frozen=True, slots=True)
+class WaveOutcome:
+    """What a wave came to; groups by prompt ordinal, ascending.
+
+    groups: finished ones. cut: prompts that were not waited for. shards: those finished. admitted: learnt from. dropped: how
+    many more were valid. spare: those that may serve as padding. wasted_tokens: of responses that nothing is learnt from.
+    average: behind the wave. padding: of the whole iteration, behind its last wave; none before. keep: as `Admission`.
+    """
+
+    groups: int
+    cut: int
+    shards: int
+    valid: int
+    admitted: tuple[int, ...]
+    dropped: int
+    spare: tuple[int, ...]
+    wasted_tokens: int
+    average: float
+    padding: tuple[int, ...] | None
+    keep: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for the ledger."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The outcome that `to_json` wrote."""
+        lists = {name: tuple(value[name]) for name in ("admitted", "spare")}
+        padding = None if value["padding"] is None else tuple(value["padding"])
+        return cls(**{**value, **lists, "padding": padding})
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """An iteration's dynamic sampling so far. average: before its first wave. outcomes: of the waves that are settled."""
+
+    rule: SamplingRule
+    average: float = FIRST_AVERAGE
+    outcomes: tuple[WaveOutcome, ...] = ()
+
+    @property
+    def gap(self) -> int:
+        """Groups that are still missing."""
+        return self.rule.target - sum(len(outcome.admitted) for outcome in self.outcomes)
+
+    @property
+    def average_now(self) -> float:
+        """Prompts per valid group, behind the last settled wave."""
+        return self.outcomes[-1].average if self.outcomes else self.average
+
+    @property
+    def finished(self) -> bool:
+        """True once no wave follows."""
+        return bool(self.outcomes) and self.outcomes[-1].padding is not None
+
+    def plan(self) -> WavePlan:
+        """The next wave; only while sampling is not finished."""
+        wanted = math.ceil(self.gap * self.average_now * self.rule.overdraw) if self.rule.filters else self.gap
+        prompts = math.ceil(wanted * self.rule.overdispatch)
+        shards = min(self.rule.shards, prompts)
+        return WavePlan(len(self.outcomes), wanted, prompts, shards, self.gap, self.average_now)
+
+    def settle(self, plan: WavePlan, groups: WaveGroups, shards: int) -> WaveOutcome:
+        """Admits valid groups in prompt order up to the gap. shards: how many finished.
+
+        Behind the last wave, groups that were not admitted fill the gap as padding, in prompt order over all waves.
+        """
+        valid = groups.valid if self.rule.filters else np.ones(len(groups.ordinals), dtype=np.bool_)
+        chosen = np.flatnonzero(valid)[: self.gap]
+        left = np.ones(len(valid), dtype=np.bool_)
+        left[chosen] = False
+        gap, count = self.gap - len(chosen), int(np.count_nonzero(valid))
+        spare = tuple(groups.ordinals[left][:gap].tolist())
+        last = gap == 0 or plan.wave + 1 >= self.rule.max_waves
+        spares = [ordinal for outcome in self.outcomes for ordinal in outcome.spare] + list(spare)
+        return WaveOutcome(
+            groups=len(valid),
+            cut=plan.prompts - len(valid),
+            shards=shards,
+            valid=count,
+            admitted=tuple(groups.ordinals[chosen].tolist()),
+            dropped=count - len(chosen),
+            spare=spare,
+            wasted_tokens=int(groups.tokens[left].sum()),
+            average=self._moved(len(valid), count),
+            padding=tuple(spares[:gap]) if last else None,
+            keep=self.rule.keep,
+        )
+
+    def after(self, outcome: WaveOutcome) -> Sampling:
+        """The state behind one more settled wave."""
+        return replace(self, outcomes=(*self.outcomes, outcome))
+
+    def _moved(self, groups: int, valid: int) -> float:
+        if not self.rule.filters:
+            return self.average_now
+        ratio = min(groups / valid, self.rule.ratio_cap) if valid else self.rule.ratio_cap
+        return self.rule.decay * self.average_now + (1.0 - self.rule.decay) * ratio
+
+
+def admission_of(outcomes: Sequence[WaveOutcome]) -> Admission:
+    """What an iteration whose waves are all settled is learnt from."""
+    admitted = tuple(ordinal for outcome in outcomes for ordinal in outcome.admitted)
+    return Admission(admitted, outcomes[-1].padding or (), outcomes[-1].keep)
+
+
+def shortfall(sampling: Sampling) -> str:
+    """In words, what a finished sampling lacks; empty where it lacks nothing."""
+    if not (missing := sampling.gap):
+        return ""
+    groups, waves = sum(outcome.groups for outcome in sampling.outcomes), len(sampling.outcomes)
+    return (
+        f"only {sampling.rule.target - missing} of {sampling.rule.target} groups are valid after {waves} waves of {groups} "
+        f"prompts in all; {missing} masked groups fill the batch"
+    )
+
+
+def sampling_metrics(sampling: Sampling) -> dict[str, float]:
+    """What a finished sampling drew, admitted and wasted, by the names of the metrics (all of class result)."""
+    outcomes = sampling.outcomes
+    groups, valid = sum(outcome.groups for outcome in outcomes), sum(outcome.valid for outcome in outcomes)
+    return {
+        "sampling/waves": float(len(outcomes)),
+        "sampling/drawn_groups": float(groups + sum(outcome.cut for outcome in outcomes)),
+        "sampling/valid_share": valid / groups,
+        "sampling/filled_share": 1.0 - sampling.gap / sampling.rule.target,
+        "sampling/dropped_groups": float(sum(outcome.dropped for outcome in outcomes)),
+        "sampling/invalid_groups": float(groups - valid),
+        "sampling/cut_groups": float(sum(outcome.cut for outcome in outcomes)),
+        "sampling/padded_groups": float(sampling.gap),
+        "sampling/wasted_tokens": float(sum(outcome.wasted_tokens for outcome in outcomes)),
+        "sampling/prompts_per_valid_group": sampling.average_now,
+    }

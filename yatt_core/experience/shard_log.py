@@ -1,0 +1,331 @@
+"""The log of one logical shard: grows by chunks, is sealed once, and survives a kill at any instant.
+
+Consumes tables of responses and of scores, one each per decode batch (and before them its turns, where responses have
+several: `turn_log`); makes each durable before it returns. Sealing compacts them to `samples.parquet` and publishes the
+manifest last: a shard is finished when its manifest is durable. Whoever takes the shard over, under a later epoch or the
+same, finds chunks and sealed shards here, so that nothing finished is generated or scored again. Each writer has a folder of
+its own, since one that counts as lost may still live on a node that cannot be reached.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from yatt_core import durable
+from yatt_core.errors import DataError, FencedError
+from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND, load_table
+from yatt_core.experience.chunks import Chunk, read_chunk, write_chunk
+from yatt_core.experience.judge_log import JudgeLog
+from yatt_core.experience.shard_work import shard_work
+from yatt_core.experience.table import canonical_table, group_digests, group_facts, sums_of
+from yatt_core.experience.turn_log import TurnLog
+from yatt_core.keys import WorkKey, iteration_folder, shard_folder
+from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
+from yatt_core.protocols.receipts import GroupFacts, ShardReceipt, ShardRef, ShardWork
+from yatt_core.wire.columns import fixed_column
+
+JUDGEMENTS_FILE = "judgements.parquet"
+_log = logging.getLogger(__name__)
+_FOLDER = re.compile(r"w\d+-s\d+\.e(\d+)(?:\.(\d+))?")
+_REPEATED = ["prompt_id", "prompt", "part"]
+_TRASH = re.compile(r"\.w\d+-s\d+\.e\d+\..+")
+
+
+class ShardLog:
+    """One shard under one epoch: takes a folder of its own with the first write, and changes nothing in those of others.
+
+    plan: digest of what the samples are made by (`shard_plan`); leftovers of another plan do not count. Raises `FencedError`
+    when a later epoch has begun on this shard.
+    """
+
+    def __init__(self, run_folder: Path, key: WorkKey, epoch: int, plan: str = "") -> None:
+        self._run_folder, self._key, self._epoch, self._plan = run_folder, key, epoch, plan
+        written = _written_folders(run_folder, key)
+        if written and written[0][0] > epoch:
+            raise FencedError(
+                f"{key}: epoch {written[0][0]} works on this shard, the holder of epoch {epoch} must leave"
+            )
+        self._folders = [run_folder / folder for _, folder in written]
+        for folder in self._folders:
+            # Its writer may have died before the newest chunk's name was durable, and later work will stand on that chunk.
+            durable.sync_folder(folder)
+        self._own: Path | None = None
+        self._answered: dict[int, str] = {}
+
+    def responses(self, batch: int) -> pa.Table | None:
+        """The responses of a decode batch, from this epoch or the latest earlier one that has them."""
+        for folder in self._folders:
+            chunk = read_chunk(_chunk_path(folder, batch, "responses"))
+            if chunk is not None and chunk.labels.get("plan") == self._plan:
+                self._answered[batch] = chunk.sha256
+                return chunk.table
+        return None
+
+    def turns(self, batch: int) -> TurnLog:
+        """The log of a decode batch's turns, for responses that have several."""
+        return TurnLog(self._folders, batch, self._plan, self._own_folder)
+
+    def judgements(self, batch: int) -> JudgeLog:
+        """The log of what judges said of a decode batch's responses."""
+        return JudgeLog(self._folders, batch, self._plan, self._own_folder)
+
+    def scores(self, batch: int) -> pa.Table | None:
+        """The scores of exactly the responses that this log holds for the batch, where there are any."""
+        if batch not in self._answered and self.responses(batch) is None:
+            return None
+        for folder in self._folders:
+            chunk = read_chunk(_chunk_path(folder, batch, "scores"))
+            if chunk is not None and _belongs(chunk, self._answered[batch]):
+                return chunk.table
+        return None
+
+    def append_responses(self, batch: int, table: pa.Table) -> None:
+        """Makes the responses of a decode batch durable."""
+        self._answered[batch] = self._append(batch, "responses", table, {"plan": self._plan})
+
+    def append_scores(self, batch: int, table: pa.Table) -> None:
+        """Makes the scores of a decode batch durable. Raises `DataError` when its responses are not in the log."""
+        if batch not in self._answered and self.responses(batch) is None:
+            raise DataError(f"{self._key}: scores of batch {batch} without its responses; append those first")
+        self._append(batch, "scores", table, {"responses": self._answered[batch]})
+
+    def seal(
+        self,
+        table: pa.Table,
+        timing: Mapping[str, float],
+        judgements: pa.Table | None = None,
+        judged_here: Collection[str] = (),
+    ) -> ShardReceipt:
+        """Compacts the shard and publishes its manifest; table: all samples with all result columns, in any order.
+
+        judgements: what judges said, in canonical order; none for a run without. judged_here: reward parts whose judges work
+        on the run's devices. timing: seconds by stage, for the receipt alone. A shard that this epoch sealed before is left as
+        it is.
+        Raises `DataError` for samples that `canonical_table` refuses.
+        """
+        table = canonical_table(table)
+        for epoch, sealed in find_sealed(self._run_folder, self._key):
+            if epoch == self._epoch:
+                receipt = _adopt_folder(self._run_folder, self._key, epoch, sealed, self._plan)
+                if receipt is not None:
+                    return receipt
+        data, folder = _parquet_bytes(table), self._own_folder()
+        durable.write_file(folder / SAMPLES_FILE, data)
+        contents = {SAMPLES_FILE: data}
+        if judgements is not None:
+            contents[JUDGEMENTS_FILE] = _parquet_bytes(judgements)
+            durable.write_file(folder / JUDGEMENTS_FILE, contents[JUDGEMENTS_FILE])
+        fields, sums = _facts(self._key, self._epoch, self._plan, table), sums_of(table)
+        files = {name: entry_of_bytes(content) for name, content in contents.items()}
+        work = {} if judgements is None else {"work": asdict(shard_work(table, judgements, judged_here))}
+        manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums, **work}, files)
+        _remove_unnamed(folder)
+        relative = str(folder.relative_to(self._run_folder))
+        return _receipt(self._key, self._epoch, relative, manifest_sha256, fields, sums, timing)
+
+    def _append(self, batch: int, kind: str, table: pa.Table, labels: Mapping[str, str]) -> str:
+        return write_chunk(_chunk_path(self._own_folder(), batch, kind), table, labels)
+
+    def _own_folder(self) -> Path:
+        """The folder that this log alone writes to."""
+        if self._own is None:
+            folders = (self._run_folder / shard_folder(self._key, self._epoch, writer) for writer in count())
+            self._own = next(folder for folder in folders if durable.claim_folder(folder))
+            self._folders.insert(0, self._own)
+        return self._own
+
+
+def find_sealed(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
+    """Epoch and folder (relative to the run folder) of each sealed copy of a shard, the latest epoch first."""
+    written = _written_folders(run_folder, key)
+    return [(epoch, folder) for epoch, folder in written if (run_folder / folder / MANIFEST).exists()]
+
+
+def adopt(run_folder: Path, key: WorkKey, plan: str = "") -> ShardReceipt | None:
+    """The receipt of a shard that is sealed already by this plan, whatever its epoch; none where it has to be made.
+
+    The samples are read and their digests computed again, since no ledger row vouches for the manifest yet. A copy that
+    fails, or was made by another plan, is said and passed over.
+    """
+    for epoch, folder in find_sealed(run_folder, key):
+        if (receipt := _adopt_folder(run_folder, key, epoch, folder, plan)) is not None:
+            return receipt
+    return None
+
+
+def verify_shard(run_folder: Path, folder: str, manifest_sha256: str | None = None) -> Manifest:
+    """Checks a sealed shard byte by byte; manifest_sha256: what the ledger says. Raises `DataError` naming the file."""
+    manifest = load_manifest(run_folder / folder, SHARD_KIND, manifest_sha256)
+    verify_files(run_folder / folder, manifest.files)
+    return manifest
+
+
+class RecordedShard(Protocol):
+    """A shard as the ledger names it."""
+
+    @property
+    def folder(self) -> str:
+        """Relative to the run folder."""
+        ...
+
+    @property
+    def manifest_sha256(self) -> str:
+        """What its manifest has to have."""
+        ...
+
+
+Recorded = TypeVar("Recorded", bound=RecordedShard)
+
+
+def damaged_shards(run_folder: Path, rows: Iterable[Recorded]) -> list[Recorded]:
+    """The recorded shards whose files are missing or changed; what is wrong with each is said in the log."""
+    damaged = []
+    for row in rows:
+        try:
+            verify_shard(run_folder, row.folder, row.manifest_sha256)
+        except DataError as error:
+            _log.error("%s has to be made again: %s", row.folder, error)
+            damaged.append(row)
+    return damaged
+
+
+def read_group_facts(run_folder: Path, row: RecordedShard) -> GroupFacts:
+    """What a recorded shard's manifest says of its groups. Raises `DataError` for another manifest than the recorded one."""
+    fields = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields
+    if "groups" not in fields:
+        raise DataError(f"{run_folder / row.folder / MANIFEST}: tells nothing of its groups, an older version made it")
+    return _groups(fields)
+
+
+def read_shard_work(run_folder: Path, row: RecordedShard) -> ShardWork:
+    """What a recorded shard's samples took, where judges took part; else nothing. Raises `DataError` as `read_group_facts`."""
+    work = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields.get("work", {})
+    columns = {name: tuple(values) for name, values in work.items()}
+    if "judged" in columns:
+        columns["judged"] = tuple(tuple(tokens) for tokens in columns["judged"])
+    return ShardWork(**columns)
+
+
+def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
+    """Removes an iteration's shard folders that are not to be kept, and chunks left in those that are.
+
+    keep_folders: what the ledger names, relative to the run folder. Returns the folders removed. For a driver that holds
+    the lease and has every shard of the iteration.
+    """
+    relative = iteration_folder(branch, iteration)
+    removed = []
+    for path in sorted((run_folder / relative).iterdir()) if (run_folder / relative).exists() else []:
+        name = str(relative / path.name)
+        if name in keep_folders:
+            _remove_unnamed(path)
+        elif _FOLDER.fullmatch(path.name) or _TRASH.fullmatch(path.name):
+            durable.remove_folder(path)
+            removed.append(name)
+    return removed
+
+
+def _written_folders(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
+    """Epoch and folder (relative to the run folder) of all who ever wrote at this shard, latest first."""
+    parent = iteration_folder(key.branch, key.iteration)
+    pattern = shard_folder(key, 0).name.removesuffix("0000") + "*"
+    found = [(match, path) for path in (run_folder / parent).glob(pattern) if (match := _FOLDER.fullmatch(path.name))]
+    found.sort(key=lambda item: (int(item[0][1]), int(item[0][2] or 0)), reverse=True)
+    return [(int(match[1]), str(parent / path.name)) for match, path in found]
+
+
+def _chunk_path(folder: Path, batch: int, kind: str) -> Path:
+    return folder / f"batch-{batch:04d}.{kind}.arrow"
+
+
+def _belongs(chunk: Chunk, responses_sha256: str) -> bool:
+    return chunk.labels.get("responses") == responses_sha256
+
+
+def _parquet_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=_REPEATED)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _facts(key: WorkKey, epoch: int, plan: str, table: pa.Table) -> dict[str, Any]:
+    """What a manifest says of its samples, apart from sums; a function of key, epoch, plan and canonical table."""
+    digests = group_digests(table)
+    return {
+        "key": asdict(key),
+        "epoch": epoch,
+        "plan": plan,
+        "samples": table.num_rows,
+        "response_tokens": len(table.column("response_tokens").combine_chunks().flatten()),
+        "prompt_ordinals": np.unique(fixed_column(table, "prompt_ordinal")).tolist(),
+        "group_digests": [digests[start : start + 32].hex() for start in range(0, len(digests), 32)],
+        "weight_versions": np.unique(fixed_column(table, "weight_version")).tolist(),
+        "groups": {name: list(values) for name, values in asdict(group_facts(table)).items()},
+    }
+
+
+def _groups(facts: Mapping[str, Any]) -> GroupFacts:
+    return GroupFacts(**{name: tuple(values) for name, values in facts["groups"].items()})
+
+
+def _receipt(
+    key: WorkKey,
+    epoch: int,
+    folder: str,
+    manifest_sha256: str,
+    facts: Mapping[str, Any],
+    sums: Mapping[str, float],
+    timing: Mapping[str, float],
+    adopted: bool = False,
+) -> ShardReceipt:
+    return ShardReceipt(
+        key=key,
+        epoch=epoch,
+        folder=folder,
+        manifest_sha256=manifest_sha256,
+        prompts=len(facts["group_digests"]),
+        samples=facts["samples"],
+        tokens=facts["response_tokens"],
+        group_digests=bytes.fromhex("".join(facts["group_digests"])),
+        sums=dict(sums),
+        timing=dict(timing),
+        adopted=adopted,
+        groups=_groups(facts),
+    )
+
+
+def _adopt_folder(run_folder: Path, key: WorkKey, epoch: int, folder: str, plan: str) -> ShardReceipt | None:
+    try:
+        manifest = load_manifest(run_folder / folder, SHARD_KIND)
+        verify_files(run_folder / folder, manifest.files)
+        table = canonical_table(load_table(run_folder, [ShardRef(folder, manifest.sha256)]))
+        facts = _facts(key, epoch, plan, table)
+        differing = [name for name, value in facts.items() if manifest.fields.get(name) != value]
+        if differing:
+            raise DataError(
+                f"{run_folder / folder / MANIFEST}: does not agree with its task and samples in {differing}"
+            )
+    except DataError as error:
+        _log.warning("%s: a sealed shard that cannot be used: %s", key, error)
+        return None
+    # Who sealed it may have died before its name was durable.
+    durable.sync_folder(run_folder / folder)
+    return _receipt(key, epoch, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
+
+
+def _remove_unnamed(folder: Path) -> None:
+    """Deletes what a sealed shard's manifest does not name: chunks, and files that were in the making at a kill."""
+    sealed = (folder / MANIFEST).exists()
+    for path in folder.iterdir():
+        if sealed and path.name not in {MANIFEST, SAMPLES_FILE, JUDGEMENTS_FILE}:
+            path.unlink(missing_ok=True)

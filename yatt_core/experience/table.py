@@ -1,0 +1,247 @@
+"""Experience: the result columns of `collect`, one row a sample, and what is computed from them alone.
+
+Consumes Arrow tables in any row order, chunking or column order. Produces the canonical table (sorted by prompt ordinal and
+sample, checked), a digest per prompt, and additive statistics. All of it is a function of (spec, data, seed, iteration):
+what depends on time, devices or attempts is telemetry and has no place here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import struct
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from yatt_core.errors import DataError
+from yatt_core.prompts.tool_calls import KINDS
+from yatt_core.protocols.receipts import GroupFacts
+from yatt_core.wire.columns import Array, Int64, fixed_column, ragged_column, text_column
+
+PART_PREFIX = "reward/"
+FINISH_STOP, FINISH_LENGTH, FINISH_TURNS = "stop", "length", "turns"
+DIGEST_HEADER = b"yatt.experience.1\0"
+
+_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("prompt_ordinal", pa.int64()),
+    ("sample", pa.int32()),
+    ("prompt_id", pa.string()),
+    ("source", pa.int32()),
+    ("prompt", pa.string()),
+    ("prompt_tokens", pa.list_(pa.int32())),
+    ("response", pa.string()),
+    ("response_tokens", pa.list_(pa.int32())),
+    ("log_probs_sampler", pa.list_(pa.float32())),
+    ("loss_mask", pa.list_(pa.bool_())),
+    ("finish", pa.string()),
+    ("truncated", pa.bool_()),
+    ("weight_version", pa.int32()),
+    ("reward", pa.float64()),
+    ("correct", pa.bool_()),
+    ("reward_error", pa.string()),
+)
+_OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
+    ("media", pa.string()),
+    ("turns", pa.int32()),
+    ("tool_error", pa.string()),
+)
+"""media: content addresses of the prompt's images, separated by blanks. turns: answers of the policy in the response.
+tool_error: why a tool's result is missing, else null."""
+_NULLABLE = frozenset({"reward_error", "tool_error"})
+_TOKEN_COLUMNS = ("response_tokens", "log_probs_sampler", "loss_mask")
+
+
+def experience_schema(parts: Sequence[str], optional: Collection[str] = ()) -> pa.Schema:
+    """Schema of the result columns; parts: names of the reward parts, a column `reward/<part>` each.
+
+    `log_probs_sampler` and `loss_mask` have one entry per response token; `reward` is the weighted total.
+    `reward_error` tells why a part was scored 0, else it is null. optional: which of `media`, `turns` and `tool_error` there
+    are besides; names of other columns say nothing.
+    """
+    columns = [*_COLUMNS, *(column for column in _OPTIONAL if column[0] in optional)]
+    fields = [pa.field(name, kind, nullable=name in _NULLABLE) for name, kind in columns]
+    fields += [pa.field(PART_PREFIX + part, pa.float64(), nullable=False) for part in parts]
+    return pa.schema(fields)
+
+
+def parts_of(table: pa.Table) -> list[str]:
+    """Names of the reward parts in a table, sorted."""
+    return sorted(name.removeprefix(PART_PREFIX) for name in table.column_names if name.startswith(PART_PREFIX))
+
+
+def canonical_table(table: pa.Table) -> pa.Table:
+    """The same samples with the schema's columns and types, sorted by (prompt ordinal, sample), checked.
+
+    Raises `DataError` for a missing or unknown column, a wrong type, a null, two rows of one sample, token columns of
+    unequal length and rewards that are not finite.
+    """
+    schema = experience_schema(parts_of(table), table.column_names)
+    missing = sorted(set(schema.names) - set(table.column_names))
+    unknown = sorted(set(table.column_names) - set(schema.names))
+    if missing or unknown:
+        raise DataError(f"experience: missing columns {missing}, unknown columns {unknown}")
+    try:
+        table = table.select(schema.names).cast(schema).combine_chunks()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise DataError(f"experience: a column has a wrong type or a null: {error}") from error
+    table = sort_samples(table)
+    _check_values(table)
+    return table
+
+
+def sort_samples(table: pa.Table) -> pa.Table:
+    """Rows in canonical order. Raises `DataError` when two rows are of one sample."""
+    ordinals, samples = fixed_column(table, "prompt_ordinal"), fixed_column(table, "sample")
+    order = np.lexsort((samples, ordinals))
+    twins = np.flatnonzero((np.diff(ordinals[order]) == 0) & (np.diff(samples[order]) == 0))
+    if twins.size:
+        row = order[twins[0]]
+        raise DataError(f"experience: two rows for sample {samples[row]} of prompt ordinal {ordinals[row]}")
+    return table if np.array_equal(order, np.arange(len(order))) else table.take(pa.array(order))
+
+
+def group_offsets(ordinals: Int64) -> Int64:
+    """Where each prompt's rows begin, and behind the last where they end: [prompts + 1]; ordinals sorted."""
+    if not ordinals.size:
+        return np.zeros(1, dtype=np.int64)
+    starts = np.flatnonzero(np.diff(ordinals)) + 1
+    return np.concatenate(([0], starts, [ordinals.size])).astype(np.int64)
+
+
+def group_digests(table: pa.Table) -> bytes:
+    """sha256 (32 bytes) of each prompt's samples, in order of prompt ordinal.
+
+    Encoding of a prompt: header, number of rows (u32), then for each column, names sorted: length of the name (u16), name,
+    type (2 bytes); for strings and lists the rows' lengths (i64, -1 for null); length of the contents in bytes (u64),
+    contents. All little-endian, rows sorted by sample, booleans one byte each.
+    """
+    table = sort_samples(table)
+    encoders = [_encoder(table, name) for name in sorted(table.column_names)]
+    bounds = group_offsets(fixed_column(table, "prompt_ordinal")).tolist()
+    digests = []
+    for start, stop in itertools.pairwise(bounds):
+        rows = struct.pack("<I", stop - start)
+        encoded = b"".join([part for encode in encoders for part in encode(start, stop)])
+        digests.append(hashlib.sha256(DIGEST_HEADER + rows + encoded).digest())
+    return b"".join(digests)
+
+
+def group_digest(table: pa.Table) -> bytes:
+    """sha256 (32 bytes) of the samples of one prompt. Raises `DataError` for rows of several prompts, or none."""
+    digests = group_digests(table)
+    if len(digests) != 32:
+        raise DataError(f"experience: rows of one prompt expected, these are of {len(digests) // 32}")
+    return digests
+
+
+def group_facts(table: pa.Table) -> GroupFacts:
+    """What dynamic sampling decides by, of a canonical table."""
+    rewards, bounds = fixed_column(table, "reward"), group_offsets(fixed_column(table, "prompt_ordinal"))
+    tokens = np.diff(ragged_column(table, "response_tokens")[1][bounds])
+    return GroupFacts(
+        reward_min=tuple(np.minimum.reduceat(rewards, bounds[:-1]).tolist()),
+        reward_max=tuple(np.maximum.reduceat(rewards, bounds[:-1]).tolist()),
+        tokens=tuple(tokens.tolist()),
+    )
+
+
+def sums_of(table: pa.Table) -> dict[str, float]:
+    """Additive statistics of a canonical table; the sum over shards is that of the iteration.
+
+    Token sums are over samples. `log_prob_sampler` is summed over the tokens that count (`loss_tokens`).
+    `zero_spread_groups`: prompts whose samples all got the same reward. Where responses have turns: `turns`, calls that
+    were answered, and samples with a failed call, by the kind of their first one.
+    """
+    rewards = fixed_column(table, "reward")
+    bounds = group_offsets(fixed_column(table, "prompt_ordinal"))
+    mask, _ = ragged_column(table, "loss_mask")
+    log_probs, offsets = ragged_column(table, "log_probs_sampler")
+    spreads = [rewards[start:stop] for start, stop in itertools.pairwise(bounds)]
+    sums = {
+        "prompts": float(len(spreads)),
+        "samples": float(table.num_rows),
+        "prompt_tokens": float(ragged_column(table, "prompt_tokens")[1][-1]),
+        "response_tokens": float(offsets[-1]),
+        "loss_tokens": float(np.count_nonzero(mask)),
+        "truncated": float(np.count_nonzero(fixed_column(table, "truncated"))),
+        "correct": float(np.count_nonzero(fixed_column(table, "correct"))),
+        "reward_errors": float(table.num_rows - table.column("reward_error").null_count),
+        "zero_spread_groups": float(sum(group.min() == group.max() for group in spreads)),
+        "reward": math.fsum(rewards),
+        "reward_squared": math.fsum(rewards * rewards),
+        "log_prob_sampler": _sum_by_group(log_probs, mask, offsets[bounds]),
+    }
+    if "turns" in table.column_names:
+        sums |= _sums_of_tools(table)
+    for part in parts_of(table):
+        sums[PART_PREFIX + part] = math.fsum(fixed_column(table, PART_PREFIX + part))
+    return sums
+
+
+def _sums_of_tools(table: pa.Table) -> dict[str, float]:
+    turns = fixed_column(table, "turns")
+    errors = [text.partition(":")[0] for text in table.column("tool_error").to_pylist() if text is not None]
+    by_kind = {f"tool_errors/{kind}": float(errors.count(kind)) for kind in KINDS}
+    return {"turns": float(turns.sum()), "tool_calls": float((turns - 1).sum()), **by_kind}
+
+
+def _sum_by_group(values: Array, mask: Array, bounds: Int64) -> float:
+    """Sum of the masked values; running sums, since those are the same on every machine whatever its vector width."""
+    totals = []
+    for start, stop in itertools.pairwise(bounds):
+        running = np.cumsum(values[start:stop][mask[start:stop]], dtype=np.float64)
+        totals.append(float(running[-1]) if running.size else 0.0)
+    return math.fsum(totals)
+
+
+def _check_values(table: pa.Table) -> None:
+    lengths = {name: ragged_column(table, name)[1] for name in _TOKEN_COLUMNS}
+    for name in _TOKEN_COLUMNS[1:]:
+        differs = np.flatnonzero(np.diff(lengths[name]) != np.diff(lengths["response_tokens"]))
+        if differs.size:
+            raise DataError(f"experience: {name} and response_tokens differ in length at {_place(table, differs[0])}")
+    for name in ("reward", *(PART_PREFIX + part for part in parts_of(table))):
+        infinite = np.flatnonzero(~np.isfinite(fixed_column(table, name)))
+        if infinite.size:
+            raise DataError(f"experience: {name} is not finite at {_place(table, infinite[0])}")
+
+
+def _place(table: pa.Table, row: int) -> str:
+    ordinals, samples = fixed_column(table, "prompt_ordinal"), fixed_column(table, "sample")
+    return f"prompt ordinal {ordinals[row]}, sample {samples[row]}"
+
+
+def _encoder(table: pa.Table, name: str) -> Callable[[int, int], tuple[bytes, ...]]:
+    """What encodes a column's rows from start to stop."""
+    kind = table.schema.field(name).type
+    lengths: npt.NDArray[np.int64] | None = None
+    offsets: Int64 = np.arange(table.num_rows + 1)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        values, offsets, lengths = text_column(table, name)
+        tag = b"s1"
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        values, offsets = ragged_column(table, name)
+        lengths, tag = np.diff(offsets), b""
+    else:
+        values, tag = fixed_column(table, name), b""
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"experience: column {name!r} of type {kind} has no canonical encoding")
+    tag = tag or f"{values.dtype.kind}{values.dtype.itemsize}".encode()
+    label = name.encode()
+    head = struct.pack("<H", len(label)) + label + tag
+    contents, sizes = _little_endian(values), (b"" if lengths is None else _little_endian(lengths))
+    bounds = (offsets * values.dtype.itemsize).tolist()
+
+    def encode(start: int, stop: int) -> tuple[bytes, ...]:
+        low, high = bounds[start], bounds[stop]
+        return head, sizes[8 * start : 8 * stop], struct.pack("<Q", high - low), contents[low:high]
+
+    return encode
+
+
+def _little_endian(values: Array) -> bytes:
+    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()

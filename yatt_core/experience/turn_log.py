@@ -1,0 +1,96 @@
+"""The log of one decode batch whose responses have several turns: what the policy said, and what tools answered.
+
+A chunk for each turn, and one for each call as it is answered, so that a call whose result was durable is not made again. A
+result belongs to its turn, and a turn to all turns and results before it, by sha256: leftovers of a line of events that was
+lost on the way do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from yatt_core.errors import DataError
+from yatt_core.experience.chunks import Chunk, read_chunk, write_chunk
+from yatt_core.prompts.tool_calls import ToolAnswer
+
+ANSWER_SCHEMA = pa.schema(
+    [pa.field("text", pa.string(), nullable=False), pa.field("error", pa.string(), nullable=False)]
+)
+
+
+@dataclass(slots=True)
+class TurnLog:
+    """A batch's turns in order. folders: those of all writers of the shard, latest first.
+
+    plan: digest of what the samples are made by. own_folder: takes the folder that is written to, and puts it among those.
+    """
+
+    folders: Sequence[Path]
+    batch: int
+    plan: str
+    own_folder: Callable[[], Path]
+    _turns: list[str] = field(default_factory=list)
+    _answers: list[dict[int, str]] = field(default_factory=list)
+
+    def turn(self) -> pa.Table | None:
+        """What the policy said in the next turn, where it was durable behind just these turns and results."""
+        labels = self._labels()
+        chunk = self._find(f"turn-{len(self._turns):02d}", labels)
+        if chunk is not None:
+            self._begin(chunk.sha256)
+        return None if chunk is None else chunk.table
+
+    def append_turn(self, table: pa.Table) -> None:
+        """Makes what the policy said in the next turn durable."""
+        self._begin(self._write(f"turn-{len(self._turns):02d}", table, self._labels()))
+
+    def answer(self, call: int) -> ToolAnswer | None:
+        """The answer to a call of the newest turn, by the call's number in it, where it was durable."""
+        chunk = self._find(self._name(call), {"turn": self._newest()})
+        if chunk is None:
+            return None
+        self._answers[-1][call] = chunk.sha256
+        (row,) = chunk.table.to_pylist()
+        return ToolAnswer(row["text"], row["error"])
+
+    def append_answer(self, call: int, answer: ToolAnswer) -> None:
+        """Makes the answer to a call of the newest turn durable."""
+        table = pa.Table.from_pylist([{"text": answer.text, "error": answer.error}], schema=ANSWER_SCHEMA)
+        self._answers[-1][call] = self._write(self._name(call), table, {"turn": self._newest()})
+
+    def _begin(self, sha256: str) -> None:
+        self._turns.append(sha256)
+        self._answers.append({})
+
+    def _newest(self) -> str:
+        if not self._turns:
+            raise DataError(f"batch {self.batch}: an answer of a tool before the first turn")
+        return self._turns[-1]
+
+    def _name(self, call: int) -> str:
+        return f"turn-{len(self._turns) - 1:02d}.call-{call:04d}"
+
+    def _labels(self) -> dict[str, str]:
+        """What a turn's chunk says of where it belongs: the plan, and all that came before it."""
+        before = hashlib.sha256()
+        for turn, answers in zip(self._turns, self._answers, strict=True):
+            before.update(f"{turn}:{','.join(f'{call}={answers[call]}' for call in sorted(answers))};".encode())
+        return {"plan": self.plan, "before": before.hexdigest()}
+
+    def _find(self, name: str, labels: dict[str, str]) -> Chunk | None:
+        for folder in self.folders:
+            chunk = read_chunk(self._path(folder, name))
+            if chunk is not None and chunk.labels == labels:
+                return chunk
+        return None
+
+    def _write(self, name: str, table: pa.Table, labels: dict[str, str]) -> str:
+        return write_chunk(self._path(self.own_folder(), name), table, labels)
+
+    def _path(self, folder: Path, name: str) -> Path:
+        return folder / f"batch-{self.batch:04d}.{name}.arrow"

@@ -1,0 +1,62 @@
+"""Every prompt of a run's inputs is encoded once while they are made, so that one that does not fit is known before it is drawn.
+
+Consumes the spec, the model's folder and the files of prompts; produces the longest prompt, for the manifest, by which a later
+change of the spec is checked. Raises `DataError` that names source, file and row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.prompts.codec import longest_prompt, open_codec
+from yatt_core.prompts.stream import Prompt
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.data import ReasoningGymSource
+
+log = logging.getLogger(__name__)
+LONGEST = "longest_prompt"
+"""Key of the manifest."""
+PROMPTS_PER_WORD = 100_000
+"""How many prompts are encoded between two lines in the log."""
+
+
+def check_prompts(spec: RunSpec, model_path: str, files: Iterable[Iterable[Prompt]]) -> dict[str, Any]:
+    """Encodes all prompts as they will be for generation; returns id and tokens of the longest one, the first of equals.
+
+    model_path: as for `open_codec`. Raises as that; `DataError` for a prompt that is too long or whose images do not match it.
+    """
+    codec = open_codec(spec, model_path)
+    longest: dict[str, Any] = {"prompt_id": "", "tokens": 0}
+    for count, prompt in enumerate(itertools.chain.from_iterable(files), start=1):
+        try:
+            tokens = len(codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)))
+        except DataError as error:
+            raise DataError(f"{_place(spec, prompt.source)}: {error}") from None
+        if tokens > longest["tokens"]:
+            longest = {"prompt_id": prompt.prompt_id, "tokens": tokens}
+        if count % PROMPTS_PER_WORD == 0:
+            log.info("%s prompts fit", f"{count:,}")
+    return longest
+
+
+def check_longest(spec: RunSpec, model_path: str, manifest: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` when a spec leaves less room than the longest prompt of the inputs takes.
+
+    Inputs that were made before this was recorded pass.
+    """
+    recorded = manifest.get(LONGEST)
+    if recorded is not None and recorded["tokens"] > (room := longest_prompt(spec, model_path)):
+        raise ConfigurationError(
+            f"data.max_prompt_tokens: prompt {recorded['prompt_id']} of the run's inputs has {recorded['tokens']} tokens; "
+            f"{room} fit by this and by the model's positions less rollout.max_new_tokens and the results of tools"
+        )
+
+
+def _place(spec: RunSpec, number: int) -> str:
+    """What the spec calls a source, and its file or task."""
+    source = spec.data.sources[number]
+    return f"data.sources.{number} ({source.task if isinstance(source, ReasoningGymSource) else source.path})"

@@ -1,0 +1,157 @@
+"""The judges' models among a run's inputs: a trained one is made and trained there, a given folder is vouched for.
+
+Consumes the spec and the prompts that lie in the inputs' folder; produces `judges/NAME/` for each trained judge, and what the
+manifest says of every judge with a model. Called while the inputs' folder is not in its place yet, so that nothing half-made
+is ever used.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.judges.codec import open_judge_codec
+from yatt_core.keys import stable_seed
+from yatt_core.models.model_folder import check_model_folder, check_model_unchanged, describe_model, make_model
+from yatt_core.models.reward_folder import open_reward_tokenizer
+from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
+from yatt_core.prompts.prompt_files import PromptFile
+from yatt_core.prompts.stream import Prompt, apportion
+from yatt_core.prompts.tool_calls import last_turn
+from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TrainedJudge
+from yatt_core.spec.rewards.parsing import YesNo
+from yatt_core.spec.rewards.template import pieces_of
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.model import ModelFolder
+
+JUDGES = "judges"
+"""Key of the manifest, and folder of the trained judges' models."""
+
+Facts = dict[str, Any]
+
+
+def judges_identity(spec: RunSpec) -> Facts:
+    """All of the spec that the judges' models depend on; empty without any."""
+    made: Facts = {}
+    for part in spec.rewards.judges:
+        model = _model_of(part)
+        if isinstance(part, GenerativePart) and isinstance(model, TrainedJudge):
+            fields = {"model", "template", "parse", "max_new_tokens"}
+            made[part.name] = part.model_dump(mode="json", include=fields)
+        elif model is not None:
+            made[part.name] = model.model_dump(mode="json")
+    return made
+
+
+def make_judges(spec: RunSpec, folder: Path, prompts: JudgePrompts) -> Facts:
+    """Makes the judges' models below the inputs' folder; returns what the manifest says of them.
+
+    Raises `ConfigurationError` for folders that cannot be used, `DataError` for prompts that a judge cannot learn from.
+    """
+    facts: Facts = {}
+    for part in spec.rewards.judges:
+        model = _model_of(part)
+        if isinstance(part, GenerativePart) and isinstance(model, TrainedJudge):
+            path = f"{JUDGES}/{part.name}"
+            facts[part.name] = {"path": path, **_train(spec, part, model, folder / path, prompts)}
+        elif isinstance(model, ModelFolder):
+            with _naming(part.name):
+                described = describe_model(Path(model.path).resolve())
+            facts[part.name] = {"path": described.model_path, "files": dict(described.model_files)}
+    return facts
+
+
+def check_judges(manifest: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` where a given folder has changed since the inputs were made."""
+    for name, made in manifest.get(JUDGES, {}).items():
+        if "files" in made:
+            with _naming(name):
+                check_model_unchanged(Path(made["path"]), made["files"])
+
+
+def check_before_start(spec: RunSpec) -> None:
+    """Raises `ConfigurationError` for a judge that could never be asked: its folder is no model, its key is not there."""
+    from yatt_core.judges.endpoint import EndpointJudge
+
+    for part in spec.rewards.judges:
+        if isinstance(part, EndpointPart):
+            EndpointJudge(part)  # which asks nobody yet
+        elif isinstance(model := _model_of(part), ModelFolder):
+            with _naming(part.name):
+                check_model_folder(Path(model.path))
+                if isinstance(part, GenerativePart):
+                    open_judge_codec(model.path, part.template, part.max_new_tokens)
+                elif isinstance(part, RewardModelPart):
+                    open_reward_tokenizer(part, model.path)
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    """Says which part of the reward an error is about."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"rewards.parts {part!r}: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"rewards.parts {part!r}: model.path: {error.filename} cannot be read: {error.strerror}"
+        ) from None
+
+
+def judge_model_path(folder: Path, manifest: Mapping[str, Any], part: JudgePart) -> str | None:
+    """Where a judge's model lies, absolute; None for a judge without one. folder: of the inputs."""
+    made = manifest.get(JUDGES, {}).get(part.name)
+    return None if made is None else str((folder / made["path"]).resolve())
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePrompts:
+    """Files of the inputs. train: prompts, source after source; train_sizes: how many of each. probe: tasks to stop by."""
+
+    train: PromptFile
+    train_sizes: Sequence[int]
+    probe: PromptFile
+
+    def first(self, count: int, weights: Sequence[float]) -> list[Prompt]:
+        """The first training prompts of each source, as many as its share of count or as there are."""
+        starts = [0, *itertools.accumulate(self.train_sizes)]
+        return [
+            self.train[starts[source] + index]
+            for source, share in enumerate(apportion(count, weights))
+            for index in range(min(share, self.train_sizes[source]))
+        ]
+
+
+def _model_of(part: JudgePart) -> ModelFolder | TrainedJudge | None:
+    """A judge's model, where it has weights or gets some; a model of sizes alone can only be planned with."""
+    model = part.model if isinstance(part, GenerativePart | RewardModelPart) else None
+    return model if isinstance(model, ModelFolder | TrainedJudge) else None
+
+
+def _train(spec: RunSpec, part: GenerativePart, model: TrainedJudge, folder: Path, given: JudgePrompts) -> Facts:
+    """Makes a judge with its tokenizer in a new folder and trains it.
+
+    What the template itself says, and the judge's two answers, are one token each.
+    """
+    from yatt_core.input_building.judge_training import train_judge
+
+    weights = [source.weight for source in spec.data.sources]
+    prompts = given.first(model.training.demonstrations, weights)
+    assert isinstance(part.parse, YesNo)
+    words = (part.parse.yes[0], part.parse.no[0])
+    literals = [text for text, _ in pieces_of(part.template)]
+    texts = [prompt.text for prompt in prompts]
+    answers = (last_turn(prompt.answer or "") for prompt in prompts)
+    others = itertools.chain(answers, literals, given.train.column("text"), given.probe.column("text"))
+    phrases = [text for text in (*words, *literals) if len(text) > 1]
+    tokenizer = train_tokenizer(model.network.tokenizer, texts, others, phrases=phrases)
+    folder.mkdir(parents=True)
+    save_tokenizer(tokenizer, folder, model.network.max_positions)
+    seed = stable_seed(f"judge {part.name}", spec.seed)
+    make_model(model.network, tokenizer.get_vocab_size(), seed, folder)
+    return asdict(train_judge(part, model.training, seed, prompts, list(given.probe), folder))

@@ -1,0 +1,222 @@
+"""Trains a small judge: "is this answer right?", from prompts with reference answers.
+
+Consumes the part of the spec, training prompts, probe tasks and a folder that holds the untrained model; writes the trained
+weights over it. One process, one thread, one rank: the bytes are a function of spec, seed and prompts. Half of what it learns
+from is right; each wrong answer is made anew by its seed, so that none comes twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from yatt_core.engines.rollout.torch.decoding import decode
+from yatt_core.engines.rollout.torch.runners import open_runner
+from yatt_core.engines.train.model.forward import PolicyForward
+from yatt_core.engines.train.model.optimizer import FlatAdamW
+from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.steps.supervised import (
+    Demonstrations,
+    Mask,
+    SupervisedStep,
+    demonstrations_of,
+    warmup_learning_rate,
+)
+from yatt_core.errors import DataError
+from yatt_core.input_building.corruption import Corruption
+from yatt_core.judges.codec import JudgeCodec, Question, open_judge_codec
+from yatt_core.judges.parsing import parser_of
+from yatt_core.keys import stable_seed
+from yatt_core.models.loading import load_causal_lm
+from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.tool_calls import last_turn
+from yatt_core.protocols.judges import JudgeItem
+from yatt_core.protocols.protocol import GenerateRequest, Int32
+from yatt_core.spec.rewards.judges import GenerativePart
+from yatt_core.spec.rewards.parsing import YesNo
+from yatt_core.spec.sections.model import WarmupSpec
+from yatt_core.spec.sections.trainer import AdamWSpec
+
+log = logging.getLogger(__name__)
+
+MICRO_BATCH_TOKENS = 2048
+"""Of a forward pass; few, so that short questions are not padded to the length of long ones."""
+PROBE_WRONG = 3
+"""Wrong answers to each probe task; with the right one, so many pairs and one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeFacts:
+    """How the training ended. steps: taken. loss: of the last one.
+
+    accuracy: share of held-out pairs (probe tasks with a right or a wrong answer) that the judge's likeliest answer is right
+    about; right and wrong answers weigh the same. false_yes, false_no: share of wrong answers that it accepts, and of right
+    ones that it refuses. pairs: how many there were.
+    """
+
+    steps: int
+    loss: float
+    accuracy: float
+    false_yes: float
+    false_no: float
+    pairs: int
+
+
+def train_judge(
+    part: GenerativePart,
+    training: WarmupSpec,
+    seed: int,
+    prompts: Sequence[Prompt],
+    probe: Sequence[Prompt],
+    folder: Path,
+) -> JudgeFacts:
+    """Trains the model in the folder, and writes it back. seed: of the judge. prompts: those to learn from; probe: to stop by.
+
+    Raises `DataError` for prompts without reference answers, and for a question that does not fit the model.
+    """
+    with _one_thread():
+        model = load_causal_lm(str(folder), "float32").train()
+        learner = _Learner(part, training, seed, prompts, probe, model, str(folder))
+        facts = learner.run()
+        network: Any = model
+        network.save_pretrained(folder)
+    said = f"the judge {part.name!r} is right about {facts.accuracy:.1%} of {facts.pairs} held-out pairs"
+    if facts.accuracy < training.stop_accuracy:
+        log.warning("%s after all of its %d steps; stop_accuracy is %g", said, facts.steps, training.stop_accuracy)
+    else:
+        log.info("%s after %d steps", said, facts.steps)
+    return facts
+
+
+class _Learner:
+    """The training of one judge."""
+
+    def __init__(
+        self,
+        part: GenerativePart,
+        training: WarmupSpec,
+        seed: int,
+        prompts: Sequence[Prompt],
+        probe: Sequence[Prompt],
+        model: torch.nn.Module,
+        path: str,
+    ) -> None:
+        assert isinstance(part.parse, YesNo)
+        self._part, self._training, self._seed, self._model = part, training, seed, model
+        self._codec: JudgeCodec = open_judge_codec(path, part.template, part.max_new_tokens)
+        self._yes, self._no = (self._codec.encode_answer(words[0]) for words in (part.parse.yes, part.parse.no))
+        self._parse = parser_of(part.parse)
+        self._prompts = [(prompt, _reference(prompt)) for prompt in prompts]
+        self._corruption = Corruption([answer for _, answer in self._prompts], (prompt.text for prompt in prompts))
+        self._pairs = list(self._probe_pairs(probe))
+        optimizer = FlatAdamW(model, AdamWSpec())
+        forward = PolicyForward(model, 1.0, "float32")
+        self._step = SupervisedStep(forward, optimizer, Collective(), max(MICRO_BATCH_TOKENS, self._codec.longest))
+
+    def run(self) -> JudgeFacts:
+        """Steps until the held-out pairs are judged well enough, or all steps are taken."""
+        training = self._training
+        facts = JudgeFacts(0, 0.0, 0.0, 0.0, 0.0, len(self._pairs))
+        rows = np.arange(training.batch_size, dtype=np.int64)
+        for step in range(1, training.max_steps + 1):
+            loss = self._step.take(self._batch(step), rows, warmup_learning_rate(training, step))
+            if step % training.probe_every == 0 or step == training.max_steps:
+                facts = self._measured(step, loss)
+                if facts.accuracy >= training.stop_accuracy:
+                    break
+        return facts
+
+    def _batch(self, step: int) -> Demonstrations:
+        """Right and wrong answers in turn, to prompts drawn by seed."""
+        items, rights = [], []
+        for row in range(self._training.batch_size):
+            draw = stable_seed("judge_batch", self._seed, step, row)
+            prompt, answer = self._prompts[draw % len(self._prompts)]
+            rights.append(row % 2 == 0)
+            items.append(
+                _item(row, prompt, answer, answer if rights[-1] else self._corruption.wrong(draw, answer, prompt.text))
+            )
+        rows = [
+            _lesson(question, self._yes if right else self._no, right)
+            for question, right in zip(self._questions(items), rights, strict=True)
+        ]
+        begins, learnt, counts = zip(*rows, strict=True)
+        return demonstrations_of(begins, learnt, counts)
+
+    def _probe_pairs(self, probe: Sequence[Prompt]) -> Iterator[tuple[JudgeItem, bool]]:
+        """Held-out items, and whether each one's response is right."""
+        for place, prompt in enumerate(probe):
+            answer = _reference(prompt)
+            yield _item(place, prompt, answer, answer), True
+            for number in range(PROBE_WRONG):
+                wrong = self._corruption.wrong(
+                    stable_seed("judge_probe", self._seed, place, number), answer, prompt.text
+                )
+                yield _item(place, prompt, answer, wrong), False
+
+    def _measured(self, step: int, loss: float) -> JudgeFacts:
+        """Asks for the likeliest answer on every held-out pair. One that cannot be parsed is a no, as it counts as 0."""
+        questions = [question.tokens for question in self._questions([item for item, _ in self._pairs])]
+        request = GenerateRequest(
+            prompts=questions,
+            seeds=np.zeros((len(questions), 1), np.uint64),
+            max_new_tokens=self._part.max_new_tokens,
+            stop_tokens=self._codec.stop_tokens,
+            weight_version=0,
+            greedy=True,
+        )
+        result = decode(open_runner(self._model), request)
+        answers = np.split(result.tokens, np.cumsum(result.lengths)[:-1])
+        said = np.array([self._parse(self._codec.decode(answer)) == 1.0 for answer in answers])
+        right = np.array([is_right for _, is_right in self._pairs])
+        false_yes, false_no = float(said[~right].mean()), float((~said[right]).mean())
+        return JudgeFacts(step, loss, 1.0 - (false_yes + false_no) / 2, false_yes, false_no, len(right))
+
+    def _questions(self, items: Sequence[JudgeItem]) -> list[Question]:
+        questions = []
+        for question in self._codec.encode(items):
+            if isinstance(question, str):
+                raise DataError(f"the trained judge {self._part.name!r}: {question}; raise model.network.max_positions")
+            questions.append(question)
+        return questions
+
+
+def _lesson(question: Question, verdict: Int32, right: bool) -> tuple[Int32, Int32, Mask]:
+    """A question, what is learnt behind it, and which tokens of that count.
+
+    Of a right answer the judge learns to write it, too, up to where it ends: who knows the answer sees what differs from it.
+    """
+    start = question.response.start if right and question.response.start else len(question.tokens)
+    counts = np.zeros(len(question.tokens) - start, np.bool_)
+    counts[: len(question.response) + 1] = True
+    learnt = np.concatenate([question.tokens[start:], verdict])
+    return question.tokens[:start], learnt, np.concatenate([counts, np.ones(len(verdict), np.bool_)])
+
+
+def _item(number: int, prompt: Prompt, answer: str, response: str) -> JudgeItem:
+    return JudgeItem(number, prompt.text, response, answer, (0,))
+
+
+def _reference(prompt: Prompt) -> str:
+    """The answer that is right. Raises `DataError` for a prompt that has none."""
+    if prompt.answer is None:
+        raise DataError(f"prompt {prompt.prompt_id} has no reference answer, from which a trained judge could learn")
+    return last_turn(prompt.answer).strip()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The order of additions, and so every bit, depends on the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,74 @@
+"""A judge without a model: seeded synthetic judgements that take given durations.
+
+Consumes items; produces verdicts whose scores and lengths are functions of (run seed, prompt, response, judgement's seed)
+alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from yatt_core.engines.noise import uniforms
+from yatt_core.engines.virtual.clock import ScaledClock
+from yatt_core.engines.virtual.lengths import log_normal_lengths
+from yatt_core.judges.template import filled_text
+from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.spec.rewards.judges import GenerativePart, VirtualJudge
+
+_NUMBERS = 3
+"""Of a judgement's stream: two for the length, one for the score."""
+
+
+class VirtualJudgeEngine:
+    """One engine. Prompt tokens are the bytes of the filled-in template."""
+
+    def __init__(self, part: GenerativePart, engine: VirtualJudge, clock: ScaledClock | None = None) -> None:
+        self._part, self._engine = part, engine
+        self._clock = clock or ScaledClock(engine.clock_factor)
+
+    @property
+    def capabilities(self) -> Mapping[str, bool]:
+        """What it can do, by name."""
+        return {"deterministic": True, "batch_invariant": True}
+
+    def sleep(self) -> None:
+        """Has no memory to give back."""
+
+    def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
+        """Verdicts as the decode steps finish their last judgement, as many at once as the engine takes."""
+        size = max(1, self._engine.max_concurrent // self._part.judgements)
+        for start in range(0, len(request.items), size):
+            yield from self._judge_at_once(request.items[start : start + size])
+
+    def _judge_at_once(self, items: tuple[JudgeItem, ...]) -> Iterator[tuple[Verdict, ...]]:
+        verdicts = [self.verdict(item) for item in items]
+        self._clock.spend(self._engine.seconds_per_prompt_token * sum(v.judgements[0].prompt_tokens for v in verdicts))
+        lengths = np.array([judgement.tokens for verdict in verdicts for judgement in verdict.judgements])
+        ends = [max(judgement.tokens for judgement in verdict.judgements) for verdict in verdicts]
+        spent = 0.0
+        for step in sorted(set(ends)):
+            taken = np.minimum(lengths, step)
+            until = self._engine.base_seconds * step + self._engine.seconds_per_sequence * int(taken.sum())
+            self._clock.spend(until - spent)
+            spent = until
+            yield tuple(verdict for verdict, end in zip(verdicts, ends, strict=True) if end == step)
+
+    def verdict(self, item: JudgeItem) -> Verdict:
+        """Without parsing: what it would have written is its score."""
+        digest = hashlib.sha256(f"{item.prompt}\0{item.response}".encode()).digest()
+        seeds = np.array(item.seeds, np.uint64) ^ np.frombuffer(digest[:8], "<u8")
+        noise = uniforms(seeds, _NUMBERS)
+        lengths = log_normal_lengths(noise[:, :2], self._engine.median_tokens, self._engine.sigma)
+        tokens = np.minimum(lengths, self._part.max_new_tokens)
+        scores = np.floor(noise[:, 2] * 10) / 10
+        prompt_tokens = len(filled_text(self._part.template, item).encode())
+        return Verdict(
+            item.number,
+            tuple(
+                Judgement(f"{score:.1f}", score, length, prompt_tokens)
+                for score, length in zip(scores.tolist(), tokens.astype(int).tolist(), strict=True)
+            ),
+        )

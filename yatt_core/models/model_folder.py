@@ -1,0 +1,257 @@
+"""The policy's Hugging Face folder: checks a given one, or makes a small one from a config with seeded weights.
+
+Consumes the spec's model part; produces a folder with config.json, safetensors and tokenizer, and its size. Weights are read
+from safetensors alone: pickles can run code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from yatt_core.digests import file_sha256
+from yatt_core.errors import ConfigurationError
+from yatt_core.keys import stable_seed
+from yatt_core.models.tokenizer import END_ID, IMAGE_ID, PAD_ID, load_tokenizer
+from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
+
+CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+USUAL_LABELS = 2
+"""Of a classifier whose config.json names none, in transformers."""
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+SMALL_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
+"""Of what belongs to a model besides its weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a run keeps about its initial model.
+
+    model_path: absolute, or relative to the inputs' folder; empty for none. model_files: of a given folder, what tells it
+    from another. vocabulary: number of the tokenizer's tokens.
+    """
+
+    model_path: str
+    model_files: Mapping[str, str]
+    vocabulary: int
+    parameters: int
+
+
+def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path) -> None:
+    """Writes config and weights (float32) into the folder; the same bytes for the same arguments, whatever ran before.
+
+    vocabulary: rows of the embedding.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, LlavaForConditionalGeneration
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    config = _text_config(model, vocabulary)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stable_seed("weights", seed))
+        if model.vision is None:
+            network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        else:
+            network = LlavaForConditionalGeneration(_vision_language_config(model.vision, config))
+            _image_processor(model.vision).save_pretrained(folder)
+    network.save_pretrained(folder)
+
+
+def _text_config(model: ModelFromConfig, vocabulary: int) -> Any:
+    """The transformers config of the text model."""
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(
+        model.architecture,
+        vocab_size=vocabulary,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        num_key_value_heads=model.key_value_heads,
+        head_dim=model.hidden_size // model.heads,
+        max_position_embeddings=model.max_positions,
+        tie_word_embeddings=model.tie_embeddings,
+        pad_token_id=PAD_ID,
+        eos_token_id=END_ID,
+        bos_token_id=None,
+    )
+
+
+def _vision_language_config(vision: VisionSpec, text: Any) -> Any:
+    """LLaVA (arXiv 2304.08485): all patches of the tower's last block, through a projector, among the text model's tokens."""
+    from transformers import LlavaConfig, SiglipVisionConfig
+
+    tower = SiglipVisionConfig(
+        hidden_size=vision.hidden_size,
+        intermediate_size=vision.intermediate_size,
+        num_hidden_layers=vision.layers,
+        num_attention_heads=vision.heads,
+        image_size=vision.image_size,
+        patch_size=vision.patch_size,
+        vision_use_head=False,
+    )
+    return LlavaConfig(
+        vision_config=tower,
+        text_config=text,
+        image_token_index=IMAGE_ID,
+        image_seq_length=vision.patches,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        tie_word_embeddings=text.tie_word_embeddings,
+        pad_token_id=PAD_ID,
+        eos_token_id=END_ID,
+    )
+
+
+def _image_processor(vision: VisionSpec) -> Any:
+    """Resizes to the tower's size and scales pixels to -1 .. 1, with Pillow and numpy alone."""
+    from transformers import SiglipImageProcessorPil
+
+    return SiglipImageProcessorPil(
+        size={"height": vision.image_size, "width": vision.image_size}, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
+
+
+def describe_model(folder: Path) -> ModelFacts:
+    """Facts of a given Hugging Face folder. Raises `ConfigurationError` for one that cannot be used."""
+    check_model_folder(folder)
+    vocabulary = len(load_tokenizer(folder))
+    config = read_config(folder)
+    rows = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    if rows is not None and vocabulary > rows:
+        raise ConfigurationError(
+            f"model.path: {folder}: the tokenizer has {vocabulary} tokens, the model knows {rows}; they do not belong together"
+        )
+    return ModelFacts(str(folder), _fingerprint(folder), vocabulary, count_parameters(folder))
+
+
+def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
+    """Raises `ConfigurationError` that names what differs in a given folder from what `describe_model` found."""
+    check_model_folder(folder)
+    found = _fingerprint(folder)
+    if changed := sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name)):
+        raise ConfigurationError(f"model.path: {folder} has changed since the run began: {', '.join(changed)}")
+
+
+def _fingerprint(folder: Path) -> dict[str, str]:
+    """What tells a given model from another: digests of its small files, sizes of its weights."""
+    weights = (path for path in folder.iterdir() if path.is_file() and path.suffix == ".safetensors")
+    return {
+        **{path.name: f"{path.stat().st_size} bytes" for path in sorted(weights)},
+        **{path.name: file_sha256(path) for path in small_files(folder)},
+    }
+
+
+def small_files(folder: Path) -> list[Path]:
+    """What belongs to a model besides its weights: config, tokenizer, chat template; names sorted."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in SMALL_SUFFIXES)
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raises `ConfigurationError` that names what a Hugging Face folder of a causal language model lacks."""
+    if not folder.is_dir():
+        raise ConfigurationError(f"model.path: {folder} is no folder")
+    if "model_type" not in read_config(folder):
+        raise ConfigurationError(f"model.path: {folder / CONFIG} names no model_type; it is no Hugging Face model")
+    missing = [path.name for path in weight_files(folder) if not path.is_file()]
+    if missing:
+        raise ConfigurationError(f"model.path: {folder} lacks weights that its index names: {', '.join(missing)}")
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ConfigurationError(
+            f"model.path: {folder} has no tokenizer; one of {', '.join(TOKENIZER_FILES)} is needed"
+        )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The model's config.json. Raises `ConfigurationError`."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ConfigurationError(f"model.path: {folder} has no {CONFIG}")
+    return _read_object(path)
+
+
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """Tokens that a model has room for, by its config.json; of one that sees images its text part's. None: it names no bound.
+
+    Raises `ConfigurationError` for a bound that is none.
+    """
+    text = config.get("text_config", config)
+    positions = text.get("max_position_embeddings") if isinstance(text, Mapping) else text
+    if positions is not None and (type(positions) is not int or positions < 1):
+        raise ConfigurationError(
+            f"model.path: {CONFIG}: max_position_embeddings: a whole number over 0 is needed (given: {positions!r:.80})"
+        )
+    return positions
+
+
+def outputs_of(config: Mapping[str, Any]) -> int | None:
+    """Of a classifier's head, as transformers counts them by the config.json; None for labels that are none."""
+    labels = config.get("id2label")
+    if labels is None:
+        count = config.get("num_labels", USUAL_LABELS)
+        return count if type(count) is int else None
+    return len(labels) if isinstance(labels, Mapping) else None
+
+
+def weight_files(folder: Path) -> Sequence[Path]:
+    """The model's safetensors files, names sorted. Raises `ConfigurationError` if there are none."""
+    index = folder / WEIGHTS_INDEX
+    if index.is_file():
+        named = _read_object(index).get("weight_map")
+        if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+            raise ConfigurationError(f"model.path: {index}: weight_map: a mapping of tensors to files is needed")
+        return [folder / name for name in sorted(set(named.values()))]
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if files := sorted(folder.glob("*.safetensors")):
+        return files
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    hint = f"; {', '.join(pickles)} may be pickles, which can run code: convert them to safetensors" if pickles else ""
+    raise ConfigurationError(f"model.path: {folder} has no weights (*.safetensors){hint}")
+
+
+def matrix_names(folder: Path) -> set[str]:
+    """What the matrices of its layers are called: `q_proj` of `model.layers.0.self_attn.q_proj.weight`. Raises as below."""
+    parts = [name.split(".") for name, shape in _shapes(folder) if name.endswith(".weight") and len(shape) == 2]
+    return {part[-2] for part in parts if any(word.isdecimal() for word in part)}
+
+
+def count_parameters(folder: Path) -> int:
+    """Elements of all stored tensors, tied ones once. Raises `ConfigurationError` for a damaged file."""
+    return sum(math.prod(shape) for _, shape in _shapes(folder))
+
+
+def _shapes(folder: Path) -> Iterator[tuple[str, Sequence[int]]]:
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - no mapping, it cannot be iterated
+                    yield name, tensors.get_slice(name).get_shape()
+        except (SafetensorError, OSError) as error:
+            raise ConfigurationError(f"model.path: {path} is no readable safetensors file: {error}") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"model.path: {path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"model.path: {path} holds no JSON object")
+    return value

@@ -1,0 +1,154 @@
+"""Tokenizers: loads that of a local Hugging Face folder, and trains a small one on the prompts.
+
+A trained one consumes the texts of prompts and answers, makes common phrases one token each and all else characters, and
+produces a Hugging Face tokenizer folder (tokenizer.json, its configuration, a chat template) that any `transformers` reads.
+Short prompts make small models on small machines fast.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.sections.model import TokenizerSpec
+
+PAD, END, SEPARATOR, UNKNOWN = SPECIALS = ("<pad>", "<eos>", "<sep>", "<unk>")
+PAD_ID, END_ID, SEPARATOR_ID, UNKNOWN_ID = range(4)
+IMAGE, IMAGE_ID = "<image>", 4
+"""Stands for a patch of an image in a prompt; a token of models with a vision tower alone."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{{ message['content'] }}<sep>"
+    "{% elif message['role'] == 'assistant' %}<sep>{{ message['content'] }}<eos>"
+    "{% else %}{{ message['content'] }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<sep>{% endif %}"
+)
+
+_UNIT = re.compile(r"\s?[^\W\d_]+|\s?\d+|\s?[^\w\s]+|_|\s")
+
+
+def train_tokenizer(
+    spec: TokenizerSpec,
+    prompts: Iterable[str],
+    others: Iterable[str],
+    with_images: bool = False,
+    phrases: Sequence[str] = (),
+) -> Tokenizer:
+    """A tokenizer whose phrases come from the prompts, and whose characters from the prompts and the other texts.
+
+    prompts: walked several times and never held, so no iterator. phrases: further ones, of at least two characters.
+
+    Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then characters in
+    order of code point.
+    """
+    specials, dropped = ((*SPECIALS, IMAGE), IMAGE) if with_images else (SPECIALS, "")
+    normalizer = normalizers.Lowercase() if spec.lowercase else normalizers.Sequence([])
+    found = common_phrases(_Normalized(normalizer, prompts, dropped), spec.phrase_share)
+    given = (normalizer.normalize_str(phrase) for phrase in phrases)
+    chosen = sorted({*found, *given}, key=_longest_first)
+    alphabet: set[str] = set()
+    for text in _Normalized(normalizer, itertools.chain(prompts, others), dropped):
+        alphabet.update(text)
+    vocabulary = {token: index for index, token in enumerate((*specials, *chosen, *sorted(alphabet)))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_split_pattern(chosen)), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    return tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class _Normalized:
+    """Texts without what is dropped, as the normalizer leaves them, made when they are walked."""
+
+    normalizer: Any
+    texts: Iterable[str]
+    dropped: str
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.normalizer.normalize_str(text.replace(self.dropped, "")) for text in self.texts)
+
+
+def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
+    """The longest runs of common words that occur in at least this share of the prompts, and in two; longest first.
+
+    A common word occurs in that share of the prompts itself. Single letters and numbers count as no words: they are the
+    stuff of answers, which have to stay spelled out. prompts: walked twice.
+    """
+    count, occurrences = 0, Counter[str]()
+    for text in prompts:
+        count += 1
+        occurrences.update(set(_UNIT.findall(text)))
+    least = max(2, share * count)
+    common = {unit for unit, times in occurrences.items() if times >= least and _is_word(unit)}
+    runs: Counter[str] = Counter()
+    for text in prompts:
+        grouped = itertools.groupby(_UNIT.findall(text), key=common.__contains__)
+        runs.update({"".join(run) for is_common, run in grouped if is_common})
+    chosen = (run for run, times in runs.items() if times >= least and len(run) > 1)
+    return sorted(chosen, key=_longest_first)
+
+
+def wrapped_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
+    """A trained tokenizer as `transformers` has them, with its chat template. longest: tokens of the model's longest sequence."""
+    from transformers import PreTrainedTokenizerFast
+
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        sep_token=SEPARATOR,
+        unk_token=UNKNOWN,
+        model_max_length=longest,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
+    """Writes a trained tokenizer as a Hugging Face folder. longest: as for `wrapped_tokenizer`."""
+    wrapped_tokenizer(tokenizer, longest).save_pretrained(folder)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a local folder. Raises `ConfigurationError`."""
+    try:
+        if (folder / "tokenizer.json").is_file():
+            from transformers import PreTrainedTokenizerFast
+
+            return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the tokenizers library raises the bare class for a damaged file
+        raise ConfigurationError(f"model: the tokenizer in {folder} cannot be loaded: {error}") from error
+
+
+def _longest_first(phrase: str) -> tuple[int, str]:
+    return -len(phrase), phrase
+
+
+def _is_word(unit: str) -> bool:
+    bare = unit.strip()
+    return not bare.isalnum() or (len(bare) > 1 and not bare.isdigit())
+
+
+def _split_pattern(phrases: Sequence[str]) -> str:
+    """Pattern of the tokenizers library (Oniguruma) that takes a phrase where it stands alone, else one character."""
+    alternatives = []
+    for phrase in phrases:
+        before = r"(?<!\p{L})" if phrase[0].isalpha() else ""
+        after = r"(?!\p{L})" if phrase[-1].isalpha() else ""
+        alternatives.append(f"{before}{re.escape(phrase)}{after}")
+    return "|".join((*alternatives, r"[\s\S]"))

@@ -1,0 +1,62 @@
+"""`dynamic`: plans an iteration by replaying what the last ones were made of under many conducts, and keeps the best.
+
+Consumes the facts of the pool and the telemetry of the last `LOOKS_BACK` iterations; produces the start's roles, the knobs of
+the curve to follow within the iteration, the predicted seconds and the reason. A start changes only for a gain beyond the
+hysteresis, except behind the first iteration, which was planned without telemetry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from yatt_core.placement.fitting import fitted
+from yatt_core.placement.policies.curve import Curve, Knobs
+from yatt_core.placement.policies.expected import LOOKS_BACK
+from yatt_core.placement.policies.search import Outcome, Search, roles_of
+from yatt_core.placement.seen import IterationTelemetry, Plan, Setting
+
+HYSTERESIS = 0.015
+
+
+class Dynamic:
+    """fit: the engines' time constants come from telemetry, whatever the setting says of them."""
+
+    def __init__(self, fit: bool = False) -> None:
+        self._fit = fit
+
+    def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
+        """The best candidate on worlds like the last iterations. state: the knobs in force, and whether telemetry chose them."""
+        recent = past[-LOOKS_BACK:]
+        if self._fit:
+            setting = fitted(setting, recent)
+        search = Search(setting, recent)
+        outcomes = search.best(Knobs(**state["knobs"]) if state else None)
+        best = chosen(outcomes, state["knobs"]["judges"] if state and state["informed"] else None)
+        roles = roles_of(setting.speeds, best.knobs.judges)
+        return Plan(
+            roles,
+            Curve(best.knobs, roles, setting),
+            best.seconds if recent else None,
+            _reason(best, len(setting.speeds), len(search.worlds), search.replays, bool(recent)),
+            {"knobs": asdict(best.knobs), "informed": bool(recent)},
+        )
+
+
+def chosen(outcomes: Sequence[Outcome], judges: int | None) -> Outcome:
+    """The best (the first); or the best that starts with so many judges, where it is within the hysteresis."""
+    best = outcomes[0]
+    kept = next((outcome for outcome in outcomes if outcome.knobs.judges == judges), best)
+    return kept if kept.loss <= best.loss + math.log1p(HYSTERESIS) else best
+
+
+def _reason(best: Outcome, instances: int, worlds: int, replays: int, informed: bool) -> str:
+    knobs = best.knobs
+    batches = f", as many as {knobs.backlog:g} batches of open judgements each can fill" if knobs.backlog else ""
+    return (
+        f"{knobs.judges} of {instances} instances judge from the start; others follow from {knobs.onset:g} of the samples alive "
+        f"on{batches}, rollout's share falling with power {knobs.power:g}: {best.seconds:.1f} s over {worlds} worlds "
+        f"{'like the last iterations' if informed else 'that were assumed'}, the best in {replays} replays"
+    )

@@ -1,0 +1,158 @@
+"""Which knobs of the curve collect fastest: candidates are replayed on the worlds that the next iteration may be like.
+
+Consumes a setting, telemetry and the knobs in force; produces the seconds of the best few. A pool too large to replay is thinned
+to one of the same kind. The loss counts steps away from what suits most loads, or knobs would follow a world's own tail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.policies.curve import Curve, Knobs
+from yatt_core.placement.policies.expected import assumed_sequences, expected_work, sequences_of
+from yatt_core.placement.seen import IterationTelemetry, Setting
+from yatt_core.placement.simulation.campaign import collect
+from yatt_core.placement.simulation.simulator import TooLongError
+
+JUDGE_SHARES = (0.0, 0.06, 0.12, 0.25, 0.4, 0.5)
+ONSETS = (1.0, 0.7, 0.45, 0.3, 0.2)
+POWERS = (0.0, 0.3, 0.5, 0.75, 1.0, 1.5)
+BACKLOGS = (0.0, 0.5, 1.0, 1.5, 2.0)
+SHAPES = ((0.7, 0.75, 1.5), (0.7, 0.5, 0.5), (0.7, 0.0, 1.5))
+"""Onset, power and backlog to begin with. The first suits most loads; with the last one nobody goes over before all can."""
+ROUNDING = 1e-9
+"""By which seconds that are given as a logarithm may be off."""
+STEP_LOSS = 0.005
+"""A step away from it has to gain this share of the seconds."""
+LEADERS = (2, 1)
+"""Of the local search: in each round the neighbours of so many of the best are tried."""
+FINALISTS, OTHERWISE, LAST = 8, 2, 4
+"""Candidates are replayed on one world, the best few of them on two, and the last ones on all; some without levelling, too."""
+MOST_INSTANCES, MOST_SEQUENCES, LEAST_INSTANCES = 64, 4400, 8
+"""Of what is replayed; of a larger pool every n-th instance and group stand for all. A turn or a judgement is a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A candidate's seconds of collect (geometric mean over the worlds), and its loss: their logarithm and the steps'."""
+
+    knobs: Knobs
+    seconds: float
+    loss: float
+
+
+class Search:
+    """Replays of candidates on worlds like the iteration behind the past ones. replays: how many there were."""
+
+    def __init__(self, setting: Setting, past: Sequence[IterationTelemetry]) -> None:
+        self.count = len(setting.speeds)
+        sequences = sequences_of(past[-1]) if past else assumed_sequences(setting)
+        step = max(1, math.ceil(self.count / MOST_INSTANCES), math.ceil(sequences / MOST_SEQUENCES))
+        self.step = min(step, max(1, self.count // LEAST_INSTANCES))
+        self.worlds = expected_work(setting, past, self.step)
+        self._setting = replace(setting, speeds=setting.speeds[:: self.step])
+        self._before = past[-1].roles[:: self.step] if past else None
+        self._logs: dict[tuple[Knobs, int], float] = {}
+        self._given_up: set[Knobs] = set()
+        self.replays = 0
+
+    def best(self, held: Knobs | None) -> list[Outcome]:
+        """The finalists, and the knobs in force if there are any, the best one first."""
+        tried = dict.fromkeys(self._beginning())
+        if held is not None:
+            tried |= dict.fromkeys([held, *self._neighbours(held)])
+        for leaders in LEADERS:
+            for leader in self._first(tried)[:leaders]:
+                tried |= dict.fromkeys(self._neighbours(leader.knobs))
+        best = [outcome.knobs for outcome in self._first(tried)]
+        finalists = [*best, *(replace(knobs, level=not knobs.level) for knobs in best[:OTHERWISE])]
+        if held is not None:
+            finalists += [held, *(replace(knobs, judges=held.judges) for knobs in best[: FINALISTS // 2])]
+        last = [outcome.knobs for outcome in self._ranked(finalists, 2)]
+        starts = [knobs for knobs in last if held is not None and knobs.judges == held.judges]
+        return self._ranked([*last[:LAST], *starts[: LAST // 2]], len(self.worlds))
+
+    def _beginning(self) -> Iterable[Knobs]:
+        judges = {self.step * round(self.count * share / self.step) for share in JUDGE_SHARES}
+        return (Knobs(min(count, self.count - self.step), *shape) for count in sorted(judges) for shape in SHAPES)
+
+    def _neighbours(self, knobs: Knobs) -> list[Knobs]:
+        """One step further in each direction."""
+        judges = (knobs.judges - self.step, knobs.judges + self.step)
+        near = [replace(knobs, judges=count) for count in judges if 0 <= count < self.count]
+        near += [replace(knobs, onset=onset) for onset in beside(ONSETS, knobs.onset)]
+        near += [replace(knobs, power=power) for power in beside(POWERS, knobs.power)]
+        near += [replace(knobs, backlog=backlog) for backlog in beside(BACKLOGS, knobs.backlog)]
+        return [*near, replace(knobs, back=not knobs.back)] if len(self.worlds[0]) > 1 else near
+
+    def _first(self, knobs: Iterable[Knobs]) -> list[Outcome]:
+        """The finalists of some candidates on one world. Who is slower than as many others is not replayed to its end."""
+        found: list[Outcome] = []
+        for each in knobs:
+            if each in self._given_up:
+                continue
+            if (each, 0) not in self._logs and len(found) == FINALISTS:
+                loss = STEP_LOSS * steps_away(each)
+                if self._replayed(each, 0, math.exp(found[-1].loss - loss) * (1.0 + ROUNDING)) is None:
+                    self._given_up.add(each)
+                    continue
+            found = sorted([*found, self._outcome(each, 1)], key=_rank)[:FINALISTS]
+        return found
+
+    def _ranked(self, knobs: Iterable[Knobs], worlds: int) -> list[Outcome]:
+        outcomes = (self._outcome(each, worlds) for each in dict.fromkeys(knobs))
+        return sorted(outcomes, key=_rank)
+
+    def _outcome(self, knobs: Knobs, worlds: int) -> Outcome:
+        log = math.fsum(self._log_seconds(knobs, world) for world in range(worlds)) / worlds
+        return Outcome(knobs, math.exp(log), log + STEP_LOSS * steps_away(knobs))
+
+    def _log_seconds(self, knobs: Knobs, world: int) -> float:
+        if (knobs, world) not in self._logs:
+            self._replayed(knobs, world, math.inf)
+        return self._logs[knobs, world]
+
+    def _replayed(self, knobs: Knobs, world: int, longest_s: float) -> float | None:
+        """Logarithm of the seconds; none for more than so many. The change of start is paid in the first world."""
+        speeds, self.replays = self._setting.speeds, self.replays + 1
+        roles = roles_of(speeds, min(len(speeds) - 1, round(knobs.judges / self.step)))
+        conduct, before = Curve(knobs, roles, self._setting), None if world else self._before
+        try:
+            replay = collect(self._setting, roles, conduct, self.worlds[world], before, longest_s=longest_s)
+        except TooLongError:
+            return None
+        return self._logs.setdefault((knobs, world), math.log(replay.collect_s))
+
+
+def beside(values: Sequence[float], value: float) -> Sequence[float]:
+    """The values next to one of them."""
+    place = values.index(value)
+    return (*values[max(0, place - 1) : place], *values[place + 1 : place + 2])
+
+
+def steps_away(knobs: Knobs) -> int:
+    """Steps from the shape that suits most loads."""
+    onset, power, backlog = SHAPES[0]
+    return sum(
+        abs(values.index(value) - values.index(usual))
+        for values, value, usual in (
+            (ONSETS, knobs.onset, onset),
+            (POWERS, knobs.power, power),
+            (BACKLOGS, knobs.backlog, backlog),
+        )
+    )
+
+
+def _rank(outcome: Outcome) -> tuple[float, ...]:
+    """The least loss first; of equal ones in an order of the knobs."""
+    knobs = outcome.knobs
+    return (outcome.loss, knobs.judges, knobs.onset, knobs.power, knobs.backlog, knobs.level, knobs.back)
+
+
+def roles_of(speeds: Sequence[float], judges: int) -> str:
+    """The slowest instances judge; among equals the last."""
+    slowest = set(sorted(range(len(speeds)), key=lambda i: (speeds[i], -i))[:judges])
+    return "".join(JUDGE if i in slowest else ROLLOUT for i in range(len(speeds)))

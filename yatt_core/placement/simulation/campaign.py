@@ -1,0 +1,127 @@
+"""A whole simulated run: plans, waves and telemetry of every iteration of a workload.
+
+Consumes a workload and a policy; produces the seconds of collect, the telemetry that the policy learnt from, what deciding cost,
+and the log of all actions. The work of waves does not depend on the policy.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from yatt_core.placement.actions import Action
+from yatt_core.placement.moments import Moment
+from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, PoolSeen, Setting
+from yatt_core.placement.simulation.simulator import Pool
+from yatt_core.placement.work import Quota, WaveWork, draw_wave
+from yatt_core.placement.workload import Workload
+
+Log = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What a policy made of a workload. plan_cpu_s: of each plan; tick_cpu_s: of all actions within iterations."""
+
+    plans: list[Plan] = field(default_factory=list)
+    past: list[IterationTelemetry] = field(default_factory=list)
+    plan_cpu_s: list[float] = field(default_factory=list)
+    tick_cpu_s: float = 0.0
+
+    @property
+    def collect_s(self) -> list[float]:
+        """Seconds of each iteration's collect."""
+        return [iteration.collect_s for iteration in self.past]
+
+
+def setting_of(workload: Workload) -> Setting:
+    """The pool that a workload runs on."""
+    tools = workload.samples.tools
+    return Setting(
+        workload.cluster.speeds, workload.engines.rollout, workload.engines.judge, workload.switch,
+        workload.control_period_s, tools.output_tokens if tools else 0, workload.samples.judgements,
+        workload.samples.prompts,
+    )  # fmt: skip
+
+
+def draw_iterations(workload: Workload) -> list[list[WaveWork]]:
+    """The waves of every iteration."""
+    quota = Quota(workload)
+    return [_draw(workload, iteration, quota) for iteration in range(workload.iterations)]
+
+
+def _draw(workload: Workload, iteration: int, quota: Quota) -> list[WaveWork]:
+    waves: list[WaveWork] = []
+    groups = quota.first()
+    while groups:
+        waves.append(draw_wave(workload, iteration, len(waves), groups))
+        groups = quota.after(waves[-1].valid)
+    return waves
+
+
+def run_campaign(
+    workload: Workload, policy: PlacementPolicy, seen: Setting | None = None, log: Log | None = None
+) -> Campaign:
+    """Runs a workload under a policy. seen: the setting as the policy is told it, where that is not the real one."""
+    setting, campaign = setting_of(workload), Campaign()
+    state: dict[str, Any] = {}
+    for iteration, waves in enumerate(draw_iterations(workload)):
+        started = time.process_time()
+        plan = policy.plan(seen or setting, campaign.past, state)
+        campaign.plan_cpu_s.append(time.process_time() - started)
+        tell = _teller(workload.name, iteration, log)
+        if tell is not None:
+            tell({"t": 0, "do": "roles", "roles": plan.roles})
+        conduct = _Timed(plan.conduct)
+        telemetry = collect(
+            setting, plan.roles, conduct, waves, campaign.past[-1].roles if campaign.past else None, tell
+        )
+        campaign.tick_cpu_s += conduct.cpu_s
+        campaign.plans.append(plan)
+        campaign.past.append(telemetry)
+        state = plan.state
+    return campaign
+
+
+def collect(
+    setting: Setting,
+    roles: str,
+    conduct: Conduct,
+    waves: Sequence[WaveWork],
+    before: str | None,
+    log: Log | None = None,
+    longest_s: float = math.inf,
+) -> IterationTelemetry:
+    """One iteration. before: the roles at the start of the one before, if there was one.
+
+    Raises `TooLongError` where it takes longer than `longest_s` seconds.
+    """
+    pool = Pool(setting, conduct, log, longest_s)
+    pool.start(roles, before)
+    for wave in waves:
+        pool.run_wave(wave)
+    usage = tuple(usage for instance in pool.instances for usage in instance.usage)
+    return IterationTelemetry(roles, tuple(waves), usage, pool.now, pool.judging_s)
+
+
+class _Timed:
+    """A conduct, and the CPU time that it takes."""
+
+    def __init__(self, conduct: Conduct) -> None:
+        self._conduct, self.cpu_s = conduct, 0.0
+
+    def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
+        """The conduct's own answer."""
+        started = time.process_time()
+        actions = self._conduct.act(moment, pool)
+        self.cpu_s += time.process_time() - started
+        return actions
+
+
+def _teller(workload: str, iteration: int, log: Log | None) -> Log | None:
+    if log is None:
+        return None
+    return lambda line: log({"workload": workload, "iteration": iteration, **line})

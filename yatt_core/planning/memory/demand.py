@@ -1,0 +1,266 @@
+"""The memory that each role takes on a device in each stage, when all devices serve the roles in turn.
+
+Consumes roles, cluster and assumptions; produces `Demand`: rows by role, totals by stage, and what the engines can hold at once.
+Roles stay resident, caches included, where all have room at once; else they sleep while others work. Cores share their node's
+memory, so that of them a node is accounted for, and not a core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from yatt_core.planning.account import (
+    COLLECT,
+    JUDGE,
+    LEARN,
+    NOTHING,
+    PREPARE,
+    STAGES,
+    SYNC,
+    Bytes,
+    RoleMemory,
+    StageTotal,
+    stage_totals,
+)
+from yatt_core.planning.assumptions import Assumptions
+from yatt_core.planning.cluster import CORE, DescribedCluster
+from yatt_core.planning.memory.activations import MicroBatchShape, micro_batch_of
+from yatt_core.planning.memory.generation import asked_of_judge, asked_of_policy, engine_memory, instances_on
+from yatt_core.planning.memory.rollout import EngineMemory, on_turn, reward_model
+from yatt_core.planning.memory.training import (
+    TrainerMemory,
+    fsdp2_trainer,
+    megatron_trainer,
+    on_card,
+    on_cores,
+    torch_trainer,
+    with_critic,
+    with_teacher,
+)
+from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
+from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A stage that needs more than there is. bytes: that are missing."""
+
+    stage: str
+    where: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Those of a role. own: the stage in which they are awake. count: on all devices. generates: as no reward model does."""
+
+    name: str
+    own: str
+    memory: EngineMemory
+    count: int
+    generates: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """engines: the policy's, then those of the judges.
+
+    ranks, copies: of the trainer. micro_batch: the largest. resident: whether all roles stay in memory. sleeps: whether some of
+    them take so much that they never do. roles: rows of the table.
+    totals: a memory, stage by stage. owner: whose memory that is, a device's or, of cores, a node's.
+    """
+
+    engines: tuple[Engines, ...]
+    ranks: int
+    copies: int
+    micro_batch: MicroBatchShape
+    resident: bool
+    sleeps: bool
+    roles: tuple[RoleMemory, ...]
+    totals: tuple[StageTotal, ...]
+    owner: Literal["device", "node"]
+
+    @property
+    def rollout(self) -> EngineMemory:
+        """Of an instance's devices."""
+        return self.engines[0].memory
+
+    @property
+    def instances(self) -> int:
+        """Engines of the policy on all devices."""
+        return self.engines[0].count
+
+    @property
+    def judge(self) -> EngineMemory | None:
+        """The same of the judge whose times count."""
+        return None if self._judges is None else self._judges.memory
+
+    @property
+    def judge_instances(self) -> int:
+        """Its engines on all devices."""
+        return 0 if self._judges is None else self._judges.count
+
+    @property
+    def _judges(self) -> Engines | None:
+        return next((engines for engines in self.engines[1:] if engines.generates), None)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage fits device and host, and the engines' caches a longest sequence."""
+        return not self.shortages
+
+    @property
+    def shortages(self) -> tuple[Shortage, ...]:
+        """What is too large, and by how much; the largest first."""
+        found = [Shortage(total.stage, f"a {self.owner}'s memory", total.short) for total in self.totals if total.short]
+        found += [
+            Shortage(total.stage, "a host's memory", total.host_short) for total in self.totals if total.host_short
+        ]
+        what = "the share of a device that the engine may take"
+        found += [Shortage(each.own, what, each.memory.short) for each in self.engines if each.memory.short]
+        return tuple(sorted(found, key=lambda shortage: -shortage.bytes))
+
+
+def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Demand:
+    """What fits: all roles resident, else in turn. Raises `ConfigurationError` where parallel sizes do not come out."""
+    resident = _demand(roles, cluster, assumed, resident=True)
+    return resident if resident.fits and not resident.sleeps else _demand(roles, cluster, assumed, resident=False)
+
+
+def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> Demand:
+    ranks = trainer_ranks(roles.trainer, cluster.devices)
+    copies = max(1, ranks // own_ranks(roles.trainer))
+    batch = largest_micro_batch(roles, copies)
+    trainer = _trainer(roles, batch, ranks, copies)
+    if trainer.sleeps and cluster.card_name == CORE:
+        trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes, roles.critic)
+    engines = tuple(_engines(roles, cluster, assumed))
+    if cluster.card_name != CORE:
+        if isinstance(roles.trainer, TorchTrainer):
+            trainer = on_card(trainer, resident)
+        if not resident:
+            engines = tuple(replace(each, memory=on_turn(each.memory)) for each in engines)
+    stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
+    rows = [_engine_row(each, cluster, assumed, resident) for each in engines]
+    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident)
+    per_node = cluster.memories // cluster.nodes
+    totals = stage_totals(rows, stages, cluster.memory, per_node, cluster.host_memory)
+    return Demand(
+        engines=engines,
+        ranks=ranks,
+        copies=copies,
+        micro_batch=batch,
+        resident=resident,
+        sleeps=trainer.sleeps or any(each.memory.sleeps for each in engines),
+        roles=tuple(rows),
+        totals=tuple(totals),
+        owner="device" if cluster.memories == cluster.devices else "node",
+    )
+
+
+def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[Engines]:
+    """The policy's, then those of the judges that generate, then reward models."""
+    others = _sleepers(roles, assumed)
+    memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
+    instances = instances_on(cluster.devices, memory.devices, roles.rollout, "rollout.engine")
+    yield Engines("rollout", COLLECT, memory, instances)
+    for judge in roles.judges:
+        memory = engine_memory(judge.engine, judge.shape, asked_of_judge(roles, judge), cluster, assumed, others)
+        count = instances_on(cluster.devices, memory.devices, judge.engine, f"{judge.place}.engine")
+        yield Engines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
+    for model in roles.reward_models:
+        yield Engines(model.part.name, JUDGE, reward_model(model), instances, generates=False)
+
+
+def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
+    """Of a rank's share of an optimizer step: usual prompts with the longest responses."""
+    algorithm, lengths = roles.spec.algorithm, roles.lengths
+    samples = max(1, roles.samples // algorithm.mini_batches // copies)
+    budget = getattr(roles.trainer, "micro_batch_tokens", lengths.longest_prompt + lengths.longest_response)
+    prompt = min(lengths.longest_prompt, round(lengths.prompt.median))
+    return micro_batch_of(budget, samples, prompt, lengths.longest_response)
+
+
+def _sleepers(roles: Roles, assumed: Assumptions) -> int:
+    """Bytes that the processes of sleeping roles keep on a device beside an engine that is awake."""
+    asleep = 1 + len(roles.judges)
+    return asleep * assumed.asleep_runtime
+
+
+def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
+    """Of the policy, and of what learns with it or teaches it."""
+    engine, memory = roles.trainer, _policy_trainer(roles, batch, ranks, copies)
+    if roles.teacher is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
+        memory = with_teacher(memory, engine, roles.teacher, batch, ranks)
+    if roles.critic is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
+        memory = with_critic(memory, engine, roles.critic, batch, ranks)
+    return memory
+
+
+def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
+    engine = roles.trainer
+    match engine:
+        case TorchTrainer():
+            entropy = roles.spec.algorithm.entropy_bonus > 0
+            bucket = roles.spec.trainer.sync_bucket_bytes
+            return torch_trainer(
+                engine, roles.policy, batch, bucket, reference=roles.reference, entropy_gradient=entropy
+            )
+        case MegatronTrainer():
+            return megatron_trainer(engine, roles.policy, batch, copies, reference=roles.reference)
+        case Fsdp2Trainer():
+            return fsdp2_trainer(engine, roles.policy, batch, ranks, reference=roles.reference)
+        case VirtualTrainer():
+            return TrainerMemory(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, sleeps=False)
+
+
+def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> RoleMemory:
+    """Awake in its own stage, and in `sync` the policy has its weights; resident or asleep otherwise."""
+    engine, own = engines.memory, engines.own
+    together = -(-engines.count * engine.devices // cluster.memories)
+    weights = Bytes(weights=engine.awake.weights)
+    stages = dict.fromkeys(STAGES, (engine.resident if resident else engine.asleep) * together)
+    stages[own] = engine.awake * together
+    # Judges on cores live in the processes of the policy's engines.
+    alone = own == COLLECT and engine.awake != NOTHING
+    runtime = dict.fromkeys(STAGES, assumed.core_runtime * together if alone else 0)
+    if engine.sleeps:
+        runtime = {stage: assumed.engine_runtime if stage == own else assumed.asleep_runtime for stage in STAGES}
+        if own == COLLECT:
+            stages[SYNC] = weights
+    host = {stage: weights for stage in STAGES if engine.sleeps and not stages[stage].weights}
+    return RoleMemory(engines.name, stages, runtime, host)
+
+
+def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, resident: bool) -> list[RoleMemory]:
+    busy = {PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync}
+    held = dict.fromkeys(STAGES, trainer.lasting)
+    if not resident:
+        # What an offloaded trainer gives back where its tensors are in the host's memory anyway.
+        held |= dict.fromkeys((COLLECT, JUDGE), replace(trainer.lasting, gradients=0, copies=0))
+    runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * together)
+    host = {} if trainer.host == NOTHING else dict.fromkeys(STAGES, trainer.host)
+    if trainer.sleeps:
+        # It is reloaded as a whole, before `prepare`.
+        held = dict.fromkeys(STAGES, NOTHING) | dict.fromkeys(busy, trainer.lasting)
+        runtime = {stage: assumed.train_runtime if stage in busy else assumed.asleep_runtime for stage in STAGES}
+        host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
+    stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
+    rows = [RoleMemory("trainer", stages, runtime, host)]
+    for role, besides in (("critic", trainer.critic), ("reference", trainer.reference), ("teacher", trainer.teacher)):
+        if besides != NOTHING:
+            awake = tuple(busy) if trainer.sleeps else STAGES
+            resting = {stage: besides for stage in STAGES if stage not in awake}
+            rows.append(RoleMemory(role, dict.fromkeys(awake, besides * together), {}, resting))
+    return rows
+
+
+def _less(whole: Bytes, part: Bytes) -> Bytes:
+    """What of the whole is not in the part."""
+    return Bytes(
+        whole.weights - part.weights, whole.gradients - part.gradients, whole.optimizer - part.optimizer,
+        whole.kv_cache - part.kv_cache, whole.activations - part.activations, max(0, whole.copies - part.copies),
+    )  # fmt: skip

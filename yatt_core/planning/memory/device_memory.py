@@ -1,0 +1,41 @@
+"""Whether the devices at hand have memory for a run, looked at before anything is loaded there.
+
+Consumes a spec and the cluster; produces how its roles share the memory. Raises `ConfigurationError` that says what is too
+large, by how much, and what would fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning.account import GIB
+from yatt_core.planning.assumptions import Assumptions
+from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.memory.demand import Demand, demand_of
+from yatt_core.planning.memory.remedies import remedies
+from yatt_core.planning.roles import Roles, roles_of
+from yatt_core.planning.shape import UnknownShapeError
+from yatt_core.spec.run import RunSpec
+
+
+def check_room(spec: RunSpec, cluster: DescribedCluster) -> Demand | None:
+    """What the run takes there; none for a model whose shape is not known, which cannot be accounted for."""
+    assumed = Assumptions()
+    try:
+        roles = roles_of(spec, assumed)
+    except UnknownShapeError:
+        return None
+    demand = demand_of(roles, cluster, assumed)
+    if not demand.fits:
+        raise ConfigurationError("\n".join(_lines(roles, demand, cluster, assumed)))
+    return demand
+
+
+def _lines(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[str]:
+    yield f"the run has no room on {cluster}:"
+    for shortage in demand.shortages:
+        yield f"{shortage.stage}: {shortage.bytes / GIB:.3g} GiB more than {shortage.where} has"
+    for settings in remedies(roles, cluster, assumed):
+        yield f"it would fit with {' '.join(f'--set {setting}' for setting in settings)}"
+    yield "`yatt plan` shows what takes how much"

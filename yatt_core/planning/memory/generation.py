@@ -1,0 +1,107 @@
+"""What rollout engines and judges are asked for in an iteration, and what that makes of their memory on a cluster.
+
+Consumes roles and cluster; produces `EngineMemory` of either, and how many engines the devices hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.planning.account import NOTHING
+from yatt_core.planning.assumptions import Assumptions
+from yatt_core.planning.cluster import CORE, DescribedCluster
+from yatt_core.planning.judges import GenerationEngine, JudgeRole
+from yatt_core.planning.memory.rollout import (
+    EngineMemory,
+    torch_rollout,
+    vllm_on_cores,
+    vllm_rollout,
+    with_packed_weights,
+)
+from yatt_core.planning.roles import Roles
+from yatt_core.planning.shape import ModelShape
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Of an engine, in tokens. read, written: at most. mean: of both together.
+
+    batch, group: sequences in a decode batch, and of a prompt.
+    """
+
+    read: int
+    written: int
+    mean: float
+    batch: int
+    group: int
+    top_p: float
+
+
+def engine_memory(
+    engine: GenerationEngine,
+    shape: ModelShape,
+    asked: Asked,
+    cluster: DescribedCluster,
+    assumed: Assumptions,
+    others: int,
+) -> EngineMemory:
+    """others: bytes of sleeping processes beside it."""
+    match engine:
+        case VllmRollout():
+            longest, runtime = asked.read + asked.written, assumed.engine_runtime
+            if cluster.card_name == CORE:
+                return vllm_on_cores(engine, shape, longest)
+            return vllm_rollout(engine, shape, cluster.card.memory, runtime, others, longest, asked.mean)
+        case TorchRollout():
+            memory = torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.top_p)
+            packs = cluster.card_name == CORE and engine.dtype == "bfloat16"
+            return with_packed_weights(memory, shape) if packs else memory
+        case VirtualRollout():
+            sequences = engine.max_concurrent or asked.batch
+            return EngineMemory(1, NOTHING, NOTHING, NOTHING, 0, sequences, False, 0.0)
+
+
+def asked_of_policy(roles: Roles) -> Asked:
+    """It answers each prompt several times."""
+    lengths, rollout = roles.lengths, roles.spec.rollout
+    batch, group = _decode_batch(roles.spec), rollout.samples_per_prompt
+    return Asked(lengths.longest_prompt, lengths.longest_response, lengths.mean_sample, batch, group, rollout.top_p)
+
+
+def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
+    """It reads prompt and response in its template, and the judgements of a response share what was read.
+
+    What comes of a decode batch is judged together, as far as the judge takes it at once.
+    """
+    lengths = roles.lengths
+    read = lengths.longest_prompt + lengths.longest_response + judge.template_tokens
+    mean = lengths.mean_sample + judge.template_tokens + lengths.mean_judgement
+    responses = _decode_batch(roles.spec)
+    if judge.max_concurrent is not None:
+        responses = min(responses, max(1, judge.max_concurrent // judge.judgements))
+    return Asked(read, judge.max_new_tokens, mean, responses * judge.judgements, judge.judgements, 1.0)
+
+
+def _decode_batch(spec: RunSpec) -> int:
+    """Responses of the largest decode batch: of a shard, or of an evaluation."""
+    shard = -(-spec.data.prompts_per_iteration // spec.shards) * spec.rollout.samples_per_prompt
+    return min(spec.rollout.batch_samples, max(shard, spec.data.held_out))
+
+
+def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:
+    """Engines of so many devices each. Raises `ConfigurationError` that begins with the key."""
+    if not isinstance(engine, VllmRollout):
+        return engine.instances
+    room = devices // each
+    if not room:
+        raise ConfigurationError(f"{key}.tensor_parallel_size: an engine needs {each} devices, there are {devices}")
+    if engine.instances > room:
+        raise ConfigurationError(
+            f"{key}.instances: {engine.instances} engines of {each} devices need {engine.instances * each}, there are {devices}; "
+            f"right would be at most {room}, or 0 for as many as there is room for"
+        )
+    return engine.instances or room

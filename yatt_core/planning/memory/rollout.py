@@ -1,0 +1,134 @@
+"""What a rollout engine holds on a device: awake in `collect`, and in the stages in which others work.
+
+Consumes the engine's part of the spec and the model's shape; produces `EngineMemory`. The torch engine is counted as its code
+allocates: a cache that grows until the engine sleeps. vLLM's cache is what its share of the device leaves over
+(arXiv 2309.06180).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length, rounded_slots, rows_for
+from yatt_core.planning.account import NOTHING, Bytes
+from yatt_core.planning.judges import RewardModelRole
+from yatt_core.planning.memory.activations import FLOAT, element_bytes
+from yatt_core.planning.shape import ModelShape
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.rollout import TorchRollout
+
+NUCLEUS_COPIES = 11
+"""Whole distributions in float32 that cutting to the nucleus holds at once: sorted values, their order, masses and sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """On each device of an instance. awake: while it generates. asleep: while others work; resident: the same where there is
+    memory for all roles at once. cached_tokens: that an instance has
+    room for. sequences: that it decodes at once. sleeps: whether its weights go to the host meanwhile. short: bytes
+    that the share of the device which it may take lacks for a longest sequence.
+    """
+
+    devices: int
+    awake: Bytes
+    asleep: Bytes
+    resident: Bytes
+    cached_tokens: int
+    sequences: int
+    sleeps: bool
+    cache_token_bytes: float
+    short: int = 0
+
+
+def torch_rollout(
+    engine: TorchRollout, shape: ModelShape, batch_samples: int, samples: int, prompt: int, response: int, top_p: float
+) -> EngineMemory:
+    """batch_samples: of a decode batch. samples: to each prompt. prompt, response: longest, in tokens."""
+    size, rows = element_bytes(engine.dtype), rows_for(batch_samples, engine.dtype == "float32")
+    slots = rounded_slots(prompt + response)
+    weights = shape.parameters * size
+    cache = rows * slots * shape.cached_token_values() * size
+    prompts = max(1, batch_samples // samples)
+    prefilled = min(prompts, max(1, PREFILL_TOKENS // padded_length(prompt))) * padded_length(prompt)
+    prefill = prefilled * (shape.hidden + 4 * shape.intermediate) * size
+    distribution = rows * shape.vocabulary
+    # A decoding step attends under a mask, for which heads that share keys and values get copies of them, a layer at a time.
+    shared = 2 * rows * slots * shape.query_width if shape.heads > shape.key_value_heads else 0
+    step = (shared + rows * (3 * shape.hidden + 2 * shape.query_width)) * size
+    # The logits; in float32 the masses, and a copy of what they are made from or are added up from.
+    sampling = distribution * (size + 2 * FLOAT + (NUCLEUS_COPIES * FLOAT if top_p < 1.0 else 0))
+    held = Bytes(weights=weights, kv_cache=cache)
+    awake = held + Bytes(activations=max(prefill, step, sampling))
+    return EngineMemory(
+        1, awake, Bytes(weights=weights), held, rows * slots, batch_samples, False, shape.cached_token_values() * size
+    )
+
+
+def with_packed_weights(memory: EngineMemory, shape: ModelShape) -> EngineMemory:
+    """The torch engine on cores in bfloat16: copies of the matrices in the processor's layout, until it sleeps."""
+    matrices = shape.layers * shape.layer_matrices + shape.embedding_parameters
+    copies = Bytes(copies=matrices * element_bytes("bfloat16"))
+    return replace(memory, awake=memory.awake + copies, resident=memory.resident + copies)
+
+
+def reward_model(role: RewardModelRole) -> EngineMemory:
+    """Weights, which stay, and a forward pass over as many tokens as its part allows."""
+    size, tokens = element_bytes(role.part.dtype), max(role.part.batch_tokens, role.part.max_tokens)
+    held = Bytes(weights=role.shape.parameters * size)
+    activations = tokens * (3 * role.shape.hidden + 2 * role.shape.query_width + 2 * role.shape.intermediate) * size
+    return EngineMemory(1, held + Bytes(activations=activations), held, held, 0, 0, False, 0.0)
+
+
+def on_turn(memory: EngineMemory) -> EngineMemory:
+    """Of an engine on a GPU that it leaves to others in turn: its weights go to the host's memory meanwhile."""
+    return replace(memory, asleep=NOTHING, sleeps=memory.awake != NOTHING)
+
+
+def vllm_rollout(
+    engine: VllmRollout, shape: ModelShape, capacity: int, runtime: int, others: int, longest: int, mean_context: float
+) -> EngineMemory:
+    """capacity: bytes of a device. runtime, others: bytes of the engine's process and of sleeping ones. longest: tokens of the
+    longest sequence. mean_context: of a usual one, whose number the cache bounds.
+    """
+    size, tensor, stages = element_bytes(engine.dtype), engine.tensor_parallel_size, engine.pipeline_parallel_size
+    weights = engine_weights(shape, tensor, stages) * size
+    cached = 1 if engine.kv_cache_dtype == "fp8" else size
+    activations = engine_activations(engine, shape)
+    # Heads of keys and values that are fewer than the devices are kept by several of them.
+    heads = max(1.0, shape.key_value_heads / tensor)
+    token = 2 * shape.layers / stages * heads * shape.head_size * cached
+    room = int(capacity * engine.gpu_memory_utilization) - weights - activations - runtime - others
+    if engine.kv_cache_memory_bytes is not None:
+        room = min(room, engine.kv_cache_memory_bytes)
+    tokens = max(0, int(room / token))
+    sequences = max(1, min(engine.max_num_seqs, int(tokens / max(1.0, mean_context))))
+    # A device that is too small is shown with the least cache that vLLM starts with: one longest sequence.
+    least = int(longest * token)
+    awake = Bytes(weights=weights, kv_cache=max(room, least), activations=activations)
+    return EngineMemory(tensor * stages, awake, Bytes(), Bytes(), tokens, sequences, True, token, max(0, least - room))
+
+
+def vllm_on_cores(engine: VllmRollout, shape: ModelShape, longest: int) -> EngineMemory:
+    """In host memory, where it cannot sleep: its cache is there from the start. longest: tokens of the longest sequence."""
+    size = element_bytes(engine.dtype)
+    token = shape.cached_token_values() * (1 if engine.kv_cache_dtype == "fp8" else size)
+    cache = engine.kv_cache_memory_bytes or int(engine.max_num_seqs * longest * token)
+    held = Bytes(weights=engine_weights(shape, 1, 1) * size, kv_cache=cache)
+    tokens, awake = int(cache / token), held + Bytes(activations=engine_activations(engine, shape))
+    sequences, short = max(1, min(engine.max_num_seqs, tokens // longest)), max(0, int(longest * token) - cache)
+    return EngineMemory(1, awake, held, held, tokens, sequences, False, token, short)
+
+
+def engine_weights(shape: ModelShape, tensor: int, stages: int) -> int:
+    """Parameters on the fullest device of an engine: its share of a stage's layers, and an embedding at either end."""
+    matrices = shape.layers / stages * (shape.layer_matrices / tensor + shape.layer_norms)
+    ends = 1 if shape.tied or stages > 1 else 2
+    return round(matrices + ends * shape.embedding_parameters / tensor + shape.hidden + shape.tower)
+
+
+def engine_activations(engine: VllmRollout, shape: ModelShape) -> int:
+    """A prefill block's widest layer, and the float32 logits of all sequences with their softmax."""
+    size, tensor = element_bytes(engine.dtype), engine.tensor_parallel_size
+    widest = 3 * shape.hidden + (shape.query_width + 2 * shape.key_value_width + 3 * shape.intermediate) / tensor
+    logits = engine.max_num_seqs * shape.vocabulary * (size + 2 * FLOAT)
+    return round(max(engine.max_num_batched_tokens * widest * size, logits))

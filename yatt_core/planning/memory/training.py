@@ -1,0 +1,212 @@
+"""What a trainer holds on a device: lasting state, and what each stage needs besides.
+
+Consumes the engine's part of the spec, the model's shape and the largest micro-batch; produces `TrainerMemory`. The torch trainer
+is counted as its code allocates: float32 parameters, gradients and moments in flat buffers, on every rank. Megatron-Core keeps
+bfloat16 weights, float32 gradients and twelve bytes of optimizer for a parameter, shared out over the copies where the optimizer
+is distributed (arXiv 1910.02054, 2205.05198); FSDP2 shares out all three (arXiv 2304.11277).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from yatt_core.planning.account import NOTHING, Bytes
+from yatt_core.planning.memory.activations import (
+    FLOAT,
+    MicroBatchShape,
+    element_bytes,
+    sharded_head,
+    sharded_input,
+    sharded_layer,
+    torch_forward,
+    torch_training,
+)
+from yatt_core.planning.shape import ModelShape
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
+from yatt_core.spec.sections.trainer import TorchTrainer
+
+MOMENTS = 2
+GATHERED = 2
+"""Layers whose parameters FSDP2 has gathered at once: the one that computes, and the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMemory:
+    """On the fullest device. lasting: from step to step. host: of that in the host's memory while it trains. prepare, learn,
+    sync: besides. reference: the frozen policy, where there is one; teacher likewise. critic: what lasts of it on the device.
+    sleeps: whether the lasting part is on the host in `collect`.
+    """
+
+    lasting: Bytes
+    host: Bytes
+    prepare: Bytes
+    learn: Bytes
+    sync: Bytes
+    reference: Bytes
+    sleeps: bool
+    teacher: Bytes = NOTHING
+    critic: Bytes = NOTHING
+
+
+def torch_trainer(
+    engine: TorchTrainer,
+    shape: ModelShape,
+    batch: MicroBatchShape,
+    bucket: int,
+    *,
+    reference: bool,
+    entropy_gradient: bool,
+) -> TrainerMemory:
+    """Of rank 0, which keeps the buffers of a snapshot too, weights and moments, from its first snapshot on.
+
+    bucket: most bytes of weights that it sends at a time.
+    """
+    flat = shape.parameters * FLOAT
+    forward = torch_forward(shape, batch, engine.dtype)
+    return TrainerMemory(
+        lasting=Bytes(weights=flat, gradients=flat, optimizer=MOMENTS * flat, copies=(1 + MOMENTS) * flat),
+        host=Bytes(),
+        # The reference takes the weights' place for a while; they are put aside.
+        prepare=Bytes(activations=forward, copies=flat if reference else 0),
+        learn=Bytes(activations=torch_training(shape, batch, engine.dtype, entropy_gradient)),
+        sync=Bytes(copies=min(flat, bucket)),
+        reference=Bytes(weights=flat if reference else 0),
+        sleeps=False,
+    )
+
+
+def megatron_trainer(
+    engine: MegatronTrainer, shape: ModelShape, batch: MicroBatchShape, copies: int, *, reference: bool
+) -> TrainerMemory:
+    """The fuller of the first stage, which has the most micro-batches under way, and the last one, which has the head.
+
+    copies: data parallel ones.
+    """
+    tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
+    size = element_bytes(engine.dtype)
+    stage_layers = shape.layers / stages
+    layers = stage_layers * (shape.layer_matrices / tensor + shape.layer_norms)
+    ends = 1 if shape.tied or stages > 1 else 2
+    parameters = layers + ends * shape.embedding_parameters / tensor + shape.hidden + shape.tower
+    kept = sharded_layer(shape, tensor, engine.sequence_parallel, engine.dtype) * batch.tokens
+    if engine.recompute_granularity == "full":
+        inputs = sharded_input(shape, tensor, engine.sequence_parallel, engine.dtype) * batch.tokens
+        first, last = inputs * stage_layers * stages + kept, inputs * stage_layers + kept
+    else:
+        first, last = kept * stage_layers * stages, kept * stage_layers
+    # One forward, one backward (arXiv 2104.04473): the first stage has as many micro-batches under way as there are stages.
+    activations = round(max(first, last + sharded_head(shape, batch.tokens, tensor, engine.dtype)))
+    # Besides the weights: a float32 copy of them, where they are not float32 themselves, and two moments.
+    optimizer = round(
+        parameters * FLOAT * (MOMENTS + (size < FLOAT)) / (copies if engine.use_distributed_optimizer else 1)
+    )
+    weights = round(parameters * size)
+    forward = round(kept + sharded_head(shape, batch.tokens, tensor, engine.dtype))
+    on_host = engine.optimizer_cpu_offload
+    return TrainerMemory(
+        lasting=Bytes(weights=weights, gradients=round(parameters * FLOAT), optimizer=0 if on_host else optimizer),
+        host=Bytes(optimizer=optimizer if on_host else 0),
+        prepare=Bytes(activations=forward),
+        learn=Bytes(activations=activations),
+        sync=Bytes(copies=_largest_matrix(shape, tensor, size)),
+        reference=Bytes(weights=weights if reference else 0),
+        sleeps=True,
+    )
+
+
+def fsdp2_trainer(
+    engine: Fsdp2Trainer, shape: ModelShape, batch: MicroBatchShape, ranks: int, *, reference: bool
+) -> TrainerMemory:
+    """Each layer is gathered when it computes; embedding and head, the root's parameters, stay gathered for the whole pass."""
+    size = element_bytes(engine.dtype)
+    shard = round(shape.parameters * FLOAT / ranks)
+    layer = shape.layer_matrices + shape.layer_norms
+    root = shape.parameters - shape.layers * layer
+    gathered_layers = GATHERED if engine.reshard_after_forward else shape.layers
+    gathered = round((gathered_layers * layer + root) * size)
+    unreduced = round(max(layer, shape.embedding_parameters) * FLOAT)
+    kept = sharded_layer(shape, 1, False, engine.dtype) * batch.tokens
+    if engine.activation_checkpointing:
+        layers = sharded_input(shape, 1, False, engine.dtype) * batch.tokens * shape.layers + kept
+    else:
+        layers = kept * shape.layers
+    head = sharded_head(shape, batch.tokens, 1, engine.dtype)
+    state = Bytes(weights=shard, gradients=shard, optimizer=MOMENTS * shard)
+    return TrainerMemory(
+        lasting=Bytes() if engine.cpu_offload else state,
+        host=state if engine.cpu_offload else Bytes(),
+        prepare=Bytes(activations=round(kept + head), copies=gathered),
+        learn=Bytes(activations=round(layers + head), copies=gathered + unreduced),
+        sync=Bytes(copies=_largest_matrix(shape, 1, size)),
+        reference=Bytes(weights=round(shape.parameters * size / ranks) if reference else 0),
+        sleeps=True,
+    )
+
+
+def with_teacher(
+    memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, teacher: ModelShape, batch: MicroBatchShape, ranks: int
+) -> TrainerMemory:
+    """Beside a frozen teacher, which scores in `prepare` behind the policy: whole on every rank, or shared out."""
+    size = element_bytes(engine.dtype)
+    if isinstance(engine, TorchTrainer):
+        held, besides = teacher.parameters * size, Bytes(activations=torch_forward(teacher, batch, engine.dtype))
+    else:
+        held = round(teacher.parameters * size / ranks)
+        besides = fsdp2_trainer(engine, teacher, batch, ranks, reference=False).prepare
+    prepare = max(memory.prepare, besides, key=lambda needed: needed.total)
+    return replace(memory, prepare=prepare, teacher=Bytes(weights=held))
+
+
+def with_critic(
+    memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, critic: ModelShape, batch: MicroBatchShape, ranks: int
+) -> TrainerMemory:
+    """Beside a critic, which learns in turn with the policy: it has a state of its own, and of the passes the larger counts."""
+    values = replace(batch, counted=0)
+    if isinstance(engine, TorchTrainer):
+        own = torch_trainer(engine, critic, values, 0, reference=False, entropy_gradient=False)
+    else:
+        own = fsdp2_trainer(engine, critic, values, ranks, reference=False)
+    return replace(
+        memory,
+        host=memory.host + own.host,
+        prepare=max(memory.prepare, own.prepare, key=lambda needed: needed.total),
+        learn=max(memory.learn, own.learn, key=lambda needed: needed.total),
+        critic=own.lasting,
+    )
+
+
+def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int, critic: ModelShape | None = None) -> TrainerMemory:
+    """Of a trainer whose ranks share a model, where devices are cores: nothing is moved to the host, since it is there already.
+
+    Rank 0 keeps the buffers of a snapshot too, whole weights and moments, and fills the buckets of weights on their way.
+    """
+    lasting, values = memory.lasting + memory.host + _snapshot(shape), memory.critic
+    if critic is not None:
+        values = values + _snapshot(critic)
+    sync = memory.sync + Bytes(copies=min(round(shape.parameters * FLOAT), bucket))
+    return replace(memory, lasting=lasting, host=NOTHING, critic=values, sync=sync, sleeps=False)
+
+
+def on_card(memory: TrainerMemory, resident: bool) -> TrainerMemory:
+    """Of the torch trainer on a GPU: a snapshot's buffers are in the host's memory, and where roles take turns all of it.
+
+    resident: whether all roles stay on the device.
+    """
+    copies, of_critic = Bytes(copies=memory.lasting.copies), Bytes(copies=memory.critic.copies)
+    return replace(
+        memory,
+        lasting=replace(memory.lasting, copies=0),
+        host=memory.host + copies + of_critic,
+        critic=replace(memory.critic, copies=0),
+        sleeps=not resident,
+    )
+
+
+def _snapshot(shape: ModelShape) -> Bytes:
+    return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
+
+
+def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:
+    """What is gathered at a time on its way to the rollout engines, and received there."""
+    largest = max(shape.embedding_parameters, shape.hidden * shape.intermediate * 2)
+    return round(2 * largest * size / tensor)

@@ -1,0 +1,162 @@
+"""A spec on described devices as a workload of the placement's simulator: one cost model serves plan, policies and benchmarks.
+
+Consumes roles, their memory, the engines' constants and switch costs; produces a `Workload`, cut down to a size that is simulated
+in seconds, with as many instances for each sample. Where rollout and judge engines have different numbers of devices, an
+instance is the larger one, and holds several of the smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement.workload import (
+    Cluster,
+    DeviceGroup,
+    EngineConstants,
+    Engines,
+    Lengths,
+    ResponseLengths,
+    Samples,
+    SwitchCosts,
+    ToolUse,
+    TrainingCost,
+    Workload,
+)
+from yatt_core.planning.assumptions import Assumptions, Spread
+from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.memory.demand import Demand
+from yatt_core.planning.roles import Roles
+from yatt_core.spec.sections.rollout import VirtualRollout
+
+MOST_INSTANCES, MOST_SAMPLES = 32, 2048
+"""What is simulated, where it can be cut down so far."""
+NEAR = 4
+"""Times smaller than need be, for the sake of equal parts."""
+LARGEST_SAMPLES = 100_000
+"""Simulated in an iteration where the instances are too few for a smaller part."""
+ITERATIONS = 3
+NO_JUDGE = EngineConstants(
+    base_s=1e-9,
+    per_sequence_s=0,
+    per_context_token_s=0,
+    per_prompt_token_s=0,
+    max_concurrent=1_000_000,
+    prefix_cache=True,
+)
+"""Rules alone: what follows the last rollout takes no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """workload: what is simulated. scale: how many times smaller than the real one, in devices and samples. instances: of the
+    real one.
+    """
+
+    workload: Workload
+    scale: int
+    instances: int
+
+
+def load_of(
+    roles: Roles,
+    demand: Demand,
+    cluster: DescribedCluster,
+    rollout: EngineConstants,
+    judge: EngineConstants | None,
+    switch: SwitchCosts,
+    training: TrainingCost,
+    assumed: Assumptions,
+) -> Load:
+    """rollout, judge: constants of one engine; a judge of none: rules alone. training: by the cluster's devices.
+
+    Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's, and for more samples than
+    can be simulated.
+    """
+    judge_devices = demand.judge.devices if demand.judge is not None else demand.rollout.devices
+    each = math.lcm(demand.rollout.devices, judge_devices)
+    if each != max(demand.rollout.devices, judge_devices):
+        raise ConfigurationError(
+            f"rollout.engine.tensor_parallel_size: rollout engines of {demand.rollout.devices} devices and judges of "
+            f"{judge_devices} cannot take each other's place; one has to be a multiple of the other"
+        )
+    instances = max(1, demand.instances * demand.rollout.devices // each)
+    prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt
+    scale = _scale(instances, prompts, prompts * group)
+    if prompts // scale * group > LARGEST_SAMPLES:
+        raise ConfigurationError(
+            f"data.prompts_per_iteration: {prompts} prompts of {group} samples on {instances} instances are more than a plan "
+            f"simulates; right would be at most {LARGEST_SAMPLES // group * scale}"
+        )
+    # The simulator shares training out over the instances' devices; the cluster's may be more, or fewer.
+    counted = instances // scale
+    share = counted * scale * each / cluster.devices
+    per_token = training.device_seconds_per_token * share
+    return Load(
+        Workload(
+            name=roles.spec.name,
+            seed=roles.spec.seed,
+            iterations=ITERATIONS,
+            control_period_s=_control_period_s(roles),
+            cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=counted * each),)),
+            engines=Engines(
+                rollout=_widened(rollout, each // demand.rollout.devices),
+                judge=NO_JUDGE if judge is None else _widened(judge, each // judge_devices),
+            ),
+            switch=switch,
+            training=training.model_copy(update={"device_seconds_per_token": per_token}),
+            samples=_samples(roles, max(1, prompts // scale), assumed),
+        ),
+        scale,
+        instances,
+    )
+
+
+def _control_period_s(roles: Roles) -> float:
+    """In real seconds; virtual engines have it on their clock. Without a judge there is nothing to control."""
+    period, engine = roles.spec.placement.control_seconds, roles.rollout
+    return period / engine.clock_factor if roles.judge and isinstance(engine, VirtualRollout) else period
+
+
+def _scale(instances: int, prompts: int, samples: int) -> int:
+    """By which the rest is small enough, and that leaves a prompt: a divisor of the instances, where one is near."""
+    wanted = max(-(-instances // MOST_INSTANCES), -(-samples // MOST_SAMPLES))
+    most = min(instances, prompts)
+    near = range(wanted, min(most, NEAR * wanted) + 1)
+    return next((n for n in near if instances % n == 0), min(wanted, most))
+
+
+def _widened(constants: EngineConstants, engines: int) -> EngineConstants:
+    """Several engines side by side as one: each has its share of sequences, context and prompts."""
+    return constants.model_copy(
+        update={
+            "per_sequence_s": constants.per_sequence_s / engines,
+            "per_context_token_s": constants.per_context_token_s / engines,
+            "per_prompt_token_s": constants.per_prompt_token_s / engines,
+            "max_concurrent": constants.max_concurrent * engines,
+            "prefill_budget_tokens": constants.prefill_budget_tokens * engines,
+        }
+    )
+
+
+def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> Samples:
+    lengths, tools = roles.lengths, roles.spec.rollout.tools
+    response = _cut(lengths.response, lengths.longest_response)
+    return Samples(
+        prompts=prompts,
+        group=roles.spec.rollout.samples_per_prompt,
+        prompt=_cut(lengths.prompt, lengths.longest_prompt),
+        response=ResponseLengths(**response.model_dump(), rho=assumed.response_correlation),
+        judge=_cut(lengths.judge, lengths.longest_judgement),
+        judgements=roles.judge.judgements if roles.judge else 1,
+        tools=None
+        if tools is None
+        else ToolUse(
+            max_turns=tools.max_turns, mean_wait_s=assumed.tool_wait_s, output_tokens=tools.max_result_tokens // 2
+        ),
+    )
+
+
+def _cut(spread: Spread, longest: int) -> Lengths:
+    return Lengths(median=spread.median, sigma=spread.sigma, min=1, max=longest)

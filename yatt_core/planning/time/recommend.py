@@ -1,0 +1,95 @@
+"""Which placement a load wants: every mode is run through the placement's simulator, and the shortest iteration wins.
+
+Consumes a `Load`; produces `Outcome`s, the best first. Without a judge roles take turns, and there is nothing to compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yatt_core.placement.policies.dynamic import Dynamic
+from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
+from yatt_core.placement.seen import PlacementPolicy
+from yatt_core.placement.simulation.campaign import Campaign, run_campaign
+from yatt_core.placement.workload import Workload
+from yatt_core.planning.time.load import Load
+
+MOST_SPLITS = 8
+WORTH = 0.02
+"""Of the best mode's time: a gain below it is not worth a more complicated one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Means over the simulated iterations. judges: instances that judge from the start, of all. idle: share of the time of the
+    instances' devices in which they have no work.
+
+    tokens_per_second: of responses.
+    """
+
+    mode: str
+    judges: int
+    instances: int
+    collect_s: float
+    train_s: float
+    step_s: float
+    tokens_per_second: float
+    idle: float
+
+    @property
+    def partition(self) -> str:
+        """Who has which instances, in words."""
+        if self.mode == "colocate":
+            return f"all {self.instances} instances serve every role in turn"
+        rolling = self.instances - self.judges
+        start = f"{rolling} of {self.instances} instances roll out, {self.judges} judge"
+        return start if self.mode == "split" else f"{start} from the start; they follow the load"
+
+
+def outcomes(load: Load, has_judge: bool) -> list[Outcome]:
+    """The modes tried, the shortest iteration first."""
+    candidates: list[tuple[str, PlacementPolicy]] = [("colocate", ColocatePool())]
+    count = len(load.workload.cluster.speeds)
+    if has_judge and count > 1:
+        splits = sorted({max(1, round(n * (count - 1) / MOST_SPLITS)) for n in range(1, MOST_SPLITS + 1)})
+        candidates += [("split", SplitPool(judges)) for judges in splits]
+        candidates.append(("dynamic", Dynamic()))
+    found = [_outcome(mode, run_campaign(load.workload, policy), load) for mode, policy in candidates]
+    return sorted(found, key=lambda outcome: outcome.step_s)
+
+
+def best(found: list[Outcome]) -> Outcome:
+    """The simplest mode within `WORTH` of the best: roles in turn, then fixed parts, then moving ones. found: best first."""
+    limit = found[0].step_s * (1.0 + WORTH)
+    order = ("colocate", "split", "dynamic")
+    return min((o for o in found if o.step_s <= limit), key=lambda o: (order.index(o.mode), o.step_s))
+
+
+def _outcome(mode: str, campaign: Campaign, load: Load) -> Outcome:
+    workload, past = load.workload, campaign.past
+    collect = sum(campaign.collect_s) / len(past)
+    samples = [sample for iteration in past for wave in iteration.waves for sample in wave.samples]
+    responses = sum(sample.response for sample in samples) / len(past)
+    tokens = responses + sum(sample.prompt for sample in samples) / len(past)
+    train = _train_seconds(workload, tokens)
+    busy = sum(usage.decode_s + usage.prefill_s for iteration in past for usage in iteration.usage) / len(past)
+    instances, step = len(workload.cluster.speeds), collect + train
+    judging = round(sum(plan.roles.count("J") for plan in campaign.plans) / len(past))
+    learning = tokens * workload.training.device_seconds_per_token / workload.cluster.devices
+    return Outcome(
+        mode=mode,
+        judges=round(judging * load.instances / instances),
+        instances=load.instances,
+        collect_s=collect,
+        train_s=train,
+        step_s=step,
+        tokens_per_second=responses * load.scale / step,
+        idle=1.0 - (busy / instances + learning) / step,
+    )
+
+
+def _train_seconds(workload: Workload, tokens: float) -> float:
+    """Everything behind collect."""
+    training = workload.training
+    share = training.device_seconds_per_token * tokens / workload.cluster.devices
+    return workload.switch.train_s + training.fixed_s + share

@@ -1,0 +1,307 @@
+"""From text to tokens and back: what stands between prompts, engines and reward functions.
+
+Consumes a model folder's tokenizer, chat template and generation settings; produces token ids for prompts and answers, the
+texts of responses, and the tokens that end a response. Virtual runs have a codec without a model.
+
+Every controller loads one, so this imports the tokenizer class alone (under a second) and the whole of `transformers`' model
+registry (five seconds, with torch) only for folders without a tokenizer.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from jinja2 import TemplateError
+
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.model_folder import positions_of, read_config
+from yatt_core.models.tokenizer import load_tokenizer
+from yatt_core.prompts.image_tokens import ImageTokens, image_tokens
+from yatt_core.prompts.result_text import ResultEncoder, TemplateFrame, check_tools_are_shown, frame_by_tags
+from yatt_core.prompts.tool_calls import CALL, CALL_END
+from yatt_core.protocols.protocol import Int32
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.rollout import VirtualRollout
+from yatt_core.spec.sections.tools import ToolsSpec
+
+TEMPLATE_DATE = "26 Jul 2024"
+"""What chat templates that ask for the date are told, so that a prompt is the same on every day."""
+
+
+class TextCodec(Protocol):
+    """Turns texts into tokens and back.
+
+    stop_tokens: ids that end a response, ascending. vocabulary: number of tokens.
+    """
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end a response, ascending."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        ...
+
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
+        """Tokens of a prompt, ready for generation: [length]; images: how many it shows.
+
+        Raises `DataError` that names a prompt that is too long, or whose images the model or the text has no place for.
+        """
+        ...
+
+    def encode_answer(self, text: str) -> Int32:
+        """Tokens of a response that ends properly: [length], the end-of-sequence token included."""
+        ...
+
+    def decode(self, tokens: Sequence[int] | Int32) -> str:
+        """Text of a response, or of a turn of it, without its stop token and special tokens."""
+        ...
+
+    def encode_result(self, text: str) -> tuple[Int32, str]:
+        """Tokens between a turn that calls a tool and the next one, [length]; and the result's text, cut where it is too long."""
+        ...
+
+
+class PromptCodec:
+    """The codec of a Hugging Face folder: chat template and system prompt where the tokenizer has a template."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        system_prompt: str | None,
+        longest: int,
+        stop_tokens: Sequence[int],
+        images: ImageTokens | None = None,
+        tools: ToolsSpec | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._images = images
+        self._shown_tools = [tool.schema_for_templates for tool in tools.functions if tool.description] if tools else []
+        self._system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+        self._longest = longest
+        self._stop_tokens = tuple(sorted(set(stop_tokens)))
+        if system_prompt is not None:
+            self._check_system_prompt(system_prompt)
+        self._results = None if tools is None else self._result_encoder(tools)
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end a response, ascending."""
+        return self._stop_tokens
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens, added ones included."""
+        return len(self._tokenizer)
+
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
+        """Tokens of a prompt, ready for generation: [length]; images: how many it shows.
+
+        Raises `DataError` that names a prompt that is too long, or whose images the model or the text has no place for.
+        """
+        if self._images is None and images:
+            raise DataError(f"prompt {prompt_id or repr(text[:60])} shows {images} images, the model takes text alone")
+        tokens = self._encode(text) if self._images is None else self._encode_with_images(text, prompt_id, images)
+        shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
+        return _checked(tokens, self._longest, prompt_id, text, shown)
+
+    def _encode(self, text: str) -> list[int]:
+        if self._tokenizer.chat_template is None:
+            return list(self._tokenizer(text)["input_ids"])
+        return self._encode_bare(self._render([*self._system, {"role": "user", "content": text}]))
+
+    def _encode_with_images(self, text: str, prompt_id: str, images: int) -> list[int]:
+        """Tokens of a prompt to a vision-language model, its images' placeholders among them."""
+        assert self._images is not None
+        try:
+            marked = self._images.marked(text, images)
+            if self._tokenizer.chat_template is None:
+                tokens = list(self._tokenizer(self._images.expanded(self._images.plain(marked)))["input_ids"])
+            else:
+                content = self._images.plain(marked) if self._takes_text else self._images.parts(marked)
+                rendered = self._render([*self._system, {"role": "user", "content": content}])
+                tokens = self._encode_bare(self._images.expanded(rendered))
+            self._images.check(tokens, images)
+        except DataError as error:
+            raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
+        return tokens
+
+    @cached_property
+    def _takes_text(self) -> bool:
+        """False for a chat template that wants a message's images and texts apart, and is silent about plain text."""
+        return "?" in self._render([{"role": "user", "content": "?"}])
+
+    def encode_answer(self, text: str) -> Int32:
+        """Tokens of a response that ends properly: [length], the end-of-sequence token included."""
+        return np.array([*self._encode_bare(text), self._tokenizer.eos_token_id], dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int] | Int32) -> str:
+        """Text of a response, without its stop token and special tokens."""
+        ids = _without_stop(tokens, self._stop_tokens)
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def encode_result(self, text: str) -> tuple[Int32, str]:
+        """As the protocol says: framed by the chat template's tool message, or by tags where there is no template."""
+        if self._results is None:
+            raise ConfigurationError("rollout.tools: the spec has none, so that no result of a tool can be encoded")
+        return self._results(text)
+
+    def _encode_bare(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages,
+                tokenize=False,
+                add_generation_prompt=True,
+                tools=self._shown_tools or None,
+                date_string=TEMPLATE_DATE,
+                strftime_now=lambda _: TEMPLATE_DATE,
+            )
+        )
+
+    def _result_encoder(self, tools: ToolsSpec) -> ResultEncoder:
+        has_template = self._tokenizer.chat_template is not None
+        frame = TemplateFrame(self._render, self._system) if has_template else frame_by_tags
+        if self._shown_tools:
+            check_tools_are_shown(self._tokenizer.chat_template, self._render, self._system, tools)
+        return ResultEncoder(self._encode_bare, frame, self._stop_tokens, tools.max_result_tokens)
+
+    def _check_system_prompt(self, system_prompt: str) -> None:
+        """Raises `ConfigurationError` where a system prompt would be lost in silence."""
+        if self._tokenizer.chat_template is None:
+            raise ConfigurationError(
+                "data.system_prompt: the model's tokenizer has no chat template to put it in; leave it out"
+            )
+        try:
+            rendered = self._render([*self._system, {"role": "user", "content": "?"}])
+        except TemplateError as error:
+            raise ConfigurationError(f"data.system_prompt: the model's chat template refuses it: {error}") from None
+        if system_prompt.strip() not in rendered:
+            raise ConfigurationError(
+                "data.system_prompt: the model's chat template takes no system message; leave it out"
+            )
+
+
+class VirtualCodec:
+    """The codec of a virtual run: a prompt's tokens are its bytes, a response's text its token ids; 0 ends a response."""
+
+    stop_tokens = (0,)
+
+    def __init__(
+        self, vocabulary: int, longest: int, tools: ToolsSpec | None = None, tool_call_share: float = 0.0
+    ) -> None:
+        self.vocabulary = vocabulary
+        self._longest = longest
+        self._tools = [tool.name for tool in tools.functions] if tools else []
+        self._longest_result = tools.max_result_tokens if tools else 0
+        self._calls_below = tool_call_share * vocabulary if tools else 0.0
+
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
+        """Bytes of a prompt: [length]; images take no room. Raises `DataError` that names a prompt that is too long."""
+        return _checked(list(text.encode()), self._longest, prompt_id, text)
+
+    def encode_answer(self, text: str) -> Int32:
+        """Bytes of an answer, and the end: [length]."""
+        return np.array([*text.encode(), *self.stop_tokens], dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int] | Int32) -> str:
+        """Token ids of a response, without the one that ends it; a call of a tool where the first id is low enough."""
+        ids = _without_stop(tokens, self.stop_tokens)
+        if ids and ids[0] < self._calls_below:
+            name = self._tools[ids[0] % len(self._tools)]
+            call = {"name": name, "arguments": {"expression": " + ".join(map(str, ids[:2]))}}
+            return f"{CALL}{json.dumps(call)}{CALL_END}"
+        return " ".join(map(str, ids))
+
+    def encode_result(self, text: str) -> tuple[Int32, str]:
+        """Bytes of a result, cut where it is too long, and the text of those that are left."""
+        data = text.encode()[: self._longest_result]
+        return np.array(list(data), dtype=np.int32), data.decode(errors="ignore")
+
+
+def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
+    """The codec of a run. model_path: its Hugging Face folder; unused in a virtual run.
+
+    Raises `ConfigurationError` for a tokenizer that cannot be loaded or has no end, for stop strings that are not single
+    tokens, and for a system prompt or tool messages that the chat template does not take.
+    """
+    if isinstance(spec.rollout.engine, VirtualRollout):
+        engine = spec.rollout.engine
+        return VirtualCodec(engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_share)
+    folder = Path(model_path)
+    config = read_config(folder)
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.eos_token_id is None:
+        raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
+    stop = [tokenizer.eos_token_id, *generation_stops(folder, config)]
+    stop += [_single_token(tokenizer, text) for text in spec.rollout.stop]
+    images, longest = image_tokens(config, tokenizer), longest_prompt(spec, model_path)
+    return PromptCodec(tokenizer, spec.data.system_prompt, longest, stop, images, spec.rollout.tools)
+
+
+def longest_prompt(spec: RunSpec, model_path: str) -> int:
+    """Tokens of the longest prompt that the spec allows and that leaves the response its room in the model.
+
+    model_path: as for `open_codec`. Raises `ConfigurationError` where no room is left.
+    """
+    positions = None if spec.virtual else positions_of(read_config(Path(model_path)))
+    if positions is None:
+        return spec.data.max_prompt_tokens
+    room = positions - spec.rollout.max_response_tokens
+    if room < 1:
+        raise ConfigurationError(
+            f"rollout.max_new_tokens: {spec.rollout.max_response_tokens} leaves no room for a prompt in the model's "
+            f"{positions} positions"
+        )
+    return min(spec.data.max_prompt_tokens, room)
+
+
+def generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
+    """End-of-sequence tokens of generation_config.json, or of config.json where there is none."""
+    path = folder / "generation_config.json"
+    settings = config
+    if path.is_file():
+        try:
+            settings = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ConfigurationError(f"model: {path} is not JSON: {error}") from None
+    stops = settings.get("eos_token_id")
+    return [] if stops is None else [stops] if isinstance(stops, int) else list(stops)
+
+
+def _single_token(tokenizer: Any, text: str) -> int:
+    """Id of a stop string."""
+    tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
+        made = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(tokens)))
+        raise ConfigurationError(
+            f"rollout.stop: {text!r} is not a single token of the model (it becomes {made or 'nothing'}); "
+            "use a string that is one token, or leave it out"
+        )
+    return tokens[0]
+
+
+def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str, shown: str = "") -> Int32:
+    """The tokens, unless there are too many or none. shown: how many of them images take, in words."""
+    if len(tokens) > longest:
+        raise DataError(
+            f"prompt {prompt_id or repr(text[:60])} has {len(tokens)} tokens{shown}; at most {longest} fit "
+            "(data.max_prompt_tokens, and the model's positions less rollout.max_new_tokens)"
+        )
+    if not tokens:
+        raise DataError(f"prompt {prompt_id or repr(text[:60])} has no tokens")
+    return np.array(tokens, dtype=np.int32)
+
+
+def _without_stop(tokens: Sequence[int] | Int32, stop_tokens: Sequence[int]) -> list[int]:
+    ids = [int(token) for token in tokens]
+    return ids[:-1] if ids and ids[-1] in stop_tokens else ids

@@ -1,0 +1,128 @@
+"""Prompts on disk: Parquet files, written prompt by prompt, and read where one is wanted.
+
+Consumes `Prompt`s; produces files of small row groups, of which a reader keeps the last few in memory: a corpus of any size
+takes the room of those.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from yatt_core.digests import canonical_json
+from yatt_core.errors import DataError
+from yatt_core.prompts.stream import Prompt
+
+SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.int32(), nullable=False),
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("prompt_id", pa.large_string(), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("answer", pa.large_string()),
+        pa.field("entry", pa.large_string(), nullable=False),
+    ]
+)
+MEDIA_FIELD = pa.field("media", pa.list_(pa.string()), nullable=False)
+"""Only in files of prompts that may have images."""
+GROUP_ROWS, GROUP_CHARACTERS = 256, 1 << 18
+"""A row group ends with whatever it reaches first."""
+GROUPS_KEPT = 16
+
+
+class PromptWriter:
+    """Writes a file; a context manager. The same prompts make the same bytes."""
+
+    def __init__(self, path: Path, with_media: bool) -> None:
+        self._schema = SCHEMA.append(MEDIA_FIELD) if with_media else SCHEMA
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", write_statistics=False)
+        self._rows: list[dict[str, Any]] = []
+        self._characters = 0
+
+    def add(self, prompt: Prompt) -> None:
+        """Appends a prompt."""
+        entry = canonical_json(prompt.entry)
+        row = (prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, entry, prompt.media)
+        # The media stay out of files that have no column for them: those of prompts that cannot have any.
+        self._rows.append(dict(zip(self._schema.names, row, strict=False)))
+        self._characters += len(entry) + len(prompt.text)
+        if len(self._rows) == GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
+            self._end_group()
+
+    def _end_group(self) -> None:
+        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+        self._rows, self._characters = [], 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._rows:
+            self._end_group()
+        self._writer.close()
+
+
+class PromptFile:
+    """The prompts of a file by row. Raises `DataError` for one that cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        found = self._file.schema_arrow.remove_metadata()
+        if found not in (SCHEMA, SCHEMA.append(MEDIA_FIELD)):
+            raise DataError(f"{path} holds no prompts: its columns are {', '.join(found.names)}")
+        metadata = self._file.metadata
+        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        self._ends = np.cumsum(np.array(sizes, dtype=np.int64))
+        self._group = functools.lru_cache(GROUPS_KEPT)(self._read_group)
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    def __getitem__(self, row: int) -> Prompt:
+        group = int(np.searchsorted(self._ends, row, side="right"))
+        start = int(self._ends[group - 1]) if group else 0
+        return _prompts(self._group(group).slice(row - start, 1))[0]
+
+    def __iter__(self) -> Iterator[Prompt]:
+        for group in range(len(self._ends)):
+            yield from _prompts(self._read_group(group))
+
+    def column(self, name: str) -> Iterator[Any]:
+        """The values of one column alone, in order."""
+        for group in range(len(self._ends)):
+            yield from self._read_group(group, [name]).column(name).to_pylist()
+
+    def _read_group(self, group: int, columns: list[str] | None = None) -> pa.Table:
+        try:
+            return self._file.read_row_group(group, columns, use_threads=False)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(f"{self._path} cannot be read: {error}") from None
+
+
+def _prompts(table: pa.Table) -> list[Prompt]:
+    return [
+        Prompt(
+            row["source"],
+            row["index"],
+            row["prompt_id"],
+            row["text"],
+            row["answer"],
+            json.loads(row["entry"]),
+            tuple(row.get("media", ())),
+        )
+        for row in table.to_pylist()
+    ]

@@ -1,0 +1,117 @@
+"""Prompts, and the endless seeded stream in which a run draws them.
+
+Consumes the mixture of `DataSpec`, the spec's seed and a `Cursor`; produces `PromptRef`s and the next cursor. Nothing is
+loaded for a draw: which source an ordinal belongs to, and where a position stands in its source's order, are functions of
+counters and the seed alone, so that two short draws equal one long one, in any process.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.keys import stable_seed
+from yatt_core.protocols.receipts import PromptRef
+from yatt_core.spec.sections.data import DataSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One task. source, index: its number in the spec's mixture, and its row among that source's rows of the same kind.
+
+    prompt_id: unique within a run's inputs; names split, source and original row. answer: the reference answer, None for a
+    row that has none. entry: the original row, as plain JSON values, for the reward functions. media: content addresses of its
+    images, in the order in which the text shows them.
+    """
+
+    source: int
+    index: int
+    prompt_id: str
+    text: str
+    answer: str | None
+    entry: Mapping[str, Any]
+    media: tuple[str, ...] = ()
+
+
+def media_of(prompts: Sequence[Prompt]) -> tuple[tuple[str, ...], ...]:
+    """The images of each of some prompts; empty when none shows any."""
+    media = tuple(prompt.media for prompt in prompts)
+    return media if any(media) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a run has drawn: the ordinal of its next prompt, and how many each source has given."""
+
+    ordinal: int
+    drawn: tuple[int, ...]
+
+    @classmethod
+    def start(cls, data: DataSpec) -> Cursor:
+        """Before the first draw."""
+        return cls(0, (0,) * len(data.sources))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for the control state."""
+        return {"ordinal": self.ordinal, "drawn": list(self.drawn)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Cursor:
+        """The cursor that `to_json` wrote."""
+        return cls(int(value["ordinal"]), tuple(int(count) for count in value["drawn"]))
+
+
+def draw(data: DataSpec, seed: int, cursor: Cursor, count: int) -> tuple[tuple[PromptRef, ...], Cursor]:
+    """The next prompts of the stream, and the cursor behind them.
+
+    Raises `ConfigurationError` when the cursor belongs to another number of sources.
+    """
+    if len(cursor.drawn) != len(data.sources):
+        raise ConfigurationError(
+            f"data.sources: the run has drawn from {len(cursor.drawn)} sources, the spec names {len(data.sources)}; "
+            "a mixture keeps its number of sources within a run"
+        )
+    bounds = list(itertools.accumulate(source.weight for source in data.sources))
+    drawn = list(cursor.drawn)
+    references = []
+    for ordinal in range(cursor.ordinal, cursor.ordinal + count):
+        source = _pick(bounds, stable_seed("source", seed, ordinal))
+        references.append(PromptRef(ordinal, source, drawn[source]))
+        drawn[source] += 1
+    return tuple(references), Cursor(cursor.ordinal + count, tuple(drawn))
+
+
+def _pick(bounds: Sequence[float], noise: int) -> int:
+    """The source whose share of the line [0, bounds[-1]) holds a 64-bit random number."""
+    return min(bisect.bisect_right(bounds, noise / 2**64 * bounds[-1]), len(bounds) - 1)
+
+
+def locate(position: int, size: int) -> tuple[int, int]:
+    """Epoch of a position in a source of `size` prompts, and its place within the epoch."""
+    return divmod(position, size)
+
+
+def epoch_order(seed: int, source: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
+    """Order of a source's prompts in an epoch: [size], a permutation.
+
+    Sorts raw 64-bit output: numpy keeps its bit generators' streams between versions, not its methods' results.
+    """
+    noise = np.random.Philox(key=stable_seed("epoch", seed, source, epoch)).random_raw(size)
+    return np.argsort(noise, kind="stable")
+
+
+def apportion(total: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """Whole shares of a total by weight: largest remainders first, the earlier source on a tie."""
+    exact = [total * weight / sum(weights) for weight in weights]
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
+    for i in by_remainder[: total - sum(shares)]:
+        shares[i] += 1
+    return tuple(shares)

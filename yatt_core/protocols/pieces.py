@@ -1,0 +1,90 @@
+"""Pieces of a decode batch: cut from an answer, joined to one, and held back so that none is too small to travel.
+
+Consumes and produces `GeneratePiece`s, or whatever else comes in pieces; what they hold is the same bits however it is cut.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from yatt_core.protocols.protocol import GeneratePiece, GenerateResult, Int32
+from yatt_core.wire.columns import Int64, offsets_of, ragged_positions
+
+Piece = TypeVar("Piece")
+
+HOLD_SECONDS = 0.1
+"""A piece costs Ray about a millisecond on either side; ten in a second cost little and come soon enough."""
+
+
+def cut_piece(whole: GenerateResult, rows: Int64, seconds: float) -> GeneratePiece:
+    """Some responses. rows: their numbers within the request, ascending."""
+    return GeneratePiece(tuple(rows.tolist()), replace(_take(whole, rows), seconds=seconds))
+
+
+def join_pieces(pieces: Sequence[GeneratePiece]) -> GeneratePiece:
+    """One piece of all, in the order of the request; of one or more pieces of one request. Copies."""
+    rows = np.concatenate([np.array(piece.rows, dtype=np.int64) for piece in pieces])
+    results = [piece.result for piece in pieces]
+    whole = GenerateResult(
+        tokens=np.concatenate([result.tokens for result in results]),
+        log_probs=np.concatenate([result.log_probs for result in results]),
+        lengths=np.concatenate([result.lengths for result in results]),
+        finish=np.concatenate([result.finish for result in results]),
+        weight_version=results[0].weight_version,
+        seconds=sum(result.seconds for result in results),
+        versions=joined_versions(results),
+    )
+    order = np.argsort(rows, kind="stable")
+    return GeneratePiece(tuple(rows[order].tolist()), _take(whole, order))
+
+
+def hold_back(
+    pieces: Iterable[GeneratePiece | None],
+    seconds: float = HOLD_SECONDS,
+    now: Callable[[], float] = time.monotonic,
+) -> Iterator[GeneratePiece]:
+    """The pieces of an engine's stream, fewer of them."""
+    return joined_in_time(pieces, join_pieces, seconds, now)
+
+
+def joined_in_time(
+    pieces: Iterable[Piece | None],
+    join: Callable[[Sequence[Piece]], Piece],
+    seconds: float = HOLD_SECONDS,
+    now: Callable[[], float] = time.monotonic,
+) -> Iterator[Piece]:
+    """Pieces joined so that they come `seconds` apart; whatever is left comes at the end. None: nothing is finished yet."""
+    held: list[Piece] = []
+    passed_on = now()
+    for piece in pieces:
+        if piece is not None:
+            held.append(piece)
+        if held and now() - passed_on >= seconds:
+            yield join(held)
+            held, passed_on = [], now()
+    if held:
+        yield join(held)
+
+
+def joined_versions(results: Sequence[GenerateResult]) -> Int32 | None:
+    """Of all tokens, where any result tells them by token."""
+    if all(result.versions is None for result in results):
+        return None
+    return np.concatenate([result.token_versions for result in results])
+
+
+def _take(whole: GenerateResult, rows: Int64) -> GenerateResult:
+    positions = ragged_positions(offsets_of(whole.lengths), rows)
+    return replace(
+        whole,
+        tokens=whole.tokens[positions],
+        log_probs=whole.log_probs[positions],
+        versions=None if whole.versions is None else whole.versions[positions],
+        lengths=whole.lengths[rows],
+        finish=whole.finish[rows],
+    )

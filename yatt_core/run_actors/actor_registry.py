@@ -1,0 +1,316 @@
+"""The run's actors by name: finds those that live and fit, creates the missing ones, ends all others.
+
+Consumes a spec, an epoch and a connected Ray cluster. An actor is registered as `ROLE-INDEX.GENERATION`; the generation tells
+code, spec and branch, so that a driver only ever attaches to actors that do exactly what those it would make would do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from yatt_core.actors.concurrent_rollout import WORK, ConcurrentRolloutActor
+from yatt_core.actors.controller import Controller
+from yatt_core.actors.dispatcher import CONCURRENT_CALLS, Dispatcher
+from yatt_core.actors.endpoint import EndpointActor
+from yatt_core.actors.rollout import RolloutActor
+from yatt_core.actors.trainer import TrainerActor
+from yatt_core.actors.virtual import ContinuousActor
+from yatt_core.cluster.gcs import node_of_actor
+from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
+from yatt_core.cluster.reservation import Seat, release, reserve
+from yatt_core.dispatch.pool import WORK_THREADS
+from yatt_core.engines.environment import code_revision
+from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.run_actors.controller_layout import CONTROLLER, staff
+from yatt_core.spec import RunSpec
+from yatt_core.spec.roles import endpoint_judges
+from yatt_core.supervisor.state import SupervisorFiles, driver_epoch
+
+log = logging.getLogger(__name__)
+NAME_SECONDS = 30.0
+"""How long the name of an actor that was ended may stay taken."""
+DISPATCHER, ROLLOUT, ENDPOINT, TRAINER = "dispatcher", "rollout", "endpoint", "trainer"
+CONTINUOUS, CONCURRENT_ROLLOUT = "continuous", "concurrent"
+"""Classes of the rollout actors whose engine batches continuously: virtual ones, and real ones."""
+CLASSES: dict[str, type] = {
+    DISPATCHER: Dispatcher,
+    CONTROLLER: Controller,
+    ROLLOUT: RolloutActor,
+    CONTINUOUS: ContinuousActor,
+    CONCURRENT_ROLLOUT: ConcurrentRolloutActor,
+    ENDPOINT: EndpointActor,
+    TRAINER: TrainerActor,
+}
+
+
+CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS}
+"""Calls that an actor may have under way at once; an endpoint's as many as its part says, all others one at a time."""
+GROUPS = {CONCURRENT_ROLLOUT: {WORK: WORK_THREADS}}
+"""Ray's groups of methods that have threads of their own, and how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorFailure:
+    """An actor that was lost. node: the name of its node; empty where that is not known."""
+
+    actor: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An actor of the crew. name: `ROLE-INDEX`. node: Ray's id of its node."""
+
+    name: str
+    handle: Any
+    node: str = ""
+
+    @property
+    def actor_id(self) -> str:
+        """Ray's id of this incarnation."""
+        return str(self.handle._actor_id.hex())
+
+
+def generation_of(revision: str, spec_json: str, branch: int) -> str:
+    """Tells actors apart that would not do the same work: of other code, another spec or another branch."""
+    return hashlib.sha256(f"{revision}\n{spec_json}\n{branch}".encode()).hexdigest()[:8]
+
+
+class Crew:
+    """The actors of one run under one epoch. failures: those that were lost. Where a method takes `avoid_nodes`, these are
+    names of nodes that get no actors, while there are others.
+    """
+
+    def __init__(self, spec: RunSpec, run_folder: Path, epoch: int, branch: int) -> None:
+        self._spec_json, self._folder, self._epoch = spec.model_dump_json(), run_folder, epoch
+        self._generation = generation_of(code_revision(), self._spec_json, branch)
+        self._controllers = spec.controllers
+        self._rollout_class = _rollout_class(spec)
+        counts = {
+            DISPATCHER: 1,
+            CONTROLLER: 0,
+            ROLLOUT: spec.rollout.engine.instances,
+            ENDPOINT: len(endpoint_judges(spec)),
+            TRAINER: spec.trainer.engine.ranks,
+        }
+        self._endpoint_calls = [part.max_concurrent for part in endpoint_judges(spec)]
+        self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
+        self._seats: tuple[Seat, ...] = ()
+        # Of controllers: since the last `gather`, which looks at the nodes.
+        self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
+        self._members: dict[str, Member] = {}
+        self._ended: set[str] = set()
+        self._cluster = ""
+        self._living: dict[str, str] = {}
+        self._node_names: dict[str, str] = {}
+        self.failures: list[ActorFailure] = []
+
+    # -- who is there -------------------------------------------------------------------------------------------------
+
+    def of(self, role: str) -> list[Any]:
+        """The handles of a role's actors, in order; empty before the first `gather`."""
+        return [self._members[name].handle for name in self._wanted[role] if name in self._members]
+
+    def names_of(self, role: str) -> list[str]:
+        """The names of a role's actors, in order."""
+        return [name for name in self._wanted[role] if name in self._members]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All actors, role by role and in order, as messages name them."""
+        return tuple(name for names in self._wanted.values() for name in names if name in self._members)
+
+    def outgrown(self, avoid_nodes: frozenset[str]) -> bool:
+        """True if other controllers should be there than are: one was lost, or nodes have joined or left."""
+        there = {name: self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members}
+        nodes = node_names() if self._controllers.per == "node" else {}
+        usable = nodes.keys() - avoided_nodes(nodes, avoid_nodes)
+        return staff(self._controllers, usable, there).keys() != there.keys()
+
+    def controllers_by_node(self) -> dict[str, int]:
+        """How many controllers each node has, by the nodes' names; empty where their number does not follow the nodes."""
+        if self._controllers.per == "run":
+            return {}
+        nodes = [self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members]
+        return dict(sorted(Counter(self._node_names[node] for node in nodes).items()))
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def gather(self, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
+        """Keeps what lives and fits, creates what is missing, without waiting for any of them; returns who is new.
+
+        The trainer's ranks are kept or created as a whole group. Raises `InfrastructureError` when no node is left, or the
+        name of an actor that was ended stays taken, `FencedError` in a driver that was replaced.
+        """
+        self.require_current()
+        self._look_around()
+        avoided = avoided_nodes(self._living, avoid_nodes)
+        if wanted := max((len(self._wanted[role]) for role in self._seated), default=0):
+            self._seats = reserve(wanted, avoided)
+        found = self._find(avoided)
+        self._book_lost(found)
+        ranks = self._wanted[TRAINER]
+        if not all(name in found for name in ranks):
+            self._end(found.pop(name) for name in ranks if name in found)
+        places = self._staff(found, avoided)
+        missing = [name for names in self._wanted.values() for name in names if name not in found]
+        # Visible from here on, so that `end_all` in another thread ends also those that are just made.
+        self._members = found
+        for name in missing:
+            found[name] = self._create(name, avoided, places.get(name, ""))
+        self._members = found
+        return tuple(missing)
+
+    def _staff(self, found: dict[str, Member], avoided: frozenset[str]) -> dict[str, str]:
+        """Settles which controllers are wanted, and ends the others; returns the node of each."""
+        living = {name: member.node for name, member in found.items() if _role(name) == CONTROLLER}
+        places = staff(self._controllers, self._living.keys() - avoided, living)
+        self._wanted[CONTROLLER] = list(places)
+        self._end([found.pop(name) for name in living if name not in places])
+        return places
+
+    def recreate(self, role: str, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
+        """Replaces all actors of a role."""
+        names, avoided = self._wanted[role], avoided_nodes(self._living, avoid_nodes)
+        self._end([self._members[name] for name in names])
+        for name in names:
+            self._members[name] = self._create(name, avoided)
+        return tuple(names)
+
+    def end_all(self) -> None:
+        """Ends all actors and gives the devices back; those of a head that is gone have ended with it.
+
+        A replaced driver leaves them to the next one.
+        """
+        members, self._members = self._members, {}
+        seats, self._seats = self._seats, ()
+        with suppress(FencedError):
+            self._end(list(members.values()))
+            if seats:
+                with suppress(InfrastructureError, ray.exceptions.RayError):
+                    release()
+
+    # -- what is lost -------------------------------------------------------------------------------------------------
+
+    def lost(self, actor_id: str, reason: str) -> None:
+        """An actor died, or cannot be reached: it is replaced at the next `gather`, even if it should return."""
+        for member in list(self._members.values()):
+            if member.actor_id == actor_id and actor_id not in self._ended:
+                self._book(member, reason)
+                self._end([member])
+                if _role(member.name) == CONTROLLER:
+                    del self._members[member.name]  # the others go on without it
+
+    def end_stuck(self, name: str, reason: str) -> None:
+        """Ends an actor that hangs."""
+        self.lost(self._members[name].actor_id, reason)
+
+    def _book(self, member: Member, reason: str) -> None:
+        place = member.node
+        with suppress(InfrastructureError):  # with the head, nobody knows any more
+            place = place or node_of_actor(member.actor_id)
+        node = self._node_names.get(place, "")
+        log.error("%s is lost%s: %s", member.name, f" on {node}" if node else "", reason)
+        self.failures.append(ActorFailure(member.name, node, reason))
+
+    def _book_lost(self, found: dict[str, Member]) -> None:
+        """Those that were there at the last `gather` and are gone, unless that is known already."""
+        for name, member in self._members.items():
+            same = name in found and found[name].actor_id == member.actor_id
+            if not same and member.actor_id not in self._ended:
+                self._book(member, "it died")
+
+    # -- plumbing -----------------------------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        """Learns the nodes' names. In another cluster than before there is none of the old actors, and none to blame."""
+        cluster = str(ray.get_runtime_context().get_session_name())
+        if cluster != self._cluster:
+            self._members, self._cluster, self._node_names = {}, cluster, {}
+        self._living = node_names()
+        self._node_names |= self._living
+
+    def _find(self, avoided: frozenset[str]) -> dict[str, Member]:
+        """Living actors of this generation on nodes that may be used; all others of the run are ended."""
+        fixed = {name for role, names in self._wanted.items() for name in names if role != CONTROLLER}
+        found: dict[str, Member] = {}
+        for registered in ray.util.list_named_actors():
+            with suppress(ValueError):  # it ended by itself since it was listed
+                handle = ray.get_actor(registered)
+                name, _, generation = registered.rpartition(".")
+                member = Member(name, handle, node_of_actor(handle._actor_id.hex()))
+                fits = generation == self._generation and (name in fixed or _role(name) == CONTROLLER)
+                if fits and member.actor_id not in self._ended and member.node not in avoided:
+                    found[member.name] = member
+                else:
+                    self._end([member])
+        return found
+
+    def _create(self, name: str, avoided: frozenset[str], node: str = "") -> Member:
+        """A detached actor: it outlives the driver, is found by name, and is never restarted behind the driver's back.
+
+        node: Ray's id of the one that it has to be on; empty where any will do that is not avoided.
+        """
+        role, _, index = name.partition("-")
+        kind = self._rollout_class if role == ROLLOUT else role
+        calls = self._endpoint_calls[int(index)] if kind == ENDPOINT else CONCURRENT.get(kind)
+        options: dict[str, Any] = {} if calls is None else {"max_concurrency": calls}
+        if role in self._seated:
+            options |= self._seats[int(index) % len(self._seats)].options
+        else:
+            place = on_node(node) if node else elsewhere(self._living, avoided, int(index))
+            options["scheduling_strategy"] = place
+        made: Any = ray.remote(concurrency_groups=GROUPS.get(kind, {}))(CLASSES[kind])
+        remote = made.options(
+            name=f"{name}.{self._generation}",
+            lifetime="detached",
+            max_restarts=0,
+            max_task_retries=0,
+            num_cpus=0,
+            **options,
+        )
+        deadline = time.monotonic() + NAME_SECONDS
+        while True:
+            try:
+                handle = remote.remote(self._spec_json, str(self._folder), int(index), self._epoch)
+            except ValueError as error:  # the name of one that was ended is not free yet
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(
+                        f"{name} cannot be made: its predecessor does not end: {error}"
+                    ) from error
+                time.sleep(0.02)
+            else:
+                return Member(name, handle, node)
+
+    def require_current(self) -> None:
+        """Raises `FencedError` when a newer driver has shown its epoch: it may have attached to these actors."""
+        if (newest := driver_epoch(SupervisorFiles.of(self._folder))) > self._epoch:
+            raise FencedError(f"epoch {self._epoch} was replaced by {newest}")
+
+    def _end(self, members: Iterable[Member]) -> None:
+        self.require_current()
+        for member in members:
+            self._ended.add(member.actor_id)
+            with suppress(ray.exceptions.RayError):
+                ray.kill(member.handle, no_restart=True)
+
+
+def _rollout_class(spec: RunSpec) -> str:
+    if not spec.rollout.engine.continuous:
+        return ROLLOUT
+    return CONTINUOUS if spec.virtual else CONCURRENT_ROLLOUT
+
+
+def _role(name: str) -> str:
+    return name.partition("-")[0]

@@ -1,0 +1,394 @@
+"""The driver's view of a run's actors: attaches to them or starts them, gives them work, collects receipts, ends them.
+
+Consumes a spec, an epoch and a connected Ray cluster. Produces receipts, never payload: weights go from the trainer to the
+engines as object references that this process does not open (`weight_sync`). Every wait has a deadline: a lost actor is an
+`InfrastructureError` that names it, a missed deadline a `StuckError` that names who is stuck, and where.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from yatt_core.actors.dispatcher import PlacementReport
+from yatt_core.actors.trainer import RankStanding
+from yatt_core.cluster.metering import (
+    UNINTERRUPTED,
+    BytesMeter,
+    Interruptions,
+    unwrap_ray_error,
+)
+from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
+from yatt_core.errors import InfrastructureError, StuckError
+from yatt_core.inputs.reader import INPUTS, MANIFEST
+from yatt_core.keys import WorkKey
+from yatt_core.placement.actions import ROLLOUT as ROLLING
+from yatt_core.placement.policies.fixed import Hold
+from yatt_core.placement.seen import Conduct, Usage
+from yatt_core.protocols.receipts import (
+    BatchTask,
+    EvaluateReceipt,
+    EvaluateTask,
+    InputsReceipt,
+    PrepareReceipt,
+    ShardReceipt,
+    ShardTask,
+    SnapshotReceipt,
+    SyncReceipt,
+    UpdateReceipt,
+    WarmupReceipt,
+)
+from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, Crew
+from yatt_core.run_actors.calls import ActorCalls
+from yatt_core.run_actors.controller_layout import CONTROLLER
+from yatt_core.run_actors.watchdog import find_abandoned
+from yatt_core.run_actors.wave_collection import collect
+from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
+from yatt_core.spec import RunSpec
+
+__all__ = ["ActorFailure", "Fleet", "FleetStanding"]
+
+log = logging.getLogger(__name__)
+START_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStanding:
+    """What the actors hold once they are ready. trainer_version: -1 where the ranks are new or have no usable weights.
+    trainer_key: of the last applied update. engine_versions: -1 for one that needs weights. created: who is new, by name.
+    """
+
+    trainer_version: int
+    trainer_key: WorkKey | None
+    engine_versions: tuple[int, ...]
+    snapshot_in_flight: bool
+    created: tuple[str, ...]
+
+
+class Fleet:
+    """Controllers, rollout engines and trainer ranks of one run under one epoch.
+
+    deadline: seconds for each wait of the phase at hand. avoid_nodes: names (`cluster.nodes`) of nodes that get no actors,
+    while there are others. resident: the devices have memory for engines, judges and trainer at once; otherwise they sleep
+    while others work. failures: what was lost since the list was last cleared.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        run_folder: Path,
+        epoch: int,
+        branch: int,
+        meter: BytesMeter,
+        interruptions: Interruptions = UNINTERRUPTED,
+    ) -> None:
+        self._folder, self._epoch, self._branch = run_folder, epoch, branch
+        self._interruptions = interruptions
+        self._crew = Crew(spec, run_folder, epoch, branch)
+        seconds = spec.recovery.phase_deadline_seconds
+        self._calls = ActorCalls(self._crew, run_folder, meter, interruptions, seconds)
+        # For what may be queued behind the work of an earlier driver, or behind the imports of a new process.
+        self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
+        self._created: tuple[str, ...] = ()
+        self._spilling = SpillMeter()
+        self.avoid_nodes: frozenset[str] = frozenset()
+        self.resident = True
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each wait of the phase at hand."""
+        return self._calls.deadline
+
+    @deadline.setter
+    def deadline(self, seconds: float) -> None:
+        self._calls.deadline = seconds
+
+    @property
+    def failures(self) -> list[ActorFailure]:
+        """What was lost; whoever reads it clears it."""
+        return self._crew.failures
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> tuple[str, ...]:
+        """Keeps the living actors that fit and creates the missing ones; returns who is new.
+
+        Waits only for ranks that are still at what an earlier driver asked of all of them.
+        """
+        try:
+            self._created = self._crew.gather(self.avoid_nodes)
+            self._created += self._mend_ranks()
+            self.spilled_bytes()
+        except ray.exceptions.RayError as error:
+            raise unwrap_ray_error(error, "Ray, to start the actors") from error
+        return self._created
+
+    def outgrown(self) -> bool:
+        """True if other controllers should be there than are, so that the fleet is better made ready again.
+
+        Also where that cannot be found out: who makes it ready meets the reason.
+        """
+        try:
+            return self._crew.outgrown(self.avoid_nodes)
+        except (ray.exceptions.RayError, InfrastructureError) as error:
+            log.warning("the nodes cannot be looked at: %s", error)
+            return True
+
+    def controllers_by_node(self) -> Mapping[str, int]:
+        """How many controllers each node has; empty where their number does not follow the nodes."""
+        return self._crew.controllers_by_node()
+
+    def _mend_ranks(self) -> tuple[str, ...]:
+        """Makes the kept ranks anew where one waits in vain for the others; returns who is new."""
+        names = self._members(TRAINER)
+        if names[0] in self._created:
+            return ()
+        asked = {rank.environment.remote(): name for rank, name in zip(self._ranks, names, strict=True)}
+        abandoned = find_abandoned(self._folder, asked, self._start_seconds, self._interruptions)
+        if not abandoned:
+            return ()
+        log.warning("the trainer's ranks are made anew, not all of them were asked: %s", "; ".join(abandoned))
+        return self._crew.recreate(TRAINER, self.avoid_nodes)
+
+    def materialise(self) -> InputsReceipt:
+        """Has the run's inputs written, unless they are there; asks somebody who has no long work under way."""
+        made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
+        busy = made and first not in self._created
+        actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
+        reference = actor.materialise.remote(self._epoch)
+        receipt: InputsReceipt = self._calls.get(
+            [reference], f"{name} to write the inputs", [name], self._start_seconds
+        )[0]
+        return receipt
+
+    def load(self, inputs: InputsReceipt) -> FleetStanding:
+        """Makes every actor ready for work, whoever made it and however far that had come; may be called again.
+
+        Controllers may be busy with what an earlier driver gave them: they take this up behind it, and are not waited for.
+        """
+        loading = self._load_controllers(inputs)
+        loading += [engine.load.remote(self._epoch, inputs.model_path, self.resident) for engine in self._engines]
+        loading += [endpoint.load.remote(self._epoch) for endpoint in self._crew.of(ENDPOINT)]
+        versions = [engine.version.remote(self._epoch) for engine in self._engines]
+        ranks = self._load_ranks(inputs)
+        self._calls.get(
+            loading, "the actors to load", self._members(ROLLOUT, ENDPOINT, CONTROLLER), self._start_seconds
+        )
+        held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
+        in_flight = ranks[0].snapshot_in_flight
+        return FleetStanding(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
+
+    def stop(self) -> None:
+        """Ends all actors; those of a head that is gone have ended with it."""
+        self._crew.end_all()
+
+    def spilled_bytes(self) -> int:
+        """Bytes that the object store wrote to disk, on all nodes, since this was last asked or the fleet was started."""
+        return self._spilling.growth(spilled_bytes())
+
+    def environment(self) -> Mapping[str, str]:
+        """What the trainer's last bits depend on."""
+        facts: Mapping[str, str] = self._calls.get(
+            [self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"], self._start_seconds
+        )[0]
+        return facts
+
+    def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
+        """Gives all the dispatcher, and that the engines; returns what has to be waited for."""
+        dispatcher = self._crew.of(DISPATCHER)[0]
+        made = [name for name in self._members(CONTROLLER) if name in self._created]
+        kept = [name for name in self._members(CONTROLLER) if name not in made]
+        # What lost controllers waited for or held, before their successors ask for anything.
+        loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._epoch, self._pool)]
+        for name, controller in zip(self._members(CONTROLLER), self._controllers, strict=True):
+            reference = controller.load.remote(self._epoch, inputs, dispatcher)
+            if name in made:
+                loading.append(reference)
+        return loading
+
+    def _load_ranks(self, inputs: InputsReceipt) -> list[RankStanding]:
+        """Makes the ranks ready as one group; a group that broke is made anew, once."""
+        try:
+            standings = self._rank_standings(inputs)
+            if len({(rank.version, rank.group) for rank in standings}) == 1:
+                return standings
+            reason = f"the ranks stand apart: {standings}"
+        except StuckError:
+            raise
+        except InfrastructureError as error:
+            reason = str(error)
+        log.warning("the trainer's ranks are made anew: %s", reason)
+        self._created += self._crew.recreate(TRAINER, self.avoid_nodes)
+        return self._rank_standings(inputs)
+
+    def _rank_standings(self, inputs: InputsReceipt) -> list[RankStanding]:
+        """What the ranks hold; those that are in no group join one, and take the initial weights where they have none."""
+        seconds = self._start_seconds
+        self._all_ranks("load", self._epoch, inputs, self._branch, seconds=seconds)
+        standings: list[RankStanding] = self._all_ranks("standing", self._epoch, seconds=seconds)
+        if not any(rank.group for rank in standings):
+            asked = [self._ranks[0].rendezvous.remote()]
+            address = self._calls.get(asked, "trainer-0", [f"{TRAINER}-0"], seconds)[0]
+            self._all_ranks("connect", self._epoch, len(self._ranks), address, seconds=seconds)
+        if all(rank.version < 0 for rank in standings):
+            self._all_ranks("initialise", self._epoch, seconds=seconds)
+            standings = self._all_ranks("standing", self._epoch, seconds=seconds)
+        return standings
+
+    # -- phases -------------------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> WarmupReceipt:
+        """Supervised training before the first iteration."""
+        self.rest()
+        receipt: WarmupReceipt = self._all_ranks("warm_up", self._epoch)[0]
+        return receipt
+
+    def place(self, roles: str, conduct: Conduct) -> None:
+        """Gives the devices their roles at an iteration's start, and the conduct that it goes on with."""
+        self._ask_dispatcher("place", self._epoch, roles, conduct, True)
+
+    def begin_wave(self, wave: str, samples: int) -> None:
+        """Says how many samples of a wave are to be rolled out and judged."""
+        self._ask_dispatcher("begin_wave", self._epoch, wave, samples)
+
+    def placement_report(self) -> PlacementReport:
+        """What came of the iteration's placement so far."""
+        report: PlacementReport = self._ask_dispatcher("report")
+        return report
+
+    def usage(self) -> tuple[Usage, ...]:
+        """The work of all instances since this was last asked."""
+        asked = [engine.usage.remote(self._epoch) for engine in self._engines]
+        rows = self._calls.get(asked, "the rollout engines' usage", self._members(ROLLOUT))
+        return tuple(row for of_one in rows for row in of_one)
+
+    def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
+        """Spreads shards over the controllers and yields receipts as they come (`collection.collect`)."""
+        self._move_ranks("offload")
+        yield from collect(self._calls, tasks)
+
+    def rest(self) -> None:
+        """Engines and judges make room for the trainer, where the devices have no memory for all of them."""
+        if not self.resident:
+            resting = [engine.rest.remote(self._epoch) for engine in self._engines]
+            self._calls.get(resting, "the rollout engines to rest", self._members(ROLLOUT))
+
+    def _move_ranks(self, where: str) -> None:
+        """The trainer makes room for engines and judges (`offload`), or has its tensors back (`reload`), where there is not room
+        for all; what else it is asked, it reloads for by itself.
+        """
+        if not self.resident:
+            self._all_ranks(where, self._epoch)
+
+    def cut(self) -> None:
+        """Takes back what controllers still wait for; what engines are at goes on, and its shards are not asked for."""
+        self._ask_dispatcher("cut", self._epoch, self._members(CONTROLLER))
+
+    def prepare(self, task: BatchTask) -> PrepareReceipt:
+        """Old and reference log-probabilities where needed, and the advantages."""
+        self._move_ranks("reload")
+        receipt: PrepareReceipt = self._all_ranks("prepare", task)[0]
+        return receipt
+
+    def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
+        """True if what an earlier attempt prepared is there, byte for byte; the trainer's first rank reads it."""
+        whole: bool = self._calls.get(
+            [self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", [f"{TRAINER}-0"]
+        )[0]
+        return whole
+
+    def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
+        """Applies an iteration's optimizer steps on all ranks, which have to agree on the outcome."""
+        return self._agreed(task, self._all_ranks("learn", task, prepared))
+
+    def skip(self, task: BatchTask) -> UpdateReceipt:
+        """Raises the version without a step; the fingerprint says `skipped`."""
+        return self._agreed(task, self._all_ranks("skip", task))
+
+    def sync(self, version: int) -> list[SyncReceipt]:
+        """Brings the weights of a version into all rollout engines that do not hold them; returns the receipts of those."""
+        asked = [engine.version.remote(self._epoch) for engine in self._engines]
+        held = self._calls.get(asked, "the rollout engines' versions", self._members(ROLLOUT))
+        names = self._members(ROLLOUT)
+        lacking = [place for place, has in enumerate(held) if has != version]
+        if not lacking:
+            return []
+        engines, lacking_names = [self._engines[place] for place in lacking], [names[place] for place in lacking]
+        parties = SyncParties(self._ranks, engines, self._members(TRAINER), lacking_names)
+        return sync_weights(self._calls, self._epoch, version, parties)
+
+    def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
+        """Greedy answers to the held-out tasks, spread over the controllers."""
+        self._move_ranks("offload")
+        everyone = ROLLING * len(self._engines)
+        self._ask_dispatcher("place", self._epoch, everyone, Hold(), False)
+        count = len(self._controllers)
+        bounds = [held_out * i // count for i in range(count + 1)]
+        keys = [WorkKey(run, self._branch, iteration, "evaluate", shard=i) for i in range(count)]
+        references = [
+            controller.evaluate.remote(EvaluateTask(keys[i], self._epoch, bounds[i], bounds[i + 1], iteration))
+            for i, controller in enumerate(self._controllers)
+        ]
+        receipts: list[EvaluateReceipt] = self._calls.get(
+            references, "the controllers to evaluate", self._members(CONTROLLER)
+        )
+        self.rest()
+        return receipts
+
+    def begin_snapshot(self, run: str, audit_head: str) -> None:
+        """Copies the trainer's tensors; they are published in the background. audit_head: stands in the manifest."""
+        self._all_ranks("begin_snapshot", self._epoch, run, self._branch, audit_head)
+
+    def snapshot_result(self, wait_seconds: float = 0.0) -> SnapshotReceipt | None:
+        """The receipt of the snapshot in flight once it is durable, also of one that an earlier driver began."""
+        reference = self._ranks[0].snapshot_result.remote(wait_seconds)
+        seconds = self.deadline + wait_seconds
+        receipt: SnapshotReceipt | None = self._calls.get(
+            [reference], "trainer-0 to publish", [f"{TRAINER}-0"], seconds
+        )[0]
+        return receipt
+
+    def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
+        """Loads a snapshot into all ranks. Raises `DataError` where its files do not agree with the digest."""
+        self._all_ranks("restore", self._epoch, folder, manifest_sha256, version)
+
+    # -- plumbing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _controllers(self) -> list[Any]:
+        return self._crew.of(CONTROLLER)
+
+    @property
+    def _engines(self) -> list[Any]:
+        return self._crew.of(ROLLOUT)
+
+    @property
+    def _pool(self) -> list[Any]:
+        """All that the dispatcher gives work to: devices, then judges of others."""
+        return [*self._engines, *self._crew.of(ENDPOINT)]
+
+    @property
+    def _ranks(self) -> list[Any]:
+        return self._crew.of(TRAINER)
+
+    def _members(self, *roles: str) -> list[str]:
+        return [name for name in self._crew.names if name.rpartition("-")[0] in roles]
+
+    def _ask_dispatcher(self, method: str, *arguments: Any) -> Any:
+        reference = getattr(self._crew.of(DISPATCHER)[0], method).remote(*arguments)
+        return self._calls.get([reference], f"the dispatcher to {method}", [f"{DISPATCHER}-0"])[0]
+
+    def _agreed(self, task: BatchTask, receipts: Sequence[UpdateReceipt]) -> UpdateReceipt:
+        fingerprints = [receipt.fingerprint for receipt in receipts]
+        if any(fingerprint != fingerprints[0] for fingerprint in fingerprints):
+            raise InfrastructureError(f"iteration {task.key.iteration}: the trainer's ranks disagree: {fingerprints}")
+        return receipts[0]
+
+    def _all_ranks(self, method: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
+        references = [getattr(rank, method).remote(*arguments) for rank in self._ranks]
+        return self._calls.get(references, f"the trainer's ranks to {method}", self._members(TRAINER), seconds)

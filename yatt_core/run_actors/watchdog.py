@@ -1,0 +1,92 @@
+"""Says who is to blame for a missed deadline: asks all actors for their stacks, and picks those that are stuck.
+
+Consumes the answers of the actors' presence threads; produces the culprits, and words that name actor, method and place.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from yatt_core.actors.presence import StackReport, read_report
+from yatt_core.cluster.metering import Interruptions, first_ready
+from yatt_core.durable import make_folder, write_json
+from yatt_core.supervisor.state import SupervisorFiles
+
+log = logging.getLogger(__name__)
+ANSWER_SECONDS = 3.0
+KEPT_REQUESTS = 10
+TOGETHER_SECONDS = 5.0
+"""How much later than the first one another rank may be done with what all of them were asked."""
+COLLECTIVE = frozenset({"warm_up", "prepare", "learn", "export"})
+"""Methods of a rank that wait for the other ranks."""
+SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
+
+
+def gather_stacks(run_folder: Path, actors: Collection[str], timeout: float = ANSWER_SECONDS) -> dict[str, StackReport]:
+    """What each actor is doing, by name; who did not answer within `timeout` seconds is not in it.
+
+    The answers stay in `RUN/logs/stacks/`, those of the last few requests.
+    """
+    files, answers = SupervisorFiles.of(run_folder), run_folder / "logs" / "stacks"
+    request = f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
+    make_folder(files.root)
+    write_json(files.stacks, {"request": request})
+    deadline = time.monotonic() + timeout
+    reports: dict[str, StackReport] = {}
+    while len(reports) < len(actors) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        for actor in actors:
+            if actor not in reports and (report := read_report(answers / request / f"{actor}.json")) is not None:
+                reports[actor] = report
+    for old in sorted(answers.glob("*-*"))[:-KEPT_REQUESTS]:
+        shutil.rmtree(old, ignore_errors=True)
+    return reports
+
+
+def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaited: Collection[str]) -> list[str]:
+    """The actors that hold up the others: who does not answer, or works without waiting for another actor.
+
+    Where there are none, all that are busy; else those that were waited for. awaited: their names.
+    """
+    silent = [actor for actor in actors if actor not in reports]
+    busy = [actor for actor in actors if actor in reports and reports[actor].method]
+    working = [actor for actor in busy if not reports[actor].waits]
+    return silent + working or busy or list(awaited)
+
+
+def find_abandoned(
+    run_folder: Path, asked: Mapping[Any, str], timeout: float, interruptions: Interruptions
+) -> list[str]:
+    """Ranks that wait for others which were never asked: their driver died between two of them. In words; empty for none.
+
+    asked: a call that each rank answers behind all that it was asked before, with the rank's name. Whoever answers has
+    nothing left to do, so that who is still in a collective method waits in vain. timeout: for the first answer.
+    """
+    if first_ready(list(asked), timeout, interruptions) is None:
+        return []
+    with interruptions.shielded():
+        _, busy = ray.wait(list(asked), num_returns=len(asked), timeout=TOGETHER_SECONDS)
+    reports = gather_stacks(run_folder, [asked[call] for call in busy]) if busy else {}
+    return [describe(actor, report) for actor, report in reports.items() if report.method in COLLECTIVE]
+
+
+def describe(actor: str, report: StackReport | None) -> str:
+    """One line on an actor."""
+    if report is None:
+        return f"{actor} {SILENT}"
+    if not report.method:
+        return f"{actor} is idle"
+    return f"{actor} in {report.method} for {report.seconds:g} s at {report.place}"
+
+
+def log_stacks(actor: str, report: StackReport | None) -> None:
+    """Puts an actor's stacks into this process's log."""
+    log.error("%s\n%s", describe(actor, report), "\n".join(report.stacks) if report is not None else "no stack")

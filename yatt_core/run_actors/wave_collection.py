@@ -1,0 +1,77 @@
+"""Has a wave's shards made: spreads them over the controllers, and moves those of one that is lost.
+
+Consumes shard tasks; produces receipts as shards are sealed. Results never depend on who makes what.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+
+from yatt_core.cluster.metering import first_ready, unwrap_ray_error
+from yatt_core.errors import InfrastructureError
+from yatt_core.protocols.receipts import ShardReceipt, ShardTask
+from yatt_core.run_actors.actor_registry import DISPATCHER, Crew
+from yatt_core.run_actors.calls import ActorCalls
+from yatt_core.run_actors.controller_layout import CONTROLLER
+from yatt_core.run_actors.shard_assignment import Share, Shares
+
+log = logging.getLogger(__name__)
+
+
+def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
+    """Spreads shards over the controllers and yields receipts as they come.
+
+    The shards of a controller that is lost go to the others, who adopt what it finished and go on with what it began.
+    Raises `InfrastructureError` when none is left, and what a controller that lives has met.
+    """
+    shares = Shares(calls.crew.names_of(CONTROLLER), tasks)
+    streams = _begin(calls.crew, shares.unfinished())
+    deadline = time.monotonic() + calls.deadline
+    while streams:
+        stream = first_ready(list(streams), deadline - time.monotonic(), calls.interruptions)
+        if stream is None:
+            waiting = list(dict.fromkeys(streams.values()))
+            raise calls.stuck(f"{', '.join(waiting)}: no shard within {calls.deadline:g} s", waiting)
+        name = streams[stream]
+        try:
+            receipt = _next_receipt(calls, stream, name)
+        except InfrastructureError as error:
+            if name in calls.crew.names or (moved := shares.lose(name)) is None:
+                raise
+            log.warning("%s; its shards go to %s", error, ", ".join(moved) or "nobody, they are finished")
+            streams = {other: owner for other, owner in streams.items() if owner != name}
+            calls.crew.of(DISPATCHER)[0].forget.remote(name)
+            streams |= _begin(calls.crew, moved)
+        else:
+            if receipt is None:
+                del streams[stream]
+            else:
+                shares.finish(name, receipt.key)
+                yield receipt
+
+
+def _begin(crew: Crew, share: Share) -> dict[Any, str]:
+    """Gives controllers their shards; each stream of receipts, with the controller's name."""
+    controllers = dict(zip(crew.names_of(CONTROLLER), crew.of(CONTROLLER), strict=True))
+    return {
+        controllers[name].collect.options(num_returns="streaming").remote(tasks): name for name, tasks in share.items()
+    }
+
+
+def _next_receipt(calls: ActorCalls, stream: Any, name: str) -> ShardReceipt | None:
+    """The next shard that a controller has sealed; none behind the last."""
+    try:
+        with calls.interruptions.shielded():
+            reference = next(stream)
+    except StopIteration:
+        return None
+    except ray.exceptions.RayError as error:
+        calls.notice(error)
+        raise unwrap_ray_error(error, name) from error
+    receipt: ShardReceipt = calls.get([reference], name, [name])[0]
+    return receipt

@@ -1,0 +1,109 @@
+"""The layers of a spec: files that extend one another, and `--set` on top.
+
+A layer is a tree of plain values and the name of where it came from. Laying one over another is a pure function: mappings
+merge key by key, all else replaces. Raises `ConfigurationError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.reading.documents import FREE_KEYS, absolute_path, names_file, parse_yaml, with_absolute_paths
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """origin: a file, or a `--set` as it was typed."""
+
+    origin: str
+    tree: Any
+
+
+def lay_over(old: Any, new: Any) -> Any:
+    """New over old; a mapping of another `kind` replaces instead of mixing with it."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    if "kind" in old and "kind" in new and old["kind"] != new["kind"]:
+        return new
+    return {**old, **{key: lay_over(old[key], value) if key in old else value for key, value in new.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """`--set a.b.0=value`: sets one key; a number in it is an index into a list."""
+
+    text: str
+    keys: tuple[str, ...]
+    value: Any
+
+    @classmethod
+    def parse(cls, text: str) -> Override:
+        """The value is YAML; paths in it are relative to the working folder."""
+        dotted, equals, written = text.partition("=")
+        keys = tuple(dotted.strip().split("."))
+        if not equals or not all(keys):
+            raise ConfigurationError(
+                f"--set {text}: write key=value, such as --set seed=1 or --set rollout.temperature=0.7"
+            )
+        value = parse_yaml(written, f"--set {text}")
+        if isinstance(value, str) and names_file(keys) and not FREE_KEYS & set(keys):
+            value = absolute_path(value, Path.cwd())
+        elif not FREE_KEYS & set(keys):
+            value = with_absolute_paths(value, Path.cwd(), keys[-1])
+        return cls(text, keys, value)
+
+    def apply(self, tree: Any) -> Any:
+        """A copy of the tree with the key set."""
+        return self._set(tree, self.keys)
+
+    def layer(self) -> Layer:
+        """The override alone, to find it again as the origin of a mistake."""
+        tree = self.value
+        for key in reversed(self.keys):
+            tree = {key: tree}
+        return Layer(f"--set {self.text}", tree)
+
+    def _set(self, node: Any, keys: Sequence[str]) -> Any:
+        if not keys:
+            return self.value
+        key, below = keys[0], keys[1:]
+        if isinstance(node, list):
+            index = self._index(node, key)
+            return [*node[:index], self._set(node[index], below), *node[index + 1 :]]
+        if node is None:
+            node = {}
+        if not isinstance(node, dict):
+            above = ".".join(self.keys[: -len(keys)])
+            raise ConfigurationError(f"--set {self.text}: {above} is a value, it has no keys below it")
+        return {**node, key: self._set(node.get(key), below)}
+
+    def _index(self, node: list[Any], key: str) -> int:
+        if not (key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < len(node)):
+            raise ConfigurationError(
+                f"--set {self.text}: {key!r} is no index into a list of {len(node)}; they count from 0"
+            )
+        return int(key)
+
+
+def origin_of(layers: Sequence[Layer], place: Sequence[str | int], default: str) -> str:
+    """Where a key, or the nearest one above it that anybody gave, was given last."""
+    for end in range(len(place), 0, -1):
+        for layer in reversed(layers):
+            if _gives(layer.tree, place[:end]):
+                return layer.origin
+    return default
+
+
+def _gives(node: Any, place: Iterable[str | int]) -> bool:
+    for part in place:
+        if isinstance(node, dict) and str(part) in node:
+            node = node[str(part)]
+        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+            node = node[part]
+        else:
+            return False
+    return True

@@ -1,0 +1,83 @@
+"""Reads a spec: YAML with `extends:`, dotted overrides, and errors that name file, key and remedy.
+
+Consumes a YAML file (and those it extends, later ones and the file itself winning) and `a.b=c` overrides. Produces a
+`RunSpec` whose paths are absolute. Raises `ConfigurationError` with one line a mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.reading.documents import described, read_document
+from yatt_core.spec.reading.layers import Layer, Override, lay_over, origin_of
+from yatt_core.spec.reading.mistakes import mistakes_in
+from yatt_core.spec.run import RunSpec
+
+EXTENDS = "extends"
+
+
+def load_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
+    """The spec in a YAML file, after its overrides."""
+    layers: list[Layer] = []
+    tree = _read_tree(path, (), layers)
+    return _with_overrides(tree, overrides, layers, str(path))
+
+
+def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSpec:
+    """A spec with some of its values changed; origin names it in errors."""
+    return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin)
+
+
+def parse_spec(tree: Any, origin: str) -> RunSpec:
+    """The spec in a tree of plain values; origin names it in errors."""
+    return _validate(tree, lambda place: origin)
+
+
+def _with_overrides(tree: Any, overrides: Sequence[str], layers: list[Layer], origin: str) -> RunSpec:
+    for text in overrides:
+        override = Override.parse(text)
+        tree = override.apply(tree)
+        layers.append(override.layer())
+    return _validate(tree, lambda place: origin_of(layers, place, origin))
+
+
+def _validate(tree: Any, origin: Callable[[Sequence[str | int]], str]) -> RunSpec:
+    try:
+        return RunSpec.model_validate(tree)
+    except ValidationError as error:
+        lines = [f"{origin(mistake.place)}: {mistake}" for mistake in mistakes_in(error, RunSpec)]
+        raise ConfigurationError("\n".join(lines)) from None
+
+
+def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
+    """The tree of a file over those it extends; appends each file's own tree to the layers. above: who extends it."""
+    if path.resolve() in (other.resolve() for other in above):
+        raise ConfigurationError(f"{path}: extends itself: {' -> '.join(str(other) for other in (*above, path))}")
+    tree = read_document(path)
+    merged: Any = {}
+    for base in _bases(tree, path):
+        merged = lay_over(merged, _read_tree(base, (*above, path), layers))
+    layers.append(Layer(str(path), tree))
+    return lay_over(merged, tree)
+
+
+def _bases(tree: dict[str, Any], path: Path) -> list[Path]:
+    """Takes `extends` out of a file's tree: the files that it names, which must be there."""
+    if EXTENDS not in tree:
+        return []
+    given = tree.pop(EXTENDS)
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"{path}: {EXTENDS}: a file name or a list of them is needed (given: {described(given)})"
+        )
+    bases = [path.parent / name for name in names]
+    for base in bases:
+        if not base.is_file():
+            raise ConfigurationError(f"{path}: {EXTENDS}: there is no file {base}")
+    return bases

@@ -1,0 +1,129 @@
+"""From pydantic's errors to what a person reads: one line a mistake, with its key as it is written in the file.
+
+Consumes a `ValidationError` of the spec. Produces places (keys and list indexes, without the names of union members that
+pydantic puts between them) and sentences that say what is wrong and what would be right.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from yatt_core.spec.reading.documents import described
+
+Models = tuple[type[BaseModel], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """place: keys and list indexes from the top of the spec; empty for what concerns several keys."""
+
+    place: tuple[str | int, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.place))}: {self.text}" if self.place else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """A place in the spec. owners: models that its last key was looked for in. models: those that may stand there."""
+
+    place: tuple[str | int, ...]
+    owners: Models
+    models: Models
+
+
+def mistakes_in(error: ValidationError, root: type[BaseModel]) -> Iterator[Mistake]:
+    """Every mistake that the error holds. root: the model that was validated."""
+    for item in error.errors():
+        if not _is_echo(item):
+            yield from _explain(item, _locate(item["loc"], root))
+
+
+def _is_echo(item: ErrorDetails) -> bool:
+    """True for a list reported as too short only because its faulty items were left out."""
+    return item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]
+
+
+def _explain(item: ErrorDetails, spot: _Spot) -> Iterator[Mistake]:
+    """The sentences for one error."""
+    place, context = spot.place, item.get("ctx", {})
+    given = f" (given: {described(item['input'])})"
+    match item["type"]:
+        case "extra_forbidden":
+            keys = sorted({name for model in spot.owners for name in model.model_fields})
+            yield Mistake(place, f"unknown key; {_nearest(str(place[-1]), keys, 'keys')}")
+        case "missing":
+            yield Mistake(place, "required, and missing")
+        case "union_tag_not_found":
+            yield Mistake((*place, "kind"), f"required, and missing; known kinds: {', '.join(_kinds(spot.models))}")
+        case "union_tag_invalid":
+            tag = str(context["tag"])
+            yield Mistake((*place, "kind"), f"unknown kind {tag!r}; {_nearest(tag, _kinds(spot.models), 'kinds')}")
+        case "model_type" | "model_attributes_type" | "dict_type":
+            yield Mistake(place, f"a mapping of keys to values is needed{given}")
+        case "tuple_type":
+            yield Mistake(place, f"a list is needed{given}")
+        case "too_short":
+            yield Mistake(place, f"at least {context['min_length']} item is needed")
+        case "too_long":
+            yield Mistake(place, f"at most {context['max_length']} items are taken")
+        case "value_error":
+            yield from (Mistake(place, line) for line in str(context["error"]).splitlines())
+        case _:
+            yield Mistake(place, f"{item['msg']}{given}")
+
+
+def _nearest(name: str, known: Sequence[str], what: str) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known {what}: {', '.join(known)}"
+
+
+def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
+    """Walks the models along pydantic's location, leaving out what is no key of the file."""
+    place: list[str | int] = []
+    owners: Models = ()
+    models: Models = (root,)
+    chosen = True
+    for step, part in enumerate(location):
+        if not models:
+            # Below free values every other part is the name of a JSON type.
+            return _Spot((*place, *location[step::2]), (), ())
+        if not chosen and (members := tuple(model for model in models if _kind(model) == part)):
+            models, chosen = members, True
+            continue
+        place.append(part)
+        owners, chosen = models, False
+        if isinstance(part, str):
+            models = tuple(_models_at(models, part))
+    return _Spot(tuple(place), owners, models)
+
+
+def _models_at(models: Models, key: str) -> Iterator[type[BaseModel]]:
+    for model in models:
+        if key in model.model_fields:
+            yield from _models_in(model.model_fields[key].annotation)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def _kind(model: type[BaseModel]) -> str | None:
+    """The one `kind` that tells a member of a union from the others."""
+    field = model.model_fields.get("kind")
+    values = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
+    return str(values[0]) if len(values) == 1 else None
+
+
+def _kinds(models: Iterable[type[BaseModel]]) -> list[str]:
+    return [kind for model in models if (kind := _kind(model))]

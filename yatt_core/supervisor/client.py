@@ -1,0 +1,270 @@
+"""The driver's side of the supervisor: attach or start, wait for services by name, show life, stop.
+
+Everything goes through the files in `RUN/supervisor/`, so it works from any process of the host, whoever started the
+supervisor. One lock file keeps two starters apart.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+from yatt_core.durable import make_folder, write_json
+from yatt_core.engines.environment import code_revision
+from yatt_core.errors import InfrastructureError
+from yatt_core.supervisor.process import end_sessions, is_alive, is_local, send_signal
+from yatt_core.supervisor.services import ServiceSpec, ServiceState
+from yatt_core.supervisor.state import (
+    MARK_VARIABLE,
+    SupervisorFiles,
+    SupervisorRequest,
+    SupervisorState,
+    driver_epoch,
+    log_tail,
+    read_state,
+    write_state,
+)
+
+POLL_SECONDS = 0.05
+LOCK_SECONDS = 60.0
+START_SECONDS = 30.0
+STOP_SECONDS = 30.0
+REMOTE_SILENCE_SECONDS = 30.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+logger = logging.getLogger("yatt.cluster")
+
+
+def ensure_supervisor(
+    folder: Path, services: Sequence[ServiceSpec], grace: float | None, secrets: Mapping[str, str] = NOTHING
+) -> SupervisorState:
+    """Attaches to the run's supervisor when it serves just this request, else starts one; does not wait for services.
+
+    grace: seconds without a touched driver file after which it ends all; none: it serves until it is told to stop. A
+    supervisor that a driver of other code started serves another request: it is stopped first. What a killed supervisor left
+    behind is ended first, and its services are started again at their ports. secrets: more for the environment of all
+    services, which is written nowhere. Raises `InfrastructureError` when it cannot be started, or when one lives on another
+    host.
+    """
+    files = SupervisorFiles.of(folder)
+    make_folder(files.root)
+    request = SupervisorRequest(tuple(services), grace, code_revision())
+    with _locked(files):
+        state = read_state(files)
+        if state is not None and _serves(files, state):
+            if state.request_digest == request.digest and not state.ending:
+                files.driver.touch()
+                return state
+            _stop(files, state, STOP_SECONDS)
+        elif state is not None:
+            _sweep(files, state)
+        return _start(files, request, secrets)
+
+
+def ensure_alive(folder: Path, secrets: Mapping[str, str] = NOTHING) -> bool:
+    """Starts the run's supervisor again where it was killed; True if it had to. For a driver that lives on.
+
+    The new one ends what the old one left, Ray's head and all actors included, and starts the services at the same ports;
+    does not wait for them. Nothing durable is lost: the phase under way fails, and recovery goes on from the files.
+    Does nothing where no supervisor was ever started, or where it ended on purpose. secrets: as for `ensure_supervisor`.
+    """
+    files = SupervisorFiles.of(folder)
+    state = read_state(files)
+    if state is None or state.ended or not is_local(state.identity) or is_alive(state.identity):
+        return False
+    with _locked(files):
+        state = read_state(files)
+        if state is None or state.ended or is_alive(state.identity):
+            return False
+        logger.warning("the supervisor (pid %d) is gone; a new one starts its services again", state.identity.pid)
+        _sweep(files, state)
+        _start(files, SupervisorRequest.from_json(json.loads(files.request.read_text())), secrets)
+    return True
+
+
+def current_state(folder: Path) -> SupervisorState | None:
+    """What the run's supervisor last published; none when it does not run."""
+    files = SupervisorFiles.of(folder)
+    state = read_state(files)
+    return state if state is not None and is_alive(state.identity) else None
+
+
+def wait_ready(folder: Path, names: Collection[str], timeout: float) -> SupervisorState:
+    """Waits until all these services are ready.
+
+    Raises `InfrastructureError`, with the end of the service's log, when one failed for good, when the supervisor
+    ended, or after `timeout` seconds.
+    """
+    files = SupervisorFiles.of(folder)
+    deadline = time.monotonic() + timeout
+    while True:
+        state = read_state(files)
+        if state is None or state.ended or not is_alive(state.identity):
+            ended = f" ({state.ended})" if state is not None and state.ended else ""
+            raise InfrastructureError(
+                f"{files.root}: the supervisor does not run{ended}; its log:\n{log_tail(files.log)}"
+            )
+        waiting = [state.service(name) for name in names if state.service(name).state is not ServiceState.READY]
+        if not waiting:
+            return state
+        first = waiting[0]
+        overdue = time.monotonic() >= deadline
+        if overdue or first.state is ServiceState.FAILED:
+            said = f"not ready after {timeout:g} s, it is {first.state}" if overdue else "failed"
+            raise InfrastructureError(
+                f"service {first.name} {said}: {first.reason or 'still starting'}; "
+                f"the end of {first.log_file}:\n{log_tail(first.log_file)}"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def stop_supervisor(
+    folder: Path, timeout: float = STOP_SECONDS, epoch: int | None = None, killed: str | None = None
+) -> None:
+    """Ends the run's supervisor and all its services; on return none is left. Does nothing when none runs.
+
+    After `timeout` seconds the supervisor is killed and its services are ended from here. epoch: of the driver that leaves;
+    what a later driver has attached to is left alone. killed: what the state is to say of one that did not end in order, so
+    that `ensure_alive` does not start it again.
+    """
+    files = SupervisorFiles.of(folder)
+    if not files.root.exists():
+        return
+    with _locked(files):
+        # A driver shows its epoch before it attaches, and attaches under this lock: it is seen here, or finds nothing.
+        if epoch is not None and driver_epoch(files) > epoch:
+            return
+        state = read_state(files)
+        if state is not None and _serves(files, state):
+            _stop(files, state, timeout)
+        elif state is not None:
+            _sweep(files, state)
+        last = read_state(files)
+        if killed is not None and last is not None and not last.ended:
+            write_state(files, replace(last, ended=killed))
+
+
+def _serves(files: SupervisorFiles, state: SupervisorState) -> bool:
+    """Whether the recorded supervisor runs. One of another host shows it by touching its state file."""
+    if is_local(state.identity):
+        return is_alive(state.identity)
+    silence = time.time() - files.state.stat().st_mtime
+    if not state.ended and silence < REMOTE_SILENCE_SECONDS:
+        raise InfrastructureError(
+            f"{files.root}: the run's supervisor lives on host {state.identity.host} (pid {state.identity.pid}); "
+            f"stop the run there, or wait until it was silent for {REMOTE_SILENCE_SECONDS:g} s"
+        )
+    return False
+
+
+def _start(files: SupervisorFiles, request: SupervisorRequest, secrets: Mapping[str, str]) -> SupervisorState:
+    files.stop.unlink(missing_ok=True)
+    write_json(files.request, request.to_json())
+    hidden = ("PYTHONDONTWRITEBYTECODE", MARK_VARIABLE)
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    with files.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "yatt_core.supervisor.supervisor", "--folder", str(files.root.parent)],
+            env=environment | dict(secrets),
+            cwd=files.root,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    # Reaps it, should it end before its starter does.
+    threading.Thread(target=process.wait, name="supervisor-reaper", daemon=True).start()
+    deadline = time.monotonic() + START_SECONDS
+    while (state := read_state(files)) is None or state.identity.pid != process.pid or state.ended:
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise InfrastructureError(f"{files.root}: the supervisor did not start; its log:\n{log_tail(files.log)}")
+        time.sleep(POLL_SECONDS / 5)
+    return state
+
+
+def _stop(files: SupervisorFiles, state: SupervisorState, timeout: float) -> None:
+    files.stop.touch()
+    deadline = time.monotonic() + timeout
+    while is_alive(state.identity) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    send_signal(state.identity, signal.SIGKILL)
+    _sweep(files, read_state(files) or state)
+    files.stop.unlink(missing_ok=True)
+
+
+def _sweep(files: SupervisorFiles, state: SupervisorState) -> None:
+    """Ends what a supervisor that is gone left behind."""
+    leaders = [service.identity for service in state.services.values() if service.identity is not None]
+    end_sessions(leaders, files.mark, grace=0.0)
+
+
+@contextmanager
+def _locked(files: SupervisorFiles) -> Iterator[None]:
+    with files.lock.open("w") as lock:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(
+                        f"{files.lock}: held for more than {LOCK_SECONDS:g} s by another process that starts or stops "
+                        "the run's supervisor; end that process, then try again"
+                    ) from None
+                time.sleep(POLL_SECONDS)
+        yield
+
+
+class Heartbeat:
+    """A thread that touches the driver's file every `interval` seconds; a context manager.
+
+    A driver with a newer epoch takes the file over: the older one then falls silent. A touch that fails (a full disk) is
+    logged and tried again at the next beat.
+    """
+
+    def __init__(self, folder: Path, epoch: int, interval: float = 2.0) -> None:
+        self._files = SupervisorFiles.of(folder)
+        self._epoch = epoch
+        self._interval = interval
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="driver-heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        make_folder(self._files.root)
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            try:
+                self._beat()
+            except (OSError, InfrastructureError) as error:
+                logger.warning("cannot touch %s: %s", self._files.driver, error)
+
+    def _beat(self) -> None:
+        recorded = driver_epoch(self._files)
+        if recorded == self._epoch:
+            os.utime(self._files.driver)
+        elif recorded < self._epoch:
+            write_json(self._files.driver, {"epoch": self._epoch, "pid": os.getpid()})
