@@ -1,9 +1,10 @@
 # make run    set up, then train the quickstart           make test    set up, then the tests (at most 15 minutes)
-# make check  ruff, mypy --strict, import-linter          make verify  the full matrices (at most 75 minutes)
+# make check  ruff, codespell, mypy, import-linter         make verify  the full matrices (at most 75 minutes)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
+# make docs   the documentation as a site in build/site
 # make soak   5,000 iterations in 20 segments: what grows
 # ARGS passes options on: make run ARGS="--set seed=1"
-.PHONY: run test verify chaos soak sabotage check setup engines clean
+.PHONY: run test verify chaos soak sabotage check docs setup engines clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
@@ -34,8 +35,13 @@ sabotage: setup
 check: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	.venv/bin/codespell
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-cache
+
+# Links without a target are errors; nothing is fetched.
+docs: setup
+	$(PY) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d build/site-cache docs build/site
 
 setup:
 	@python3 ops/bootstrap.py

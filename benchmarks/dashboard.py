@@ -28,8 +28,8 @@ from flows.run.home import Home
 from yatt_core.spec import load_spec
 
 PAGES: Mapping[str, str] = {
-    "fleet": "/api/v1/runs?limit=100",
-    "fleet, searched": "/api/v1/runs?text=short-9&state=completed",
+    "run list": "/api/v1/runs?limit=100",
+    "run list, searched": "/api/v1/runs?text=short-9&state=completed",
     "run": "/api/v1/runs/{run}",
     "series": "/api/v1/runs/{run}/series?key=reward/mean&key=kl&key=entropy&key=grad_norm",
     "placements": "/api/v1/runs/{run}/placements",
@@ -44,7 +44,7 @@ PAGES: Mapping[str, str] = {
     "events": "/api/v1/runs/{run}/events",
     "compare": "/api/v1/compare?run={run}&run=short-7&key=reward/mean",
     "metrics": "/metrics",
-    "page: fleet": "/",
+    "page: run list": "/",
     "page: run": "/runs/{run}",
     "page: run, now": "/runs/{run}/now",
     "page: devices": "/runs/{run}/devices?iteration={iteration}",

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
+from examples.shapes import write_shapes
 from flows.run.home import Home
 from ops.cli.commands.checkpoints.evaluate import snapshot_weights, wilson_interval
 from ops.cli.lookup import opened_snapshot
-from yatt_core.data.shapes import write_shapes
 from yatt_core.engines.registry import build_rollout_engine
-from yatt_core.inputs.reader import INPUTS, Inputs
+from yatt_core.inputs.manifest import INPUTS
+from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.protocol import RolloutEngine

@@ -198,10 +198,10 @@ def _attempts(connection: Connection, steps: Any, key: Mapping[str, Any], at: Nu
         begin = at + place * PHASE_MS
         times = {"planned_at": begin, "dispatched_at": begin + 5, "ended_at": begin + PHASE_MS - 10}
         done = {"state": "DONE", "receipt": receipt, "seconds": 8.9, "bytes_to_driver": 1000, "epoch": 1}
-        _insert(connection, PhaseAttempt, steps, {**key, "phase": phase, "wave": 0, "number": 2, **done, **times})
+        _insert(connection, PhaseAttempt, steps, {**key, "phase": phase, "number": 2, **done, **times})
     failed = select(steps.c.i).where(steps.c.i % FAILING == 1).subquery()
     begin = literal(START, BigInteger) + failed.c.i * ITERATION_MS + PHASE_MS - 1_000
-    values = {**key, "iteration": failed.c.i, "phase": "collect", "wave": 0, "number": 1, "state": "FAILED", "epoch": 1}
+    values = {**key, "iteration": failed.c.i, "phase": "collect", "number": 1, "state": "FAILED", "epoch": 1}
     values |= {"planned_at": begin, "dispatched_at": begin + 5, "ended_at": begin + 900, "seconds": 0.9}
     values |= {"failure_class": "infrastructure", "reason": "rollout-3 was lost", "receipt": null()}
     _insert(connection, PhaseAttempt, failed, values)

@@ -21,7 +21,7 @@ from db.read.audit import Audits
 from db.read.browse import Browser
 from db.read.lines import Lines
 from db.read.overview import Overviews
-from db.read.run_list import FleetReader
+from db.read.run_list import RunListReader
 from db.read.series import SeriesReader
 from db.write.alarms import Alarms
 from db.write.aliases import Aliases
@@ -53,7 +53,7 @@ class Ledger:
         self.aliases = Aliases(database)
         self.alarms = Alarms(database)
         self.overview = Overviews(database)
-        self.fleet = FleetReader(database)
+        self.run_list = RunListReader(database)
         self.series = SeriesReader(database)
         self.browse = Browser(database)
 

@@ -17,7 +17,10 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 # Pages of the repository's root, and the pages here that include them.
 ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-LINK = re.compile(r'(?P<text>!?\[[^\]]*\])\((?P<path>[^)#\s:]+)(?P<anchor>#[^)\s]*)?\)|(?P<source><img [^>]*src=")(?P<image>[^":]+)')
+LINK = re.compile(
+    r"(?P<text>!?\[[^\]]*\])\((?P<path>[^)#\s:]+)(?P<anchor>#[^)\s]*)?\)"
+    r'|(?P<source><img [^>]*src=")(?P<image>[^":]+)'
+)
 
 project = "YATT"
 author = "the YATT authors"
@@ -26,14 +29,13 @@ version = release
 
 extensions = ["myst_parser"]
 root_doc = "index"
-exclude_patterns = ["_site"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["html_image"]
 nitpicky = True
 
 html_theme = "furo"
 html_title = f"YATT {release}"
-html_static_path = ["_site/static"]
+html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_use_index = False

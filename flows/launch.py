@@ -9,6 +9,7 @@ import logging
 import os
 
 from db.ledger import Ledger
+from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import ended_on_error, offered
@@ -140,11 +141,10 @@ def open_session(
     actor_logs(home.run_folder(run), "driver", fence.epoch)
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(run, spec))
-    session = DriverSession(
-        home, run, spec, ledger, fence, observer, tracker, accept_drift, notifier=notifier, window=window
-    )
-    session.start_threads()
-    return segment
+    context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift)
+    session = DriverSession(context, tracker, notifier, window)
+    session.threads.start()
+    return session
 
 
 def attached() -> bool:

@@ -38,9 +38,9 @@ def train(run: str) -> Outcome:
     """Takes the run's lease, goes on behind its last commit, and ends at its target, at a stop request or at a failure."""
     with claimed_session(run) as session:
         session.book(flow_run.get_id() or "", flow_run.get_name() or "")
-        with artifacts.progress(session) as progress:
+        with artifacts.progress(session.context) as progress:
             outcome = drive(session, progress)
-        artifacts.report(session, outcome)
+        artifacts.report(session.context, outcome)
     return outcome
 
 

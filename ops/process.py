@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,17 +17,17 @@ if TYPE_CHECKING:
 STANDARD = (1, 2)
 
 
-def outlive_readers(log: Path, descriptors: Sequence[int] = STANDARD) -> None:
+def outlive_readers(log: Path) -> None:
     """Has what is written to pipes without a reader go to `log`, where it would end the process in the midst of a line.
 
     The file is made only then. Prefect's console would leave by `SystemExit` at the first record that nobody takes.
     """
-    threading.Thread(target=_watch, args=(log, descriptors), daemon=True, name="outlive-readers").start()
+    threading.Thread(target=_watch, args=(log,), daemon=True, name="outlive-readers").start()
 
 
-def _watch(log: Path, descriptors: Sequence[int]) -> None:
-    poll, open_ones = select.poll(), set(descriptors)
-    for descriptor in descriptors:
+def _watch(log: Path) -> None:
+    poll, open_ones = select.poll(), set(STANDARD)
+    for descriptor in STANDARD:
         poll.register(descriptor, 0)  # an error is told unasked, and a pipe without a reader is one
     while open_ones:
         for descriptor, _ in poll.poll():

@@ -1,3 +1,1 @@
-"""YATT's engine room: data, rewards, algorithms, engines and controllers, usable without a workflow or a database."""
-
-__version__ = "0.1.0"
+"""YATT's engine room: prompts, rewards, algorithms, engines and actors, usable without a workflow or a database."""

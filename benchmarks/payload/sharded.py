@@ -120,6 +120,7 @@ def tasks_of(iteration: int, prompts: int) -> list[ShardTask]:
 
 
 def request_of(task: ShardTask, addresses: Sequence[str]) -> GenerateRequest:
+    """Returns the request for a shard's samples, one image each."""
     return GenerateRequest(
         prompts=[np.array([ref.ordinal + 1], np.int32) for ref in task.prompts],
         seeds=np.array([[ref.ordinal] for ref in task.prompts], dtype=np.uint64),

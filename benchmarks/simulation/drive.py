@@ -25,7 +25,8 @@ from benchmarks.simulation.fleet import SimulatedFleet
 from benchmarks.simulation.trace import Trace
 from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.driver.session import Segment
+from flows.driver.context import RunContext
+from flows.driver.session import DriverSession
 from flows.reports.accounting import Accounts, accounts_of
 from flows.reports.advice import Advice, advise
 from flows.run.creation import create_run
@@ -125,15 +126,15 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
     try:
         fence = ledger.leases.acquire(run, this_process(), LEASE_SECONDS, lambda holder: True)
         fleet = cast(Fleet, SimulatedFleet(cluster, spec, fence.epoch))
-        segment = Segment(home, run, spec, ledger, fence, Watcher(cluster), None, clock=cluster.clock, fleet=fleet)
-        segment.book("", "")
+        session = DriverSession(RunContext.of(home, spec, ledger, fence, Watcher(cluster), cluster.clock), fleet=fleet)
+        session.book("", "")
         try:
-            flows.train.drive(segment, cast(Any, NoProgress()))
+            flows.train.drive(session, cast(Any, NoProgress()))
         except DriverKilled:
             # What its keeper's thread did up to here, every other second.
             ledger.leases.renew(fence, LEASE_SECONDS)
             return False
-        segment.end("ended")
+        session.end("ended")
         return True
     finally:
         ledger.close()

@@ -204,7 +204,6 @@ class PhaseAttempt(Base):
     branch: Mapped[int] = _key()
     iteration: Mapped[int] = _key()
     phase: Mapped[str] = _key()
-    wave: Mapped[int] = _key()
     number: Mapped[int] = _key()
     state: Mapped[str]
     epoch: Mapped[int]

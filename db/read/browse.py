@@ -36,19 +36,17 @@ class DecisionLine:
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """An attempt that failed. Times: milliseconds since 1970. seconds: that it took, where its driver told."""
+    """An attempt that failed. Times: milliseconds since 1970."""
 
     branch: int
     iteration: int
     phase: str
-    wave: int
     number: int
     epoch: int
     planned_at: int
     ended_at: int
     failure_class: str
     reason: str | None
-    seconds: float | None
 
 
 class Browser:

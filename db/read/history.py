@@ -50,7 +50,6 @@ class AttemptTimes:
     branch: int
     iteration: int
     phase: str
-    wave: int
     number: int
     state: str
     epoch: int
@@ -62,9 +61,9 @@ class AttemptTimes:
     receipt: Mapping[str, Any] | None
 
     @property
-    def key(self) -> tuple[int, int, str, int, int]:
+    def key(self) -> tuple[int, int, str, int]:
         """What tells it from all other attempts of the run."""
-        return self.branch, self.iteration, self.phase, self.wave, self.number
+        return self.branch, self.iteration, self.phase, self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
     if history.since is None:
         return history
     own = PhaseAttempt.run == run
-    key = (PhaseAttempt.branch, PhaseAttempt.iteration, PhaseAttempt.phase, PhaseAttempt.wave)
+    key = (PhaseAttempt.branch, PhaseAttempt.iteration, PhaseAttempt.phase)
     failed = select(*key).where(own, PhaseAttempt.failure_class.is_not(None)).order_by(PhaseAttempt.ended_at.desc())
     repeated = select(*key).where(own, PhaseAttempt.number > 1).order_by(PhaseAttempt.planned_at.desc())
     recoveries = select(*key).where(own, PhaseAttempt.phase == "recover", PhaseAttempt.ended_at.is_not(None))

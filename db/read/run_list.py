@@ -1,4 +1,4 @@
-"""The fleet: many runs at a glance, some at a time, with what tells how they do. Reads only.
+"""The run list: many runs at a glance, some at a time, with what tells how they do. Reads only.
 
 Each page is a handful of queries, however many runs there are and however long they are.
 """
@@ -22,9 +22,10 @@ RECENT = MetricPoint.step.between(Run.iteration - 15, Run.iteration)
 
 
 @dataclass(frozen=True, slots=True)
-class FleetLine:
-    """A run of a fleet. event_seq: of its audit chain's last link. reward: of the newest commit. iteration_seconds: mean over the
-    newest iterations.
+class RunListLine:
+    """A run of the list.
+
+    event_seq: of its audit chain's last link. reward: of the newest commit. iteration_seconds: mean over the newest iterations.
     """
 
     line: RunLine
@@ -34,21 +35,21 @@ class FleetLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetPage:
+class RunListPage:
     """Some of the runs that were asked for. total: all of those. states: runs of the whole ledger by state."""
 
     total: int
     states: Mapping[str, int]
-    lines: tuple[FleetLine, ...]
+    lines: tuple[RunListLine, ...]
 
 
-class FleetReader:
+class RunListReader:
     """Reads many runs at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def page(self, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> FleetPage:
+    def page(self, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> RunListPage:
         """Runs whose id holds the text, in a state: running ones first, then the newest."""
         wanted = []
         if text:
@@ -59,9 +60,9 @@ class FleetReader:
             states = {row.state: row.runs for row in connection.execute(_states())}
             total = connection.execute(select(func.count()).select_from(Run).where(*wanted)).scalar_one()
             lines = _lines(connection, self._database.now(), wanted, limit, offset)
-            return FleetPage(total, states, lines)
+            return RunListPage(total, states, lines)
 
-    def line(self, run: str) -> FleetLine | None:
+    def line(self, run: str) -> RunListLine | None:
         """One run; none for an unknown one."""
         with self._database.read() as connection:
             lines = _lines(connection, self._database.now(), [Run.id == run], 1, 0)
@@ -115,7 +116,7 @@ def _states() -> Select[tuple[str, int]]:
 
 def _lines(
     connection: Connection, now: ColumnElement[int], wanted: Sequence[ColumnElement[bool]], limit: int, offset: int
-) -> tuple[FleetLine, ...]:
+) -> tuple[RunListLine, ...]:
     rows = connection.execute(
         select_lines(now, Run.event_seq)
         .where(*wanted)
@@ -129,7 +130,7 @@ def _lines(
         _means(connection, names, [ITERATION_SECONDS], RECENT),
     )
     return tuple(
-        FleetLine(line_of(row), row.event_seq, rewards.get((row.id, REWARD)), paces.get((row.id, ITERATION_SECONDS)))
+        RunListLine(line_of(row), row.event_seq, rewards.get((row.id, REWARD)), paces.get((row.id, ITERATION_SECONDS)))
         for row in rows
     )
 

@@ -99,10 +99,10 @@ class Events:
             connection.execute(delete(Event).where(Event.run == fence.run, Event.seq <= through))
             return link
 
-    def links(self, run: str, after: int = 0, limit: int | None = None) -> list[EventRow]:
-        """The links behind number `after`, in order."""
+    def links(self, run: str) -> list[EventRow]:
+        """All links that are kept, in order."""
         with self._database.read() as connection:
-            return _links(connection, run, after, limit)
+            return _links(connection, run)
 
     def of_kind(self, run: str, kind: str) -> list[EventRow]:
         """The links of one kind, in order."""
@@ -123,7 +123,7 @@ class Events:
         """
         with self._database.read() as connection:
             head = _head(connection, run)
-            links = _links(connection, run, 0, None)
+            links = _links(connection, run)
         base = _base(links)
         if base is None:
             return 1
@@ -154,8 +154,6 @@ def _head(connection: Connection, run: str) -> ChainHead:
     return ChainHead(row.event_seq, row.event_hash)
 
 
-def _links(connection: Connection, run: str, after: int, limit: int | None) -> list[EventRow]:
-    rows = connection.execute(
-        select(*Event.__table__.columns).where(Event.run == run, Event.seq > after).order_by(Event.seq).limit(limit)
-    )
+def _links(connection: Connection, run: str) -> list[EventRow]:
+    rows = connection.execute(select(*Event.__table__.columns).where(Event.run == run).order_by(Event.seq))
     return [EventRow(**row._mapping) for row in rows]

@@ -25,7 +25,8 @@ METRICS, NOTIFICATION = "metrics", "notification"
 @dataclass(frozen=True, slots=True)
 class OutboxEntry:
     """Something to tell. id: the same whenever it is written again. kind: run, params, tags, metrics, artifact, ...;
-    notification: for people, not for the tracker."""
+    notification: for people, not for the tracker.
+    """
 
     id: str
     kind: str

@@ -29,11 +29,10 @@ class Attempt:
     branch: int
     iteration: int
     phase: str
-    wave: int
     number: int
 
     def __str__(self) -> str:
-        return f"{self.run}/b{self.branch}/i{self.iteration}/{self.phase}/w{self.wave} attempt {self.number}"
+        return f"{self.run}/b{self.branch}/i{self.iteration}/{self.phase} attempt {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,6 @@ class AttemptRow:
     branch: int
     iteration: int
     phase: str
-    wave: int
     number: int
     state: str
     epoch: int
@@ -74,13 +72,13 @@ class Phases:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def plan(self, fence: Fence, branch: int, iteration: int, phase: str, wave: int = 0) -> Attempt:
+    def plan(self, fence: Fence, branch: int, iteration: int, phase: str) -> Attempt:
         """Writes the intent to do a phase. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             last = connection.execute(
-                select(func.max(PhaseAttempt.number)).where(*_phase(fence.run, branch, iteration, phase, wave))
+                select(func.max(PhaseAttempt.number)).where(*_phase(fence.run, branch, iteration, phase))
             ).scalar_one()
-            attempt = Attempt(fence.run, branch, iteration, phase, wave, (last or 0) + 1)
+            attempt = Attempt(fence.run, branch, iteration, phase, (last or 0) + 1)
             row = {name: getattr(attempt, name) for name in Attempt.__slots__}
             row |= {"state": PLANNED, "epoch": fence.epoch, "planned_at": now}
             connection.execute(insert(PhaseAttempt), row)
@@ -103,13 +101,11 @@ class Phases:
             result = connection.execute(change.values(state=DONE, ended_at=now, **values))
             _expect_one(result.rowcount, attempt, "finished", DISPATCHED)
 
-    def fail(
-        self, fence: Fence, attempt: Attempt, failure_class: str, reason: str, seconds: float | None = None
-    ) -> None:
+    def fail(self, fence: Fence, attempt: Attempt, failure_class: str, reason: str) -> None:
         """The attempt failed, before or after its dispatch. Raises `Fenced`, `OutOfOrder`."""
         with self._database.fenced(fence) as (connection, now):
             change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.ended_at.is_(None))
-            values = {"failure_class": failure_class, "reason": reason, "seconds": seconds}
+            values = {"failure_class": failure_class, "reason": reason}
             result = connection.execute(change.values(state=FAILED, ended_at=now, **values))
             _expect_one(result.rowcount, attempt, "failed", "open")
 
@@ -133,34 +129,37 @@ class Phases:
         with self._database.read() as connection:
             return [float(row.seconds) for row in connection.execute(query) if row.seconds is not None]
 
-    def charged(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> dict[str, int]:
+    def seconds(self, run: str, branch: int, iteration: int) -> dict[str, float]:
+        """Returns what each finished phase of an iteration took; of several finished attempts the newest counts."""
+        attempts = self.attempts(run, branch, iteration)
+        return {row.phase: row.seconds for row in attempts if row.state == DONE and row.seconds is not None}
+
+    def charged(self, run: str, branch: int, iteration: int, phase: str) -> dict[str, int]:
         """Dispatched attempts at a phase that failed and were not forgiven, by class of failure, over all drivers."""
         with self._database.read() as connection:
-            return _charged(connection, Attempt(run, branch, iteration, phase, wave, number=0))
+            return _charged(connection, Attempt(run, branch, iteration, phase, number=0))
 
-    def forgive(
-        self, fence: Fence, branch: int, iteration: int, phase: str, reason: str, wave: int = 0
-    ) -> dict[str, int]:
+    def forgive(self, fence: Fence, branch: int, iteration: int, phase: str, reason: str) -> dict[str, int]:
         """Gives a phase a new budget: what was charged so far counts no more. Returns it, by class of failure.
 
         Raises `Fenced`; `OutOfOrder` where nothing is charged.
         """
         with self._database.fenced(fence) as (connection, _):
-            charged = _charged(connection, Attempt(fence.run, branch, iteration, phase, wave, number=0))
+            charged = _charged(connection, Attempt(fence.run, branch, iteration, phase, number=0))
             if not charged:
                 raise OutOfOrder(f"run {fence.run}: no failed attempt at {phase} of iteration {iteration} is charged")
-            key = _phase(fence.run, branch, iteration, phase, wave)
+            key = _phase(fence.run, branch, iteration, phase)
             last = connection.execute(select(func.max(PhaseAttempt.number)).where(*key)).scalar_one()
-            place = {"branch": branch, "iteration": iteration, "phase": phase, "wave": wave}
+            place = {"branch": branch, "iteration": iteration, "phase": phase}
             body = {**place, "up_to": last, "charged": charged, "reason": reason}
             append(connection, lock_run(connection, self._database, fence.run), FORGIVEN, body)
         return charged
 
-    def done(self, run: str, branch: int, iteration: int, phase: str, wave: int = 0) -> AttemptRow | None:
+    def done(self, run: str, branch: int, iteration: int, phase: str) -> AttemptRow | None:
         """The newest finished attempt at a phase, with its receipt; None if it has to be done."""
         query = (
             select(*PhaseAttempt.__table__.columns)
-            .where(*_phase(run, branch, iteration, phase, wave), PhaseAttempt.state == DONE)
+            .where(*_phase(run, branch, iteration, phase), PhaseAttempt.state == DONE)
             .order_by(PhaseAttempt.number.desc())
             .limit(1)
         )
@@ -176,28 +175,27 @@ class Phases:
         with self._database.read() as connection:
             rows = [AttemptRow(**row._mapping) for row in connection.execute(query)]
         # Sorted here: for the sake of the order SQLite would go through all attempts of the run by its index of times.
-        return sorted(rows, key=lambda row: (row.planned_at, row.phase, row.wave, row.number))
+        return sorted(rows, key=lambda row: (row.planned_at, row.phase, row.number))
 
 
-def _phase(run: str, branch: int, iteration: int, phase: str, wave: int) -> tuple[Any, ...]:
+def _phase(run: str, branch: int, iteration: int, phase: str) -> tuple[Any, ...]:
     table = PhaseAttempt
     return (
         table.run == run,
         table.branch == branch,
         table.iteration == iteration,
         table.phase == phase,
-        table.wave == wave,
     )
 
 
 def _charged(connection: Connection, at: Attempt) -> dict[str, int]:
     """Failures of a phase by class, behind the last that were forgiven."""
-    place = {"branch": at.branch, "iteration": at.iteration, "phase": at.phase, "wave": at.wave}
+    place = {"branch": at.branch, "iteration": at.iteration, "phase": at.phase}
     events = select(Event.body).where(Event.run == at.run, Event.kind == FORGIVEN)
     forgiven = [body["up_to"] for body in connection.execute(events).scalars() if place.items() <= body.items()]
     query = (
         select(PhaseAttempt.failure_class, func.count())
-        .where(*_phase(at.run, at.branch, at.iteration, at.phase, at.wave))
+        .where(*_phase(at.run, at.branch, at.iteration, at.phase))
         .where(PhaseAttempt.state == FAILED, PhaseAttempt.dispatched_at.is_not(None))
         .where(PhaseAttempt.number > max(forgiven, default=0))
         .group_by(PhaseAttempt.failure_class)
@@ -206,7 +204,7 @@ def _charged(connection: Connection, at: Attempt) -> dict[str, int]:
 
 
 def _attempt(attempt: Attempt) -> tuple[Any, ...]:
-    key = _phase(attempt.run, attempt.branch, attempt.iteration, attempt.phase, attempt.wave)
+    key = _phase(attempt.run, attempt.branch, attempt.iteration, attempt.phase)
     return (*key, PhaseAttempt.number == attempt.number)
 
 

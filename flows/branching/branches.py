@@ -31,8 +31,8 @@ from flows.run.lease import take_lease
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.codec_check import check_codec
+from yatt_core.input_building.materialise import check_prompt_lengths
 from yatt_core.input_building.settling import fetch_inputs
-from yatt_core.inputs.reader import check_room
 from yatt_core.keys import iteration_folder
 from yatt_core.rewards.registry import resolve
 from yatt_core.spec import RunSpec, override_spec
@@ -353,7 +353,7 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path
     if after.rollout.tools is not None:
         check_tools(after.rollout.tools.functions)
     check_codec(after)
-    check_room(after, folder)
+    check_prompt_lengths(after, folder)
 
 
 def _now() -> int:

@@ -23,7 +23,7 @@ from db.write.records import SnapshotRow
 from flows.delivery.registry import published_entries
 from flows.run.home import Home
 from yatt_core import durable
-from yatt_core.inputs.reader import INPUTS
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import WorkKey, shard_folder, snapshot_folder
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import RunStore

@@ -18,9 +18,9 @@ from flows.driver.checkpoints import SnapshotKeeper
 from flows.driver.context import RunContext
 from yatt_core.cluster.devices import inventory
 from yatt_core.errors import DataError, FencedError, InfrastructureError
-from yatt_core.inputs.reader import INPUTS, MANIFEST
+from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards
-from yatt_core.planning.memory.device_memory import check_room
+from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.run_actors.run_actors import Fleet, FleetStanding
 from yatt_core.spec.rewards.judges import is_trained
@@ -133,7 +133,7 @@ class ActorsStart:
         context, devices = self._context, inventory()
         self.devices = len(devices)
         cluster = cluster_of(devices, read_cards())
-        demand = None if cluster is None else check_room(context.spec, cluster)
+        demand = None if cluster is None else check_device_memory(context.spec, cluster)
         if demand is None:
             context.observer.warned(
                 "the devices' memory, or the model's, is not known: nobody looked whether it suffices"

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 
+from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
-from flows.driver.session import DriverSession
 from flows.prefect_io.prefect_client import AWAY, server_trouble
 
 log = logging.getLogger("yatt_core.flow")
@@ -45,23 +45,23 @@ class Progress:
 
 
 @contextmanager
-def progress(session: DriverSession) -> Iterator[Progress]:
+def progress(context: RunContext) -> Iterator[Progress]:
     """A progress artifact for the segment's stay in its loop."""
     artifact = None
     with _optional():
         artifact = create_progress_artifact(
-            0.0, key=f"{session.context.run}-progress", description=f"Iterations of {session.context.run}"
+            0.0, key=f"{context.run}-progress", description=f"Iterations of {context.run}"
         )
-    yield Progress(artifact if isinstance(artifact, UUID) else None, session.context.spec.iterations)
+    yield Progress(artifact if isinstance(artifact, UUID) else None, context.spec.iterations)
 
 
-def report(session: DriverSession, outcome: Outcome) -> None:
+def report(context: RunContext, outcome: Outcome) -> None:
     """The closing report: what the segment came to, in numbers."""
-    newest = session.context.ledger.metrics.latest(session.context.run)
+    newest = context.ledger.metrics.latest(context.run)
     keys = ("evaluation/accuracy", "reward/mean", "entropy", "tokens_per_second", "seconds/iteration")
     rows = [f"| {key} | {newest[key].value:.4g} | {newest[key].step} |" for key in keys if key in newest]
     lines = [
-        f"# {session.context.run}: {outcome.state} at iteration {outcome.iteration} of {session.context.spec.iterations}",
+        f"# {context.run}: {outcome.state} at iteration {outcome.iteration} of {context.spec.iterations}",
         "",
         outcome.reason,
         "",
@@ -71,5 +71,5 @@ def report(session: DriverSession, outcome: Outcome) -> None:
     ]
     with _optional():
         create_markdown_artifact(
-            "\n".join(lines), key=f"{session.context.run}-report", description=f"DriverSession of {session.context.run}"
+            "\n".join(lines), key=f"{context.run}-report", description=f"DriverSession of {context.run}"
         )

@@ -15,6 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from pydantic import TypeAdapter
 
 from db.write.phases import Attempt
+from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.driver.stopping import StopNow
 from flows.phases.failure_policy import answer
@@ -59,7 +60,7 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
             session.context.ledger.phases.fail(session.context.fence, attempt, STOPPED, "the segment had to end")
             raise
         except YattError as error:
-            _fail(session, attempt, error)
+            _fail(session.context, attempt, error)
             answer(session, iteration, name, error)
             raise
         seconds = session.context.clock.monotonic() - started
@@ -82,10 +83,10 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
     return prefect_task  # type: ignore[no-any-return]
 
 
-def _fail(session: DriverSession, attempt: Attempt, error: YattError) -> None:
+def _fail(context: RunContext, attempt: Attempt, error: YattError) -> None:
     reason = redact(str(error))
     log.error("%s of iteration %d failed: %s", attempt.phase, attempt.iteration, reason)
-    session.context.ledger.phases.fail(session.context.fence, attempt, error.failure_class.value, reason)
+    context.ledger.phases.fail(context.fence, attempt, error.failure_class.value, reason)
 
 
 def receipt_json(result: Any) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def receipt_json(result: Any) -> dict[str, Any]:
     return dumped
 
 
-def recorded_receipt(session: DriverSession, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:
+def recorded_receipt(context: RunContext, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:
     """The receipt of a phase that was finished before; none if it was not."""
-    row = session.context.ledger.phases.done(session.context.run, branch, iteration, name)
+    row = context.ledger.phases.done(context.run, branch, iteration, name)
     return None if row is None else TypeAdapter(kind).validate_python(row.receipt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.attempts import recorded_receipt
 from flows.phases.experience import SealedBatch
@@ -12,10 +13,10 @@ from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
 
 
-def batch_task(session: DriverSession, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:
+def batch_task(context: RunContext, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:
     """The task of a phase over an iteration's experience."""
-    key = WorkKey(session.context.run, branch, iteration, name)
-    return BatchTask(key, session.context.fence.epoch, batch.shards, batch.admission)
+    key = WorkKey(context.run, branch, iteration, name)
+    return BatchTask(key, context.fence.epoch, batch.shards, batch.admission)
 
 
 def prepared_columns(
@@ -30,8 +31,8 @@ def prepared_columns(
 
     same_layout: the trainer's ranks are those that made it; else it is made again, since a rank's columns are its own part.
     """
-    done = recorded_receipt(session, branch, iteration, "prepare", PrepareReceipt)
+    done = recorded_receipt(session.context, branch, iteration, "prepare", PrepareReceipt)
     if done is not None and same_layout and session.fleet.prepared_is_whole(done):
         return done
-    task = batch_task(session, branch, iteration, "prepare", batch)
+    task = batch_task(session.context, branch, iteration, "prepare", batch)
     return session.fleet.prepare(replace(task, reward_moments=moments))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from db.write.commit import IterationCommit
 from db.write.metrics import RESULT, TIMING, Metric
+from flows.driver.context import RunContext
 from flows.driver.iteration_meter import IterationMeter
 from flows.driver.session import DriverSession
 from flows.files.retention import prune_experience
@@ -99,7 +100,10 @@ def commit(
         reward_moments=results.prepared.reward_moments,
         placement=results.placement.decision.decision["state"],
     )
-    metrics = [*_result_metrics(session, results), *_timing_metrics(session, iteration, results, seconds, meter)]
+    metrics = [
+        *_result_metrics(session.context, results),
+        *_timing_metrics(session, iteration, results, seconds, meter),
+    ]
     committed = _commit(session, after, metrics, experience.digest, meter)
     _sweep(session, iteration, experience, results.prepared)
     if new_snapshot:
@@ -107,11 +111,11 @@ def commit(
     return committed
 
 
-def _result_metrics(session: DriverSession, results: IterationResults) -> list[Metric]:
+def _result_metrics(context: RunContext, results: IterationResults) -> list[Metric]:
     """Returns the metrics that are functions of (spec, data, seed, iteration)."""
     experience = results.collected.experience
     metrics = experience_metrics(experience.sums) + learning_metrics(results.prepared, results.update)
-    if session.context.spec.samples_dynamically:
+    if context.spec.samples_dynamically:
         metrics += [Metric(key, value, RESULT) for key, value in sampling_metrics(experience.sampling).items()]
     if results.evaluation is not None:
         metrics += evaluation_metrics(results.evaluation)

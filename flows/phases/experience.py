@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from db.write.records import ShardRow
+from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.files.storage import whole_shards as whole_on_any_tier
 from flows.phases.metrics import add_sums
@@ -95,11 +96,11 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
     sampling = Sampling(SamplingRule.of(session.context.spec), state.sampling_average)
     cursor, shards = state.cursor, list[SealedShard]()
     while not sampling.finished:
-        wave = plan_wave(session, iteration, sampling.plan(), cursor)
-        prompts, cursor = _prompts_of(session, wave)
+        wave = plan_wave(session.context, iteration, sampling.plan(), cursor)
+        prompts, cursor = _prompts_of(session.context, wave)
         sealed = _sealed_wave(session, iteration, wave, prompts)
         groups = ((shard.ordinals, shard.facts) for shard in sealed)
-        sampling = sampling.after(wave.outcome or settle_wave(session, iteration, wave, sampling, groups))
+        sampling = sampling.after(wave.outcome or settle_wave(session.context, iteration, wave, sampling, groups))
         shards += sealed
     peak = max((shard.peak_bytes for shard in shards), default=0.0)
     return Experience(tuple(shard.row for shard in shards), sampling, cursor, peak)
@@ -109,14 +110,13 @@ def _sealed_wave(
     session: DriverSession, iteration: int, wave: PlannedWave, drawn: Sequence[PromptRef]
 ) -> list[SealedShard]:
     """The wave's finished shards in order. Of an over-dispatched wave the stragglers are cut, once enough prompts are done."""
+    context = session.context
     prompts = split_shards(drawn, wave.plan.shards)
     ordinals = [tuple(ref.ordinal for ref in part) for part in prompts]
-    recorded = session.context.ledger.records.shards(
-        session.context.run, session.context.branch, iteration, wave.plan.wave
-    )
+    recorded = context.ledger.records.shards(context.run, context.branch, iteration, wave.plan.wave)
     sealed = {
-        row.shard: SealedShard(row, ordinals[row.shard], read_group_facts(session.context.folder, row))
-        for row in whole_shards(session, recorded)
+        row.shard: SealedShard(row, ordinals[row.shard], read_group_facts(context.folder, row))
+        for row in whole_shards(context, recorded)
     }
     lost = {row.shard for row in recorded} - sealed.keys()
     # Of a settled wave nothing is missing but what was damaged.
@@ -127,12 +127,10 @@ def _sealed_wave(
         return lost <= sealed.keys() and sum(len(shard.ordinals) for shard in sealed.values()) >= wave.plan.wanted
 
     session.threads.allow(session.fleet.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
-    with closing(
-        _make(session, session.context.branch, iteration, wave, prompts, [] if is_enough() else missing)
-    ) as receipts:
+    with closing(_make(session, context.branch, iteration, wave, prompts, [] if is_enough() else missing)) as receipts:
         for receipt in receipts:
             row = _row(receipt)
-            _record(session, row, replaces=row.shard in lost)
+            _record(context, row, replaces=row.shard in lost)
             peak = receipt.timing.get(PEAK_BYTES, 0.0)
             sealed[row.shard] = SealedShard(row, ordinals[row.shard], receipt.groups, peak)
             if wave.plan.is_overdispatched and is_enough():
@@ -141,25 +139,25 @@ def _sealed_wave(
         raise InfrastructureError(f"wave {wave.plan.wave}: the controllers ended before all shards were sealed")
     if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
         cut = [shard for shard in range(len(prompts)) if shard not in sealed]
-        record_cut(session, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])
+        record_cut(context, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])
         session.fleet.cut()
     return [sealed[shard] for shard in sorted(sealed)]
 
 
-def cursor_behind(session: DriverSession, iteration: int, cursor: Cursor) -> Cursor:
+def cursor_behind(context: RunContext, iteration: int, cursor: Cursor) -> Cursor:
     """Where the cursor stands behind all that an uncommitted iteration has drawn. cursor: before it."""
-    waves = planned_waves(session, session.context.branch, iteration)
-    return _prompts_of(session, waves[-1])[1] if waves else cursor
+    waves = planned_waves(context, context.branch, iteration)
+    return _prompts_of(context, waves[-1])[1] if waves else cursor
 
 
-def is_gathered(session: DriverSession, iteration: int) -> bool:
+def is_gathered(context: RunContext, iteration: int) -> bool:
     """True if every wave of the current branch's iteration is settled and all of its shards are whole on disk."""
-    waves = planned_waves(session, session.context.branch, iteration)
+    waves = planned_waves(context, context.branch, iteration)
     outcomes = [wave.outcome for wave in waves if wave.outcome]
     if not outcomes or len(outcomes) < len(waves) or outcomes[-1].padding is None:
         return False
-    rows = session.context.ledger.records.shards(session.context.run, session.context.branch, iteration)
-    return len(whole_shards(session, rows)) == sum(outcome.shards for outcome in outcomes)
+    rows = context.ledger.records.shards(context.run, context.branch, iteration)
+    return len(whole_shards(context, rows)) == sum(outcome.shards for outcome in outcomes)
 
 
 # -- committed iterations ---------------------------------------------------------------------------------------------
@@ -167,21 +165,20 @@ def is_gathered(session: DriverSession, iteration: int) -> bool:
 
 def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedBatch:
     """A committed iteration's experience, to be learnt from again; the trainer holds the weights before the iteration."""
-    recorded = session.context.ledger.records.shards(session.context.run, branch, iteration)
-    waves = planned_waves(session, branch, iteration)
-    whole = {(row.wave, row.shard): row for row in whole_shards(session, recorded)}
+    context = session.context
+    recorded = context.ledger.records.shards(context.run, branch, iteration)
+    waves = planned_waves(context, branch, iteration)
+    whole = {(row.wave, row.shard): row for row in whole_shards(context, recorded)}
     damaged = [(row.wave, row.shard) for row in recorded if (row.wave, row.shard) not in whole]
     if damaged:
         session.fleet.sync(iteration - 1)
     for number, places in itertools.groupby(damaged, key=lambda place: place[0]):
         if number >= len(waves):
-            raise InfrastructureError(
-                f"run {session.context.run}, iteration {iteration}: wave {number} is not in the ledger"
-            )
-        prompts = split_shards(_prompts_of(session, waves[number])[0], waves[number].plan.shards)
+            raise InfrastructureError(f"run {context.run}, iteration {iteration}: wave {number} is not in the ledger")
+        prompts = split_shards(_prompts_of(context, waves[number])[0], waves[number].plan.shards)
         for receipt in _make(session, branch, iteration, waves[number], prompts, [shard for _, shard in places]):
             row = _row(receipt)
-            _record(session, row, replaces=True)
+            _record(context, row, replaces=True)
             whole[row.wave, row.shard] = row
     outcomes = [wave.outcome for wave in waves if wave.outcome]
     # An iteration from before waves were recorded was learnt from as it is.
@@ -192,19 +189,19 @@ def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedB
 # -- both -------------------------------------------------------------------------------------------------------------
 
 
-def whole_shards(session: DriverSession, rows: Sequence[ShardRow]) -> list[ShardRow]:
+def whole_shards(context: RunContext, rows: Sequence[ShardRow]) -> list[ShardRow]:
     """Those whose files are there, or on the durable tier, and agree with their digests; each other one is said."""
-    whole = whole_on_any_tier(session.context.store, session.context.folder, rows)
+    whole = whole_on_any_tier(context.store, context.folder, rows)
     for row in rows:
         if row not in whole:
-            session.context.observer.warned(f"{row.folder} is damaged; this shard alone is made again")
+            context.observer.warned(f"{row.folder} is damaged; this shard alone is made again")
     return whole
 
 
-def has_damage(session: DriverSession, branch: int, iteration: int) -> bool:
+def has_damage(context: RunContext, branch: int, iteration: int) -> bool:
     """True if a recorded shard of an iteration is missing or changed on disk."""
-    rows = session.context.ledger.records.shards(session.context.run, branch, iteration)
-    return len(whole_shards(session, rows)) < len(rows)
+    rows = context.ledger.records.shards(context.run, branch, iteration)
+    return len(whole_shards(context, rows)) < len(rows)
 
 
 def split_shards(references: Sequence[PromptRef], shards: int) -> list[tuple[PromptRef, ...]]:
@@ -213,9 +210,9 @@ def split_shards(references: Sequence[PromptRef], shards: int) -> list[tuple[Pro
     return [tuple(references[bounds[i] : bounds[i + 1]]) for i in range(shards)]
 
 
-def _prompts_of(session: DriverSession, wave: PlannedWave) -> tuple[tuple[PromptRef, ...], Cursor]:
+def _prompts_of(context: RunContext, wave: PlannedWave) -> tuple[tuple[PromptRef, ...], Cursor]:
     """The prompts that a wave draws, and the cursor behind them."""
-    return draw(session.context.spec.data, session.context.spec.seed, wave.cursor, wave.plan.prompts)
+    return draw(context.spec.data, context.spec.seed, wave.cursor, wave.plan.prompts)
 
 
 def _make(
@@ -227,28 +224,27 @@ def _make(
     shards: Sequence[int],
 ) -> Generator[ShardReceipt]:
     """Has shards made and yields receipts as manifests become durable; what took how long goes into a telemetry file."""
-    number, epoch = wave.plan.wave, session.context.fence.epoch
-    keys = {
-        shard: WorkKey(session.context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards
-    }
+    context = session.context
+    number, epoch = wave.plan.wave, context.fence.epoch
+    keys = {shard: WorkKey(context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}
     tasks = [ShardTask(key, epoch, prompts[shard], iteration - 1) for shard, key in keys.items()]
     telemetry = {}
-    if tasks and session.context.spec.rewards.judges:
-        samples = sum(len(task.prompts) for task in tasks) * session.context.spec.rollout.samples_per_prompt
+    if tasks and context.spec.rewards.judges:
+        samples = sum(len(task.prompts) for task in tasks) * context.spec.rollout.samples_per_prompt
         session.fleet.begin_wave(wave_name(tasks[0].key), samples)
     try:
         for receipt in session.fleet.collect(tasks):
             telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
             yield receipt
     finally:
-        write_telemetry(session.context.folder, branch, iteration, f"collect.w{number:02d}.e{epoch:04d}", telemetry)
+        write_telemetry(context.folder, branch, iteration, f"collect.w{number:02d}.e{epoch:04d}", telemetry)
 
 
-def _record(session: DriverSession, row: ShardRow, replaces: bool) -> None:
+def _record(context: RunContext, row: ShardRow, replaces: bool) -> None:
     if replaces:
-        session.context.ledger.records.replace_shard(session.context.fence, row)
+        context.ledger.records.replace_shard(context.fence, row)
     else:
-        session.context.ledger.records.shard(session.context.fence, row)
+        context.ledger.records.shard(context.fence, row)
 
 
 def _row(receipt: ShardReceipt) -> ShardRow:

@@ -11,6 +11,7 @@ from typing import Any
 
 from db.write.records import ChoiceRow
 from flows.branching.branches import open_branch
+from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.experience import cursor_behind, has_damage
 from flows.run.control_state import ControlState
@@ -48,15 +49,16 @@ def answer(session: DriverSession, iteration: int, name: str, error: YattError) 
 
 def within_budget(session: DriverSession, iteration: int, name: str, error: YattError) -> bool:
     """True if the phase may be tried again after one more failure of the error's class."""
-    budgets = session.context.spec.recovery.budgets
+    context = session.context
+    budgets = context.spec.recovery.budgets
     allowed = {
         FailureClass.INFRASTRUCTURE: budgets.infrastructure,
         FailureClass.DATA: budgets.data,
         FailureClass.NUMERIC: budgets.numeric,
     }.get(error.failure_class, 1)
-    if isinstance(error, DataError) and name in READS_SHARDS and has_damage(session, session.context.branch, iteration):
+    if isinstance(error, DataError) and name in READS_SHARDS and has_damage(context, context.branch, iteration):
         allowed = budgets.infrastructure  # the disk's failure, not the data's: the shard is made again
-    charged = session.context.ledger.phases.charged(session.context.run, session.context.branch, iteration, name)
+    charged = context.ledger.phases.charged(context.run, context.branch, iteration, name)
     return charged.get(error.failure_class.value, 0) < allowed
 
 
@@ -65,9 +67,10 @@ def within_budget(session: DriverSession, iteration: int, name: str, error: Yatt
 
 def _answer_non_finite(session: DriverSession, iteration: int, reason: str) -> None:
     """Raises what `recovery.on_non_finite` asks for; returns for `stop`."""
-    wanted = session.context.spec.recovery.on_non_finite
-    if wanted != SKIP and session.context.spec.guards.non_finite is not None:  # a skip is judged with its iteration
-        session.guards.report(non_finite_alarm(iteration, wanted, reason), session.context.branch, iteration)
+    context = session.context
+    wanted = context.spec.recovery.on_non_finite
+    if wanted != SKIP and context.spec.guards.non_finite is not None:  # a skip is judged with its iteration
+        session.guards.report(non_finite_alarm(iteration, wanted, reason), context.branch, iteration)
     if wanted == "stop":
         return
     if wanted == "pause":
@@ -75,13 +78,11 @@ def _answer_non_finite(session: DriverSession, iteration: int, reason: str) -> N
     body: dict[str, Any] = {"answer": wanted, "reason": reason}
     if wanted == ROLLBACK:
         body["to"] = _newest_snapshot_before(session, iteration)
-    if _answers_in_a_row(session, iteration, body) >= session.context.spec.recovery.non_finite_limit:
+    if _answers_in_a_row(session, iteration, body) >= context.spec.recovery.non_finite_limit:
         raise Paused(f"update {iteration} is not finite, after {wanted} was the answer again and again: {reason}")
-    chosen = session.context.ledger.records.choice(
-        session.context.fence, ChoiceRow(session.context.branch, iteration, NON_FINITE, body)
-    )
+    chosen = context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, NON_FINITE, body))
     log.error("update %d is not finite; the answer is %s", iteration, chosen.body)
-    session.context.observer.warned(f"update {iteration} is not finite; the answer is {wanted}: {reason}")
+    context.observer.warned(f"update {iteration} is not finite; the answer is {wanted}: {reason}")
     raise PhaseRetry(reason)
 
 
@@ -95,18 +96,19 @@ def _newest_snapshot_before(session: DriverSession, iteration: int) -> int:
 
 def _answers_in_a_row(session: DriverSession, iteration: int, body: dict[str, Any]) -> int:
     """Skips right before the iteration, or rollbacks to the same snapshot."""
+    context = session.context
     if body["answer"] == ROLLBACK:
-        branches = session.context.ledger.overview.branches(session.context.run)
+        branches = context.ledger.overview.branches(context.run)
         return sum(row.parent_iteration == body["to"] and row.reason.startswith(NON_FINITE) for row in branches)
     count = 0
-    while is_skipped(session, session.context.run, session.context.branch, iteration - 1 - count):
+    while is_skipped(context, context.run, context.branch, iteration - 1 - count):
         count += 1
     return count
 
 
-def is_skipped(session: DriverSession, run: str, branch: int, iteration: int) -> bool:
+def is_skipped(context: RunContext, run: str, branch: int, iteration: int) -> bool:
     """True if an iteration's update is not applied, by a choice that is in force."""
-    choice = session.context.ledger.records.choices(run, branch, iteration).get(NON_FINITE)
+    choice = context.ledger.records.choices(run, branch, iteration).get(NON_FINITE)
     return choice is not None and choice.body["answer"] == SKIP
 
 
@@ -115,16 +117,12 @@ def obey_rollback(session: DriverSession, state: ControlState) -> bool:
 
     The new branch draws none of the prompts that led to the failure.
     """
-    iteration = state.iteration + 1
-    choice = session.context.ledger.records.choices(session.context.run, session.context.branch, iteration).get(
-        NON_FINITE
-    )
+    context, iteration = session.context, state.iteration + 1
+    choice = context.ledger.records.choices(context.run, context.branch, iteration).get(NON_FINITE)
     if choice is None or choice.body["answer"] != ROLLBACK:
         return False
-    cursor = cursor_behind(session, iteration, state.cursor)
-    at, reason = int(choice.body["to"]), f"{NON_FINITE}: update {iteration} of branch {session.context.branch}"
+    cursor = cursor_behind(context, iteration, state.cursor)
+    at, reason = int(choice.body["to"]), f"{NON_FINITE}: update {iteration} of branch {context.branch}"
     choices = {CURSOR: {"cursor": cursor.to_json()}}
-    session.enter_branch(
-        open_branch(session.context.ledger, session.context.fence, session.context.spec, at, reason, choices)
-    )
+    session.enter_branch(open_branch(context.ledger, context.fence, context.spec, at, reason, choices))
     return True

@@ -56,19 +56,20 @@ def roll_back(session: DriverSession, state: ControlState) -> bool:
 
 def _target(session: DriverSession, asked: AlarmRow) -> int:
     """The newest iteration before the window at which a snapshot is due. Raises `Paused` where it cannot be gone back to."""
-    every = session.context.spec.snapshots.every
+    context = session.context
+    every = context.spec.snapshots.every
     at = max(0, (asked.first - 1) // every * every)
     before = [
         row
-        for row in session.context.ledger.overview.branches(session.context.run)
+        for row in context.ledger.overview.branches(context.run)
         if row.parent_iteration == at and row.reason.startswith(BY_GUARD)
     ]
-    if len(before) >= session.context.spec.guards.rollback_limit:
+    if len(before) >= context.spec.guards.rollback_limit:
         raise Paused(f"{len(before)} rollbacks to iteration {at} did not help")
     session.snapshots.wait()
-    reach = Reach(session.context.ledger, session.context.folder, session.context.run, session.context.branch)
+    reach = Reach(context.ledger, context.folder, context.run, context.branch)
     try:
-        reach.base(at, session.context.spec, PastSpecs(session.context.ledger))
+        reach.base(at, context.spec, PastSpecs(context.ledger))
     except ConfigurationError as error:
         raise Paused(str(error)) from error
     return at

@@ -13,6 +13,7 @@ from dataclasses import replace
 from db.write.commit import CommitRow
 from db.write.records import SnapshotRow
 from flows.driver.checkpoints import other_weights
+from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.files.storage import fetch_sealed
 from flows.phases.attempts import phase, recorded_receipt
@@ -33,29 +34,31 @@ DRIFT = "drift"
 @phase
 def recover(session: DriverSession, iteration: int) -> Recovered:
     """The state after the last commit, with trainer and engines holding its weights (or those of the update behind it)."""
-    started = session.context.clock.monotonic()
-    state = committed_state(session)
+    context = session.context
+    started = context.clock.monotonic()
+    state = committed_state(context)
     if obey_rollback(session, state):
-        state = committed_state(session)
+        context = session.context  # of the branch that was opened
+        state = committed_state(context)
     standing = session.start.ready()
-    fetch_sealed(session.context.store, session.context.folder, session.context.branch, state.iteration + 1)
-    start_seconds = session.context.clock.monotonic() - started
+    fetch_sealed(context.store, context.folder, context.branch, state.iteration + 1)
+    start_seconds = context.clock.monotonic() - started
     warm = not any(name.startswith("trainer") for name in standing.created)
     if state.iteration < 0:
         return Recovered(state, RecoverReceipt(None, 0, warm, start_seconds, 0.0, 0.0))
     if holds_state(session, state, standing):
         session.fleet.sync(standing.trainer_version)
         return Recovered(state, RecoverReceipt(None, 0, warm, start_seconds, 0.0, 0.0))
-    loading = session.context.clock.monotonic()
+    loading = context.clock.monotonic()
     restored = restore_newest(session, state.iteration)
-    replaying = session.context.clock.monotonic()
+    replaying = context.clock.monotonic()
     check_environment(session, state, restored)
     for update in range(restored + 1, state.iteration + 1):
         session.threads.check()
         session.threads.allow(2 * session.fleet.deadline, f"the replay of update {update}")
-        session.context.observer.stage(f"replaying update {update} of {state.iteration}")
+        context.observer.stage(f"replaying update {update} of {state.iteration}")
         replay(session, update)
-    ended = session.context.clock.monotonic()
+    ended = context.clock.monotonic()
     session.fleet.sync(state.iteration)
     replayed = state.iteration - restored
     log.info("restored snapshot %d and replayed %d updates", restored, replayed)
@@ -64,13 +67,13 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     )
 
 
-def committed_state(session: DriverSession) -> ControlState:
+def committed_state(context: RunContext) -> ControlState:
     """The control state of the last commit on the current line, as the branch begins where it is a branch's first."""
-    commit = session.context.ledger.commits.latest(session.context.run)
+    commit = context.ledger.commits.latest(context.run)
     if commit is None:
-        return ControlState.initial(session.context.spec.data)
+        return ControlState.initial(context.spec.data)
     state = ControlState.from_json(commit.state)
-    choices = session.context.ledger.records.choices(session.context.run, session.context.branch, state.iteration + 1)
+    choices = context.ledger.records.choices(context.run, context.branch, state.iteration + 1)
     if CURSOR in choices:
         return replace(state, cursor=Cursor.from_json(choices[CURSOR].body["cursor"]))
     return state
@@ -78,20 +81,25 @@ def committed_state(session: DriverSession) -> ControlState:
 
 def holds_state(session: DriverSession, state: ControlState, standing: FleetStanding) -> bool:
     """True if the trainer is where the last commit left it, or one update further with all of its experience on disk."""
+    context = session.context
     if standing.trainer_version == state.iteration:
         return True
     following = state.iteration + 1
     if standing.trainer_version != following:
         return False
-    if standing.trainer_key != WorkKey(session.context.run, session.context.branch, following, "learn"):
+    if standing.trainer_key != WorkKey(context.run, context.branch, following, "learn"):
         return False
-    prepared = recorded_receipt(session, session.context.branch, following, "prepare", PrepareReceipt)
-    return is_gathered(session, following) and prepared is not None and session.fleet.prepared_is_whole(prepared)
+    prepared = recorded_receipt(context, context.branch, following, "prepare", PrepareReceipt)
+    return (
+        is_gathered(session.context, following) and prepared is not None and session.fleet.prepared_is_whole(prepared)
+    )
 
 
 def restore_newest(session: DriverSession, iteration: int) -> int:
     """Loads the newest snapshot at or before an iteration whose files agree with their digests; returns its iteration."""
-    rows = [row for row in session.snapshots.kept() if row.iteration <= iteration and is_committed(session, row)]
+    rows = [
+        row for row in session.snapshots.kept() if row.iteration <= iteration and is_committed(session.context, row)
+    ]
     for row in rows:
         try:
             _restore(session, row)
@@ -107,9 +115,9 @@ def restore_newest(session: DriverSession, iteration: int) -> int:
     )
 
 
-def is_committed(session: DriverSession, row: SnapshotRow) -> bool:
+def is_committed(context: RunContext, row: SnapshotRow) -> bool:
     """True if a snapshot holds what its iteration's commit says, and not what an attempt before it came to."""
-    commit = session.context.ledger.commits.at(session.context.run, row.iteration)
+    commit = context.ledger.commits.at(context.run, row.iteration)
     return commit is not None and other_weights(commit, row) is None
 
 
@@ -140,19 +148,20 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
 
     Raises `DriftError` where updates would have to be replayed in it, unless that was accepted.
     """
+    context = session.context
     differences = changes(state.environment, session.start.environment)
     if not differences:
         return
     replayed = state.iteration - restored
     said = "; ".join(f"{name}: {before} -> {now}" for name, (before, now) in differences.items())
-    if replayed and session.context.spec.exact and not session.context.accept_drift:
+    if replayed and context.spec.exact and not context.accept_drift:
         raise DriftError(
-            f"run {session.context.run}: {replayed} updates would have to be replayed, but the environment has changed ({said}). Go "
-            f"back to the recorded one, or accept other last bits: `yatt resume {session.context.run} --accept-drift`"
+            f"run {context.run}: {replayed} updates would have to be replayed, but the environment has changed ({said}). Go "
+            f"back to the recorded one, or accept other last bits: `yatt resume {context.run} --accept-drift`"
         )
-    session.context.observer.warned(f"the environment has changed: {said}")
+    context.observer.warned(f"the environment has changed: {said}")
     body = {"at": state.iteration, "replayed": replayed, "changes": {k: list(v) for k, v in differences.items()}}
-    session.context.ledger.events.append(session.context.run, DRIFT, body, session.context.fence)
+    context.ledger.events.append(context.run, DRIFT, body, context.fence)
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -164,32 +173,33 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tupl
 
 def replay(session: DriverSession, iteration: int) -> None:
     """Applies a committed update again, or skips it again. Raises `ReplayError` when it comes out differently."""
-    before, commit = (session.context.ledger.commits.at(session.context.run, i) for i in (iteration - 1, iteration))
+    context = session.context
+    before, commit = (context.ledger.commits.at(context.run, i) for i in (iteration - 1, iteration))
     if before is None or commit is None:
         raise InfrastructureError(
-            f"run {session.context.run}: iterations {iteration - 1} and {iteration} are not in the ledger"
+            f"run {context.run}: iterations {iteration - 1} and {iteration} are not in the ledger"
         )
     # Of a parent's iterations a fork has copies of its own.
     batch = sealed_batch(session, commit.branch, iteration)
-    task = batch_task(session, commit.branch, iteration, "learn", batch)
-    if is_skipped(session, commit.run, commit.branch, iteration):
+    task = batch_task(context, commit.branch, iteration, "learn", batch)
+    if is_skipped(context, commit.run, commit.branch, iteration):
         receipt = session.fleet.skip(task)
     else:
         then, now = commit.state["environment"].get("layout"), session.start.environment.get("layout")
         moments = ControlState.from_json(before.state).reward_moments
         prepared = prepared_columns(session, commit.branch, iteration, batch, moments, same_layout=then == now)
         receipt = session.fleet.learn(task, prepared)
-    _compare(session, commit, dict(receipt.fingerprint))
+    _compare(context, commit, dict(receipt.fingerprint))
 
 
-def _compare(session: DriverSession, commit: CommitRow, found: dict[str, float | str]) -> None:
+def _compare(context: RunContext, commit: CommitRow, found: dict[str, float | str]) -> None:
     if found == dict(commit.fingerprint):
         return
     said = (
-        f"replaying update {commit.iteration} of run {session.context.run} gives {found}, its commit says "
+        f"replaying update {commit.iteration} of run {context.run} gives {found}, its commit says "
         f"{dict(commit.fingerprint)}: code, libraries, processor or layout differ from those that made it"
     )
-    if session.context.spec.exact and not session.context.accept_drift:
+    if context.spec.exact and not context.accept_drift:
         raise ReplayError(said)
     log.warning("%s", said)
-    session.context.observer.warned(said)
+    context.observer.warned(said)

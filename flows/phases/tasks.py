@@ -23,7 +23,7 @@ from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SyncRe
 @phase
 def warm_up(session: DriverSession, iteration: int) -> WarmupReceipt:
     """Brings the trainer to its initial policy and publishes that as snapshot 0, which a resumed run starts from."""
-    done = recorded_receipt(session, session.context.branch, iteration, "warm_up", WarmupReceipt)
+    done = recorded_receipt(session.context, session.context.branch, iteration, "warm_up", WarmupReceipt)
     kept = session.snapshots.at(iteration)
     if done is not None and kept is not None:
         try:
@@ -71,8 +71,9 @@ def prepare(session: DriverSession, iteration: int, state: ControlState, experie
 @phase
 def learn(session: DriverSession, iteration: int, experience: Experience, prepared: PrepareReceipt) -> UpdateReceipt:
     """Has the trainer apply the iteration's optimizer steps, unless a recorded choice says that the update is skipped."""
-    task = batch_task(session, session.context.branch, iteration, "learn", experience.batch)
-    if is_skipped(session, session.context.run, session.context.branch, iteration):
+    context = session.context
+    task = batch_task(context, context.branch, iteration, "learn", experience.batch)
+    if is_skipped(context, context.run, context.branch, iteration):
         return session.fleet.skip(task)
     return session.fleet.learn(task, prepared)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from db.write.records import ChoiceRow, WaveRow
-from flows.driver.session import DriverSession
+from flows.driver.context import RunContext
 from yatt_core.experience.dynamic_sampling import Sampling, WaveGroups, WaveOutcome, WavePlan, shortfall
 from yatt_core.prompts.stream import Cursor
 from yatt_core.protocols.receipts import GroupFacts
@@ -29,21 +29,17 @@ class PlannedWave:
     outcome: WaveOutcome | None
 
 
-def plan_wave(session: DriverSession, iteration: int, plan: WavePlan, cursor: Cursor) -> PlannedWave:
+def plan_wave(context: RunContext, iteration: int, plan: WavePlan, cursor: Cursor) -> PlannedWave:
     """Records a wave before it starts; returns the one in force, which an earlier driver may have planned and settled."""
     body = asdict(plan) | {"cursor": cursor.to_json()}
-    row = session.context.ledger.records.wave(
-        session.context.fence, WaveRow(session.context.branch, iteration, plan.wave, body)
-    )
-    return _planned(row, session.context.ledger.records.choices(session.context.run, session.context.branch, iteration))
+    row = context.ledger.records.wave(context.fence, WaveRow(context.branch, iteration, plan.wave, body))
+    return _planned(row, context.ledger.records.choices(context.run, context.branch, iteration))
 
 
-def planned_waves(session: DriverSession, branch: int, iteration: int) -> list[PlannedWave]:
+def planned_waves(context: RunContext, branch: int, iteration: int) -> list[PlannedWave]:
     """The recorded waves of an iteration in order."""
-    choices = session.context.ledger.records.choices(session.context.run, branch, iteration)
-    return [
-        _planned(row, choices) for row in session.context.ledger.records.waves(session.context.run, branch, iteration)
-    ]
+    choices = context.ledger.records.choices(context.run, branch, iteration)
+    return [_planned(row, choices) for row in context.ledger.records.waves(context.run, branch, iteration)]
 
 
 def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
@@ -54,18 +50,16 @@ def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
 
 
 def record_cut(
-    session: DriverSession, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int]
+    context: RunContext, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int]
 ) -> None:
     """Records which shards of an over-dispatched wave are not waited for, with an event. ordinals: their prompts."""
     body = {"wave": wave.plan.wave, "shards": list(shards), "ordinals": list(ordinals)}
-    session.context.ledger.records.choice(
-        session.context.fence, ChoiceRow(session.context.branch, iteration, _cut_name(wave.plan.wave), body)
-    )
+    context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, _cut_name(wave.plan.wave), body))
     log.info("wave %d of iteration %d: %d prompts are cut", wave.plan.wave, iteration, len(ordinals))
 
 
 def settle_wave(
-    session: DriverSession,
+    context: RunContext,
     iteration: int,
     wave: PlannedWave,
     sampling: Sampling,
@@ -80,12 +74,12 @@ def settle_wave(
     outcome = sampling.settle(wave.plan, groups, len(finished))
     after = sampling.after(outcome)
     warning = shortfall(after) if after.finished else ""
-    session.context.ledger.records.settle_wave(
-        session.context.fence, session.context.branch, iteration, wave.plan.wave, outcome.to_json(), warning
+    context.ledger.records.settle_wave(
+        context.fence, context.branch, iteration, wave.plan.wave, outcome.to_json(), warning
     )
     if warning:
         log.warning("iteration %d: %s", iteration, warning)
-        session.context.observer.warned(f"iteration {iteration}: {warning}")
+        context.observer.warned(f"iteration {iteration}: {warning}")
     return outcome
 
 

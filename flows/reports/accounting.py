@@ -40,9 +40,9 @@ PRODUCTIVE, REDONE, SNAPSHOT, RESTART, WAITING, IDLE = BUCKETS = (
 )
 REPLAY, BETWEEN_PHASES = "replay", "between phases"
 LAST, NEXT, NONE = "last", "next", "none"
-Work = tuple[int, int, str, int]
-"""Branch, iteration, phase and wave: what several attempts may be at."""
-Attempt = tuple[int, int, str, int, int]
+Work = tuple[int, int, str]
+"""Branch, iteration and phase: what several attempts may be at."""
+Attempt = tuple[int, int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def survivors_of(history: RunHistory, stretches: Sequence[Stretch]) -> dict[Atte
     for stretch in stretches:
         for attempt in stretch.attempts:
             spans[attempt.key] = span_of(attempt, stretch)
-            works[attempt.key[:4]].append(attempt)
+            works[attempt.key[:3]].append(attempt)
     typical = _medians(works, spans)
     sealed: dict[tuple[int, int], list[int]] = defaultdict(list)
     for shard in history.sealed:

@@ -38,7 +38,7 @@ from yatt_core.errors import DataError
 from yatt_core.experience.batch import SAMPLES_FILE, load_table
 from yatt_core.experience.table import group_digests
 from yatt_core.input_building.settling import fetch_inputs
-from yatt_core.inputs.reader import INPUTS, read_manifest
+from yatt_core.inputs.manifest import INPUTS, read_manifest
 from yatt_core.manifests import MANIFEST
 from yatt_core.prompts.media import MEDIA, describe_media, media_path, stored_addresses
 from yatt_core.protocols.receipts import ShardRef

@@ -18,7 +18,7 @@ from flows.run.control_state import ControlState
 from flows.run.home import Home
 from yatt_core.checkpoints.verify import SNAPSHOT_KIND
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.inputs.reader import INPUTS, MANIFEST
+from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.manifests import load_manifest
 
 DRIFT = "drift"

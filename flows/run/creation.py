@@ -13,7 +13,7 @@ from db.write.outbox import OutboxEntry
 from flows.run.dotted_keys import flatten
 from flows.run.home import Home
 from yatt_core import durable
-from yatt_core.engines.environment import code_revision
+from yatt_core.code_revision import code_revision
 from yatt_core.spec import RunSpec, parse_spec
 
 

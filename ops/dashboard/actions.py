@@ -19,7 +19,7 @@ from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, PhaseName, Reason
 from ops.queries import snapshots
-from ops.queries.run_list import DRIVEN, FleetRun, find_line
+from ops.queries.run_list import DRIVEN, ListedRun, find_line
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import redact
 
@@ -83,7 +83,7 @@ class Done(BaseModel):
     action: str
     by: str
     detail: str
-    run: FleetRun
+    run: ListedRun
 
 
 class Verified(BaseModel):

@@ -28,12 +28,12 @@ Place = Annotated[
 ]
 
 
-@router.get("/runs", tags=["fleet"])
+@router.get("/runs", tags=["runs"])
 def list_runs(
     served: Served, text: SearchText = "", state: State | None = None, limit: Limit = 50, offset: Offset = 0
-) -> run_list.Fleet:
+) -> run_list.RunList:
     """Runs whose id holds a text, in a state: running ones first, then the newest."""
-    return run_list.fleet(served.ledger, text, state, limit, offset)
+    return run_list.run_list(served.ledger, text, state, limit, offset)
 
 
 @router.get("/runs/{run_id}", tags=["run"])

@@ -21,7 +21,7 @@ from ops.metrics import names
 from ops.metrics.names import MetricName
 from ops.queries.accounts import accounts
 from ops.queries.run import HEALTH, THROUGHPUT
-from ops.queries.run_list import DRIVEN, LOST, Fleet, FleetRun, fleet
+from ops.queries.run_list import DRIVEN, LOST, ListedRun, RunList, run_list
 
 RUNS = 200
 """With series of their own."""
@@ -48,22 +48,22 @@ class LedgerCollector(Collector):
         yield from families
 
     def _read(self) -> Iterator[Metric]:
-        found = fleet(self._ledger, limit=RUNS)
+        found = run_list(self._ledger, limit=RUNS)
         runs = [run.id for run in found.runs]
         yield from _of_ledger(found)
         yield from _of_lines(found.runs)
         yield _filled(
-            names.SNAPSHOT, {(run,): at / 1000 for run, at in self._ledger.fleet.newest_snapshots(runs).items()}
+            names.SNAPSHOT, {(run,): at / 1000 for run, at in self._ledger.run_list.newest_snapshots(runs).items()}
         )
-        pending = self._ledger.fleet.outbox_pending(runs)
+        pending = self._ledger.run_list.outbox_pending(runs)
         yield _filled(names.OUTBOX, {(run,): float(pending.get(run, 0)) for run in runs})
-        newest = self._ledger.fleet.newest(runs, LEARNING)
+        newest = self._ledger.run_list.newest(runs, LEARNING)
         yield _filled(names.LEARNING, newest)
-        failed = self._ledger.fleet.attempts(runs)
+        failed = self._ledger.run_list.attempts(runs)
         yield _filled(
             names.FAILED, {(run, *key): count for run, counts in failed.items() for key, count in counts.items()}
         )
-        yield _filled(names.ALARMS, self._ledger.fleet.alarms(runs))
+        yield _filled(names.ALARMS, self._ledger.run_list.alarms(runs))
         yield from self._times([run.id for run in found.runs if run.driver == DRIVEN][:ACCOUNTED])
 
     def _times(self, runs: Sequence[str]) -> Iterator[Metric]:
@@ -85,12 +85,12 @@ def registry_of(ledger: Ledger) -> CollectorRegistry:
     return registry
 
 
-def _of_ledger(found: Fleet) -> Iterator[Metric]:
+def _of_ledger(found: RunList) -> Iterator[Metric]:
     yield _filled(names.RUNS, {(state,): float(found.states.get(state, 0)) for state in STATES})
     yield _filled(names.RUNS_LEFT_OUT, {(): float(found.total - len(found.runs))})
 
 
-def _of_lines(runs: Sequence[FleetRun]) -> Iterator[Metric]:
+def _of_lines(runs: Sequence[ListedRun]) -> Iterator[Metric]:
     """What the runs' own rows say."""
 
     def gauge(metric: MetricName, values: Mapping[str, float | None]) -> Metric:

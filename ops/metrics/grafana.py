@@ -39,7 +39,7 @@ def of(metric: MetricName, *labels: str) -> str:
     return f"{metric.exported}{{{', '.join(labels)}}}" if labels else metric.exported
 
 
-FLEET = (
+ALL_RUNS = (
     Panel("Runs by state", "timeseries", ((of(names.RUNS), "{{state}}"),), columns=12),
     Panel("Driven runs", "stat", ((f"sum({of(names.DRIVEN)})", "driven"),), columns=4),
     Panel("Lost drivers", "stat", ((f"sum({of(names.DRIVER_LOST)})", "lost"),), columns=4),
@@ -110,7 +110,7 @@ ONE_RUN = (
 def dashboards() -> dict[str, dict[str, Any]]:
     """Every dashboard by the name of its file."""
     return {
-        "fleet.json": _dashboard("yatt-fleet", "YATT: fleet", FLEET, ()),
+        "runs.json": _dashboard("yatt-runs", "YATT: runs", ALL_RUNS, ()),
         "run.json": _dashboard("yatt-run", "YATT: run", ONE_RUN, (_run_variable(),)),
     }
 
@@ -118,12 +118,6 @@ def dashboards() -> dict[str, dict[str, Any]]:
 def text_of(dashboard: dict[str, Any]) -> str:
     """A dashboard as its file holds it."""
     return json.dumps(dashboard, indent=1) + "\n"
-
-
-def expressions(dashboard: dict[str, Any]) -> list[str]:
-    """Every query of a dashboard."""
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    return asked + [each["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
 
 
 def _dashboard(uid: str, title: str, panels: Sequence[Panel], variables: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -62,8 +62,3 @@ ETTR = MetricName(
     "yatt_run_effective_training_time_ratio", "gauge", ("run",), "Productive time over all but idle time, lately."
 )
 TIME_SHARE = MetricName("yatt_run_time_ratio", "gauge", ("run", "bucket"), "Share of the wall time by bucket, lately.")
-
-ALL = (
-    BUILD, LEDGER_UP, RUNS, RUNS_LEFT_OUT, STATE, DRIVEN, DRIVER_LOST, STOP_ASKED, ITERATION, TARGET, CREATED, COMMITTED,
-    SNAPSHOT, ITERATION_SECONDS, LEFT_SECONDS, LEARNING, OUTBOX, FAILED, ALARMS, ETTR, TIME_SHARE,
-)  # fmt: skip

@@ -60,9 +60,9 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
     if not attached():
         # Ray's own account comes with the cluster; here it is said before a run is made.
         from yatt_core.planning.cluster import core_cluster, read_cards
-        from yatt_core.planning.memory.device_memory import check_room
+        from yatt_core.planning.memory.device_memory import check_device_memory
 
-        check_room(spec, core_cluster(read_cards()))
+        check_device_memory(spec, core_cluster(read_cards()))
     folder = check_folder(home)
     needed, free = snapshot_bytes(spec) + SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:

@@ -11,6 +11,7 @@ from html import escape
 
 LEFT, WIDTH = 60, 1000
 """Of a picture, in its own units: margin for names, and whole width."""
+MOST_TICKS = 8
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --faint: #6b7280; --line: #d5d9e0;
@@ -97,13 +98,13 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
     return f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def ticks(longest: float, most: int = 8) -> list[float]:
+def ticks(longest: float) -> list[float]:
     """Round numbers from 0 to at most `longest`, for an axis."""
     if longest <= 0:
         return [0.0]
     step = 10.0 ** (len(f"{int(longest)}") - 1) if longest >= 1 else 10.0**-3
-    while longest / step > most:
+    while longest / step > MOST_TICKS:
         step *= 2
-    while longest / step < most / 2.5:
+    while longest / step < MOST_TICKS / 2.5:
         step /= 2
     return [step * number for number in range(int(longest / step) + 1)]

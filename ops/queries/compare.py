@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from db.ledger import Ledger
 from flows.run.dotted_keys import flatten
-from ops.queries.run_list import FleetRun, find_line
+from ops.queries.run_list import ListedRun, find_line
 from ops.queries.series import RunSeries, series
 
 RUNS = 8
@@ -37,7 +37,7 @@ class ComparedMetric:
 class Comparison:
     """Runs side by side."""
 
-    runs: tuple[FleetRun, ...]
+    runs: tuple[ListedRun, ...]
     differences: tuple[Difference, ...]
     metrics: tuple[ComparedMetric, ...]
     series: tuple[RunSeries, ...]

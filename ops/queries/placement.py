@@ -56,7 +56,7 @@ def decisions(ledger: Ledger, run: str, limit: int = 50, before: int | None = No
 
 def placement(ledger: Ledger, home: Home, run: str, iteration: int) -> PlacementView:
     """One iteration. Raises `RunNotFound`; `ConfigurationError` where the iteration has no placement."""
-    if ledger.fleet.line(run) is None:
+    if ledger.run_list.line(run) is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
     found = PlacementRecord(ledger, home, run).at(iteration)
     try:

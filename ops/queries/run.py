@@ -16,7 +16,7 @@ from db.write.alarms import ALARM, AlarmRow
 from flows.reports.accounting import Accounts
 from flows.reports.advice import Advice, advise
 from ops.queries.accounts import accounts
-from ops.queries.run_list import FleetRun, find_line
+from ops.queries.run_list import ListedRun, find_line
 
 SEGMENTS, ALARMS = 20, 20
 """The newest that are shown."""
@@ -76,7 +76,7 @@ class TimeView:
 class RunView:
     """Everything about a run that needs no picture. alarms, segments: the newest, newest first."""
 
-    run: FleetRun
+    run: ListedRun
     mlflow_run_id: str | None
     spec_revision: int
     spec_digest: str
@@ -104,7 +104,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         mlflow_run_id=ledger.runs.find(run).mlflow_run_id,
         spec_revision=revision.revision,
         spec_digest=revision.digest,
-        outbox_pending=ledger.fleet.outbox_pending([run]).get(run, 0),
+        outbox_pending=ledger.run_list.outbox_pending([run]).get(run, 0),
         metrics=metrics,
         under_way=tuple(_open(attempt) for attempt in history.attempts if attempt.ended_at is None),
         phases=phase_uses(history.attempts),

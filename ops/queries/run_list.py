@@ -1,6 +1,6 @@
-"""The fleet: all runs at a glance, some at a time, and one run's line of it.
+"""The run list: all runs at a glance, some at a time, and one run's line of it.
 
-Consumes the ledger; produces `Fleet` and `FleetRun`. Times are seconds, but for those called `_at`: milliseconds since 1970.
+Consumes the ledger; produces `RunList` and `ListedRun`. Times are seconds, but for those called `_at`: milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from db.core.errors import RunNotFound
 from db.ledger import Ledger
-from db.read.run_list import FleetLine
+from db.read.run_list import RunListLine
 
 DRIVEN, LOST, NOBODY = "driven", "lost", "nobody"
 
 
 @dataclass(frozen=True, slots=True)
-class FleetRun:
+class ListedRun:
     """A run at a glance.
 
     driver: `driven`, `lost` (its lease ran out) or `nobody`; holder: who. progress: share of the target. eta_seconds: until the
@@ -47,38 +47,38 @@ class FleetRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class RunList:
     """Some of the runs that were asked for. total: of all of those. states: runs of the whole ledger by state."""
 
     total: int
     limit: int
     offset: int
     states: Mapping[str, int]
-    runs: tuple[FleetRun, ...]
+    runs: tuple[ListedRun, ...]
 
 
-def fleet(ledger: Ledger, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> Fleet:
+def run_list(ledger: Ledger, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> RunList:
     """Runs whose id holds the text, in a state: running ones first, then the newest."""
-    page = ledger.fleet.page(text, state, limit, offset)
-    return Fleet(page.total, limit, offset, page.states, tuple(fleet_run(line) for line in page.lines))
+    page = ledger.run_list.page(text, state, limit, offset)
+    return RunList(page.total, limit, offset, page.states, tuple(listed_run(line) for line in page.lines))
 
 
-def find_line(ledger: Ledger, run: str) -> FleetRun:
+def find_line(ledger: Ledger, run: str) -> ListedRun:
     """One run, by its whole id. Raises `RunNotFound`."""
-    line = ledger.fleet.line(run)
+    line = ledger.run_list.line(run)
     if line is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
-    return fleet_run(line)
+    return listed_run(line)
 
 
-def fleet_run(found: FleetLine) -> FleetRun:
+def listed_run(found: RunListLine) -> ListedRun:
     """A line of the ledger as it is shown."""
     line, run = found.line, found.line.run
     driver = NOBODY if line.holder is None else DRIVEN if line.lease_expires_in > 0 else LOST
     target, done = run.target_iterations, max(0, run.iteration)
     left = max(0, target - done)
     pace = found.iteration_seconds
-    return FleetRun(
+    return ListedRun(
         id=run.id,
         spec_name=run.spec_name,
         state=run.state,

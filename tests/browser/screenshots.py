@@ -30,7 +30,7 @@ def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
     other = next((row.id for row in runs if row.id != chosen.id), chosen.id)
     place, last = f"/runs/{chosen.id}", max(1, chosen.iteration)
     return {
-        "fleet": "/",
+        "run list": "/",
         "run": place,
         "devices": f"/runs/{judged or chosen.id}/devices",
         "rollouts": f"{place}/rollouts?iteration={last}&against={max(1, last // 2)}&order=best",

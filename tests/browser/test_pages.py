@@ -15,7 +15,7 @@ from tests.dashboard.seeding import HOSTILE, NAME
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(600)]
 PAGES = {
-    "fleet": "/",
+    "run list": "/",
     "run": f"/runs/{DRIVEN}",
     "devices": f"/runs/{JUDGED}/devices?iteration=3",
     "rollouts": f"/runs/{STOPPED}/rollouts?iteration=2&against=1&order=best",

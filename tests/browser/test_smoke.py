@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(300)
 TABS = ("Devices", "Rollouts", "Snapshots", "Faults", "Logs", "Lineage", "Run")
 
 
-def test_a_visitor_goes_from_the_fleet_through_all_pages_of_a_run(page: Page, address: str) -> None:
+def test_a_visitor_goes_from_the_run_list_through_all_pages_of_a_run(page: Page, address: str) -> None:
     page.goto(address)
     page.get_by_role("link", name=STOPPED, exact=True).click()
     for tab in TABS:

@@ -24,7 +24,7 @@ def shake(home: Home, run: str) -> None:
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
         failed = ledger.phases.plan(fence, 0, 4, "collect")
         ledger.phases.dispatch(fence, failed)
-        ledger.phases.fail(fence, failed, "infrastructure", "an actor was lost", 1.0)
+        ledger.phases.fail(fence, failed, "infrastructure", "an actor was lost")
         ledger.alarms.record(fence, alarm("entropy", "entropy is 0.01 nats, less than 0.05"))
         ledger.runs.start_branch(fence, 1, "reward fell")
         ledger.runs.set_state(fence, "failed", "collect failed too often")
@@ -62,7 +62,7 @@ def seed_hostile(home: Home) -> str:
         seal_iteration(home, ledger, fence, 1, hostile_texts)
         failed = ledger.phases.plan(fence, 0, 1, "learn")
         ledger.phases.dispatch(fence, failed)
-        ledger.phases.fail(fence, failed, "infrastructure", HOSTILE, 1.0)
+        ledger.phases.fail(fence, failed, "infrastructure", HOSTILE)
         ledger.alarms.record(fence, alarm(HOSTILE, HOSTILE))
         ledger.runs.set_state(fence, "failed", HOSTILE)
     return run

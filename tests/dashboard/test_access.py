@@ -185,7 +185,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing_and_has_the_headers(
     def fail(*_: Any) -> None:
         raise RuntimeError("the secret is hunter2")
 
-    monkeypatch.setattr("ops.queries.run_list.fleet", fail)
+    monkeypatch.setattr("ops.queries.run_list.run_list", fail)
     with TestClient(create_app(home), base_url=ORIGIN, raise_server_exceptions=False) as client:
         answer = client.get("/api/v1/runs")
     assert (answer.status_code, answer.json()["detail"]) == (500, "unexpected RuntimeError; the server's log says more")

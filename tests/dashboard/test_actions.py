@@ -22,7 +22,7 @@ from ops.dashboard.context import Context
 from ops.dashboard.driving import OF_THE_GROUP, RESUME_LOG, last_words
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.ops.cli.test_branches import seed_snapshot
-from yatt_core.inputs.reader import INPUTS
+from yatt_core.inputs.manifest import INPUTS
 
 ROOT = Path(__file__).parents[2]
 

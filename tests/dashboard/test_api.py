@@ -33,14 +33,14 @@ HOSTILE = (
 )
 
 
-def test_the_fleet_is_paged_searched_and_counted(reader: TestClient) -> None:
-    fleet = reader.get("/api/v1/runs").json()
-    assert [(run["id"], run["state"], run["driver"]) for run in fleet["runs"]] == [
+def test_the_run_list_is_paged_searched_and_counted(reader: TestClient) -> None:
+    run_list = reader.get("/api/v1/runs").json()
+    assert [(run["id"], run["state"], run["driver"]) for run in run_list["runs"]] == [
         ("toy-2", "running", "driven"),
         ("toy-1", "stopped", "nobody"),
     ]
-    assert (fleet["total"], fleet["states"]) == (2, {"running": 1, "stopped": 1})
-    assert fleet["runs"][0]["reward"] == 0.2 and fleet["runs"][0]["progress"] == 0.5
+    assert (run_list["total"], run_list["states"]) == (2, {"running": 1, "stopped": 1})
+    assert run_list["runs"][0]["reward"] == 0.2 and run_list["runs"][0]["progress"] == 0.5
     assert [run["id"] for run in reader.get("/api/v1/runs?limit=1&offset=1").json()["runs"]] == ["toy-1"]
     assert [run["id"] for run in reader.get("/api/v1/runs?state=stopped").json()["runs"]] == ["toy-1"]
     assert [run["id"] for run in reader.get("/api/v1/runs?text=Y-2").json()["runs"]] == ["toy-2"]

@@ -76,7 +76,7 @@ def test_what_a_retry_offers_is_taken(
     fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
     failed = served.ledger.phases.plan(fence, 0, 2 if phase == "recover" else 3, phase)
     served.ledger.phases.dispatch(fence, failed)
-    served.ledger.phases.fail(fence, failed, "infrastructure", "an actor was lost", 1.0)
+    served.ledger.phases.fail(fence, failed, "infrastructure", "an actor was lost")
     served.ledger.runs.set_state(fence, "failed", "too often")
     served.ledger.leases.release(fence)
     sign_in(client, token)

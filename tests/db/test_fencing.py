@@ -20,7 +20,7 @@ SHARD = ShardRow(0, 1, 0, 0, 1, "folder", "sha", 4, 9, b"d" * 32, {"reward": 1.0
 OLD_SHARD = replace(SHARD, shard=1)
 SNAPSHOT = SnapshotRow("toy-1", 0, 1, 1, "folder", "sha", 10, "weights", 0.1)
 OLD_SNAPSHOT = SnapshotRow("toy-1", 0, 0, 1, "folder", "sha", 10, "weights", 0.1)
-PLANNED, DISPATCHED = (Attempt("toy-1", 0, 1, phase, 0, 1) for phase in ("collect", "learn"))
+PLANNED, DISPATCHED = (Attempt("toy-1", 0, 1, phase, 1) for phase in ("collect", "learn"))
 
 ALARM = {
     "id": "0/1/entropy", "rule": "entropy", "branch": 0, "iteration": 0, "first": 0, "action": "alert", "text": "why",

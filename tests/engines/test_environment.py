@@ -11,8 +11,9 @@ import torch
 
 import yatt_core
 from tests.spec.trees import ROOT, VIRTUAL, spec
+from yatt_core.code_revision import code_revision
 from yatt_core.engines import environment
-from yatt_core.engines.environment import code_revision, environment_facts
+from yatt_core.engines.environment import environment_facts
 from yatt_core.spec import load_spec
 
 

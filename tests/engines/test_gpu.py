@@ -1,5 +1,6 @@
 """The torch engines on a GPU in name (`tests.pretend_gpu`): nothing is mixed up with the host, and the numbers are those of the
-cores."""
+cores.
+"""
 
 from __future__ import annotations
 

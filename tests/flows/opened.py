@@ -1,11 +1,11 @@
-"""A segment that is opened and not driven: its ledger, spec and guards are real, no actor is started."""
+"""A session that is opened and not driven: its ledger, spec and guards are real, no actor is started."""
 
 from __future__ import annotations
 
 from db.ledger import Ledger
 from db.write.commit import IterationCommit
 from db.write.metrics import RESULT, Metric
-from flows.driver.session import Segment
+from flows.driver.session import DriverSession
 from flows.launch import open_session
 from flows.run.clock import SystemClock
 from flows.run.control_state import ControlState
@@ -31,24 +31,24 @@ def new_run(home: Home, *overrides: str) -> str:
     return create_run(home, spec)
 
 
-def opened(home: Home, run: str) -> Segment:
+def opened(home: Home, run: str) -> DriverSession:
     """Takes the run's lease, as a driver would."""
     with Ledger.open(home.ledger) as ledger:
         spec = current_spec(ledger, run)
     return open_session(home, run, spec, SilentObserver(), None)
 
 
-def commit(segment: Segment, iteration: int, **values: float) -> ControlState:
+def commit(session: DriverSession, iteration: int, **values: float) -> ControlState:
     """Commits an iteration with metrics (`__` for a slash), judged by the segment's guards as the flow does it."""
-    before = segment.ledger.commits.latest(segment.run)
+    before = session.context.ledger.commits.latest(session.context.run)
     since = {} if before is None else ControlState.from_json(before.state).guards
     metrics = [Metric(key.replace("__", "/"), value, RESULT) for key, value in values.items()]
-    judged = segment.guards.judge(segment.branch, iteration, since, metrics)
-    state = ControlState(iteration, ControlState.initial(segment.spec.data).cursor, guards=judged.since)
+    judged = session.guards.judge(session.context.branch, iteration, since, metrics)
+    state = ControlState(iteration, ControlState.initial(session.context.spec.data).cursor, guards=judged.since)
     row = IterationCommit(
-        segment.branch, iteration, state.to_json(), logged_at_ms=0, metrics=metrics, outbox=judged.entries,
+        session.context.branch, iteration, state.to_json(), logged_at_ms=0, metrics=metrics, outbox=judged.entries,
         alarms=judged.alarms,
     )  # fmt: skip
-    segment.ledger.commits.commit(segment.fence, row)
-    segment.guards.committed(judged)
+    session.context.ledger.commits.commit(session.context.fence, row)
+    session.guards.committed(judged)
     return state

@@ -18,7 +18,9 @@ from benchmarks.simulation.fleet import SimulatedFleet
 from benchmarks.simulation.trace import ENGINE, TRAINER, Durations, Trace
 from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.driver.session import Outcome, Segment
+from flows.driver.context import RunContext
+from flows.driver.run_status import Outcome
+from flows.driver.session import DriverSession
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
 from flows.run.protocols import IterationSummary, SilentObserver
@@ -142,12 +144,12 @@ class Simulation:
 
             with without_prefect_and_ray(), mock.patch("flows.driver.session.Fleet", fleet):
                 clock = self.cluster.clock
-                segment = Segment(self.home, self.run, spec, ledger, fence, watcher, None, clock=clock)
-                outcome = segment.already_finished() or segment.out_of_budget()
+                session = DriverSession(RunContext.of(self.home, spec, ledger, fence, watcher, clock))
+                outcome = session.already_finished() or session.out_of_budget()
                 if outcome is None:
-                    segment.book("", "")
-                    outcome = flows.train.drive(segment, cast(Any, NoProgress()))
-                    segment.end("ended")
+                    session.book("", "")
+                    outcome = flows.train.drive(session, cast(Any, NoProgress()))
+                    session.end("ended")
             return outcome
         except DriverKilled:
             ledger.leases.renew(fence, LEASE_SECONDS)  # what its keeper's thread did up to here

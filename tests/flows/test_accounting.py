@@ -258,7 +258,6 @@ def attempts_of(draw: st.DrawFn, number: int, epochs: list[int]) -> AttemptTimes
         branch=0,
         iteration=draw(st.integers(0, 1)),
         phase=draw(st.sampled_from(["recover", "collect", "learn", "checkpoint"])),
-        wave=0,
         number=number,
         state=state,
         epoch=draw(st.sampled_from(epochs)),

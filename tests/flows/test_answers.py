@@ -9,7 +9,7 @@ import pytest
 
 from db.write.commit import IterationCommit
 from db.write.records import SnapshotRow
-from flows.driver.session import Segment
+from flows.driver.session import DriverSession
 from flows.launch import open_session
 from flows.phases.failure_policy import CURSOR, Paused, PhaseRetry, answer, is_skipped, obey_rollback
 from flows.phases.recovery import committed_state
@@ -24,58 +24,71 @@ from yatt_core.experience.dynamic_sampling import WavePlan
 from yatt_core.prompts.stream import draw
 from yatt_core.spec import load_spec
 
-Opened = Callable[..., Segment]
+Opened = Callable[..., DriverSession]
 
 
 @pytest.fixture
 def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
-    def make(*overrides: str) -> Segment:
+    def make(*overrides: str) -> DriverSession:
         home = Home(tmp_path / "runs")
         spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.enabled=false", *overrides])
-        segment = open_session(home, create_run(home, spec), spec, SilentObserver(), None)
-        request.addfinalizer(lambda: segment.end("ended"))
-        return segment
+        session = open_session(home, create_run(home, spec), spec, SilentObserver(), None)
+        request.addfinalizer(lambda: session.end("ended"))
+        return session
 
     return make
 
 
-def fail(segment: Segment, phase: str, iteration: int, error: YattError) -> None:
+def fail(session: DriverSession, phase: str, iteration: int, error: YattError) -> None:
     """Books a failed attempt as the phase itself would, and asks for the answer."""
-    attempt = segment.ledger.phases.plan(segment.fence, segment.branch, iteration, phase)
-    segment.ledger.phases.dispatch(segment.fence, attempt)
-    segment.ledger.phases.fail(segment.fence, attempt, error.failure_class.value, str(error))
-    answer(segment, iteration, phase, error)
+    attempt = session.context.ledger.phases.plan(session.context.fence, session.context.branch, iteration, phase)
+    session.context.ledger.phases.dispatch(session.context.fence, attempt)
+    session.context.ledger.phases.fail(session.context.fence, attempt, error.failure_class.value, str(error))
+    answer(session, iteration, phase, error)
 
 
-def commit(segment: Segment, iteration: int) -> ControlState:
+def commit(session: DriverSession, iteration: int) -> ControlState:
     """Commits an iteration; the cursor moves on by an iteration's prompts, as in a run."""
     if iteration == 0:
-        state = ControlState.initial(segment.spec.data)
+        state = ControlState.initial(session.context.spec.data)
     else:
-        state = committed_state(segment)
-        _, cursor = draw(segment.spec.data, segment.spec.seed, state.cursor, segment.spec.data.prompts_per_iteration)
+        state = committed_state(session.context)
+        _, cursor = draw(
+            session.context.spec.data,
+            session.context.spec.seed,
+            state.cursor,
+            session.context.spec.data.prompts_per_iteration,
+        )
         state = ControlState(iteration, cursor)
     state = ControlState(iteration, state.cursor)
-    row = IterationCommit(segment.branch, iteration, state.to_json(), logged_at_ms=0)
-    segment.ledger.commits.commit(segment.fence, row)
+    row = IterationCommit(session.context.branch, iteration, state.to_json(), logged_at_ms=0)
+    session.context.ledger.commits.commit(session.context.fence, row)
     return state
 
 
-def snapshot(segment: Segment, iteration: int) -> None:
+def snapshot(session: DriverSession, iteration: int) -> None:
     row = SnapshotRow(
-        segment.run, segment.branch, iteration, segment.fence.epoch, f"snapshots/{iteration}", "0", 1, "0", 0.1
+        session.context.run,
+        session.context.branch,
+        iteration,
+        session.context.fence.epoch,
+        f"snapshots/{iteration}",
+        "0",
+        1,
+        "0",
+        0.1,
     )
-    segment.ledger.records.snapshot(segment.fence, row)
+    session.context.ledger.records.snapshot(session.context.fence, row)
 
 
 def test_budgets_are_kept_by_class(opened: Opened) -> None:
-    segment = opened("recovery.budgets.infrastructure=2")
+    session = opened("recovery.budgets.infrastructure=2")
     with pytest.raises(PhaseRetry):
-        fail(segment, "collect", 1, InfrastructureError("lost"))
-    fail(segment, "collect", 1, DataError("a reward raises"))
-    fail(segment, "collect", 1, InfrastructureError("lost again"))
+        fail(session, "collect", 1, InfrastructureError("lost"))
+    fail(session, "collect", 1, DataError("a reward raises"))
+    fail(session, "collect", 1, InfrastructureError("lost again"))
     with pytest.raises(PhaseRetry):
-        fail(segment, "collect", 2, InfrastructureError("another iteration has its own"))
+        fail(session, "collect", 2, InfrastructureError("another iteration has its own"))
 
 
 def test_a_full_disk_pauses(opened: Opened) -> None:
@@ -84,68 +97,68 @@ def test_a_full_disk_pauses(opened: Opened) -> None:
 
 
 def test_a_replay_that_differs_is_never_answered_by_another_try(opened: Opened) -> None:
-    segment = opened("recovery.budgets.numeric=5")
-    fail(segment, "recover", 3, ReplayError("differs"))
+    session = opened("recovery.budgets.numeric=5")
+    fail(session, "recover", 3, ReplayError("differs"))
 
 
 def test_skips_are_choices_and_have_an_end(opened: Opened) -> None:
-    segment = opened("recovery.non_finite_limit=2")
+    session = opened("recovery.non_finite_limit=2")
     for iteration in (3, 4):
         with pytest.raises(PhaseRetry):
-            fail(segment, "learn", iteration, NumericError("the loss is nan"))
-        assert is_skipped(segment, segment.run, 0, iteration)
+            fail(session, "learn", iteration, NumericError("the loss is nan"))
+        assert is_skipped(session.context, session.context.run, 0, iteration)
     with pytest.raises(Paused, match="again and again"):
-        fail(segment, "learn", 5, NumericError("the loss is nan"))
-    assert not is_skipped(segment, segment.run, 0, 5)
+        fail(session, "learn", 5, NumericError("the loss is nan"))
+    assert not is_skipped(session.context, session.context.run, 0, 5)
     with pytest.raises(PhaseRetry):
-        fail(segment, "learn", 7, NumericError("one that was fine lies between"))
+        fail(session, "learn", 7, NumericError("one that was fine lies between"))
 
 
 @pytest.mark.parametrize(("wanted", "raised"), [("pause", Paused), ("stop", None)])
 def test_pause_and_stop(opened: Opened, wanted: str, raised: type[Exception] | None) -> None:
-    segment = opened(f"recovery.on_non_finite={wanted}")
+    session = opened(f"recovery.on_non_finite={wanted}")
     if raised is None:
-        fail(segment, "learn", 3, NumericError("the loss is nan"))
+        fail(session, "learn", 3, NumericError("the loss is nan"))
     else:
         with pytest.raises(raised, match="update 3 is not finite"):
-            fail(segment, "learn", 3, NumericError("the loss is nan"))
-    assert not segment.ledger.records.choices(segment.run, 0, 3)
+            fail(session, "learn", 3, NumericError("the loss is nan"))
+    assert not session.context.ledger.records.choices(session.context.run, 0, 3)
 
 
 def test_a_rollback_opens_a_branch_that_draws_other_prompts(opened: Opened) -> None:
-    segment = opened("recovery.on_non_finite=rollback", "recovery.non_finite_limit=1")
-    states = [commit(segment, iteration) for iteration in range(5)]
-    snapshot(segment, 0)
-    snapshot(segment, 3)
+    session = opened("recovery.on_non_finite=rollback", "recovery.non_finite_limit=1")
+    states = [commit(session, iteration) for iteration in range(5)]
+    snapshot(session, 0)
+    snapshot(session, 3)
     with pytest.raises(PhaseRetry):
-        fail(segment, "learn", 5, NumericError("the loss is nan"))
-    assert obey_rollback(segment, states[-1])
-    assert segment.branch == 1
-    state = committed_state(segment)
+        fail(session, "learn", 5, NumericError("the loss is nan"))
+    assert obey_rollback(session, states[-1])
+    assert session.context.branch == 1
+    state = committed_state(session.context)
     assert state.iteration == 3
     assert state.cursor != states[3].cursor, "the prompts behind the snapshot are not drawn again"
-    assert CURSOR in segment.ledger.records.choices(segment.run, 1, 4)
-    assert not obey_rollback(segment, state), "once"
+    assert CURSOR in session.context.ledger.records.choices(session.context.run, 1, 4)
+    assert not obey_rollback(session, state), "once"
     with pytest.raises(Paused, match="again and again"):
-        fail(segment, "learn", 4, NumericError("the loss is nan"))
+        fail(session, "learn", 4, NumericError("the loss is nan"))
 
 
 def test_a_rollback_skips_all_that_the_waves_of_the_failed_iteration_drew(opened: Opened) -> None:
-    segment = opened("recovery.on_non_finite=rollback", "dynamic_sampling.kind=valid_group")
-    states = [commit(segment, iteration) for iteration in range(3)]
-    snapshot(segment, 1)
+    session = opened("recovery.on_non_finite=rollback", "dynamic_sampling.kind=valid_group")
+    states = [commit(session, iteration) for iteration in range(3)]
+    snapshot(session, 1)
     cursor = states[-1].cursor
     for wave, prompts in enumerate((20, 7)):
-        plan_wave(segment, 3, WavePlan(wave, prompts, prompts, 4, 8, 1.0), cursor)
-        _, cursor = draw(segment.spec.data, segment.spec.seed, cursor, prompts)
+        plan_wave(session.context, 3, WavePlan(wave, prompts, prompts, 4, 8, 1.0), cursor)
+        _, cursor = draw(session.context.spec.data, session.context.spec.seed, cursor, prompts)
     with pytest.raises(PhaseRetry):
-        fail(segment, "learn", 3, NumericError("the loss is nan"))
-    assert obey_rollback(segment, states[-1])
-    assert committed_state(segment).cursor == cursor
+        fail(session, "learn", 3, NumericError("the loss is nan"))
+    assert obey_rollback(session, states[-1])
+    assert committed_state(session.context).cursor == cursor
     assert cursor.ordinal == states[-1].cursor.ordinal + 27
 
 
 def test_without_a_snapshot_there_is_nothing_to_roll_back_to(opened: Opened) -> None:
-    segment = opened("recovery.on_non_finite=rollback")
+    session = opened("recovery.on_non_finite=rollback")
     with pytest.raises(Paused, match="no snapshot"):
-        fail(segment, "learn", 1, NumericError("the loss is nan"))
+        fail(session, "learn", 1, NumericError("the loss is nan"))

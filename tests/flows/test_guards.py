@@ -1,4 +1,4 @@
-"""The guards of a segment over a real ledger: alarms in the commit's transaction, what they ask for, stalls and budgets."""
+"""The guards of a session over a real ledger: alarms in the commit's transaction, what they ask for, stalls and budgets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from db.ledger import Ledger
 from flows.branching.branches import revise
 from flows.driver.guards import Guards
-from flows.driver.session import Segment
+from flows.driver.session import DriverSession
 from flows.driver.stopping import StopRequests
 from flows.phases.failure_policy import Paused, answer
 from flows.phases.guard_rollback import roll_back
@@ -32,22 +32,22 @@ class Opener:
     """Opens segments of one home, and ends those that a test has not ended."""
 
     def __init__(self, home: Home) -> None:
-        self.home, self._segments = home, list[Segment]()
+        self.home, self._segments = home, list[DriverSession]()
 
-    def new(self, *overrides: str) -> Segment:
+    def new(self, *overrides: str) -> DriverSession:
         return self.again(new_run(self.home, *overrides))
 
-    def again(self, run: str) -> Segment:
+    def again(self, run: str) -> DriverSession:
         self._segments.append(opened(self.home, run))
         return self._segments[-1]
 
-    def end(self, segment: Segment, outcome: str = "ended") -> None:
-        self._segments.remove(segment)
-        segment.end(outcome)
+    def end(self, session: DriverSession, outcome: str = "ended") -> None:
+        self._segments.remove(session)
+        session.end(outcome)
 
     def close(self) -> None:
-        for segment in self._segments:
-            segment.end("ended")
+        for session in self._segments:
+            session.end("ended")
 
 
 @pytest.fixture
@@ -58,34 +58,36 @@ def opener(home: Home) -> Iterator[Opener]:
 
 
 def test_an_alarm_comes_with_its_commit_and_its_evidence(opener: Opener) -> None:
-    segment = opener.new(HIGH.replace("ACTION", "alert"), "guards.notify={}")
+    session = opener.new(HIGH.replace("ACTION", "alert"), "guards.notify={}")
     for iteration, value in enumerate((0.5, 3.0, 3.0, 3.0)):
-        commit(segment, iteration, reward__mean=value)
-    rows = segment.ledger.alarms.of(segment.run)
+        commit(session, iteration, reward__mean=value)
+    rows = session.context.ledger.alarms.of(session.context.run)
     assert [(row.rule, row.iteration, row.first) for row in rows] == [("high", 1, 0), ("high", 3, 2)], "each value once"
     assert rows[0].evidence == {
         "metric": "reward/mean", "bound": "at_most", "observed": 1.75, "threshold": 1.0, "baseline": None,
         "window": [[0, 0.5], [1, 3.0]],
     }  # fmt: skip
-    kinds = [link.kind for link in segment.ledger.events.links(segment.run)]
+    kinds = [link.kind for link in session.context.ledger.events.links(session.context.run)]
     assert [kinds[place - 1] for place, kind in enumerate(kinds) if kind == "alarm"] == ["commit", "commit"]
-    assert segment.ledger.events.verify(segment.run) is None
-    told = segment.ledger.outbox.claim(segment.fence, notifications=True)
+    assert session.context.ledger.events.verify(session.context.run) is None
+    told = session.context.ledger.outbox.claim(session.context.fence, notifications=True)
     assert [row.id for row in told] == [row.id for row in rows]
-    assert {row.kind for row in segment.ledger.outbox.claim(segment.fence)} == {"metrics"}, "the tracker is not told"
-    assert segment.guards.ending(0, 3) is None
+    assert {row.kind for row in session.context.ledger.outbox.claim(session.context.fence)} == {"metrics"}, (
+        "the tracker is not told"
+    )
+    assert session.guards.ending(0, 3) is None
 
 
 @pytest.mark.parametrize(("action", "state", "code"), [("pause", "paused", 4), ("stop", "stopped", 0)])
 def test_an_end_is_asked_for_until_it_was_made(opener: Opener, action: str, state: str, code: int) -> None:
-    segment = opener.new(HIGH.replace("ACTION", action))
-    run = segment.run
+    session = opener.new(HIGH.replace("ACTION", action))
+    run = session.context.run
     for iteration in (0, 1):
-        commit(segment, iteration, reward__mean=3.0)
-    asked = segment.guards.ending(0, 1)
+        commit(session, iteration, reward__mean=3.0)
+    asked = session.guards.ending(0, 1)
     assert asked is not None and (asked.state, asked.exit_code) == (state, code)
     assert "guard high: reward/mean was 3 on average over iterations 0 to 1, above 1" in asked.reason
-    opener.end(segment, "lost")  # killed behind the commit
+    opener.end(session, "lost")  # killed behind the commit
 
     follower = opener.again(run)
     assert follower.guards.ending(0, 1) == asked
@@ -113,84 +115,85 @@ def test_the_windows_of_a_follower_are_those_of_a_driver_that_was_never_replaced
         struck = opener.again(run)
         commit(struck, iteration, reward__mean=value)
     one, other = (
-        [(row.iteration, row.evidence) for row in segment.ledger.alarms.of(segment.run)] for segment in (quiet, struck)
+        [(row.iteration, row.evidence) for row in session.context.ledger.alarms.of(session.context.run)]
+        for session in (quiet, struck)
     )
     assert one == other and len(one) == 4
 
 
 def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
     """No snapshot was taken."""
-    segment = opener.new(HIGH.replace("ACTION", "rollback"))
+    session = opener.new(HIGH.replace("ACTION", "rollback"))
     for iteration in (0, 1):
-        state = commit(segment, iteration, reward__mean=3.0)
-    assert segment.guards.ending(0, 1) is None
-    assert segment.guards.to_roll_back() is not None
-    assert not roll_back(segment, state)
-    asked = segment.guards.ending(0, 1)
+        state = commit(session, iteration, reward__mean=3.0)
+    assert session.guards.ending(0, 1) is None
+    assert session.guards.to_roll_back() is not None
+    assert not roll_back(session, state)
+    asked = session.guards.ending(0, 1)
     assert asked is not None and asked.state == "paused" and "no rollback for" in asked.reason
-    assert not roll_back(segment, state), "once"
-    assert [row.action for row in segment.ledger.alarms.of(segment.run)] == ["rollback", "pause"]
-    segment.set_state("paused", asked.reason)
-    segment.guards.look_up()
-    assert segment.guards.ending(0, 1) is None and segment.guards.to_roll_back() is None
+    assert not roll_back(session, state), "once"
+    assert [row.action for row in session.context.ledger.alarms.of(session.context.run)] == ["rollback", "pause"]
+    session.set_state("paused", asked.reason)
+    session.guards.look_up()
+    assert session.guards.ending(0, 1) is None and session.guards.to_roll_back() is None
 
 
 def test_a_branch_whose_opening_was_not_acknowledged_is_not_opened_again(opener: Opener) -> None:
-    segment = opener.new(HIGH.replace("ACTION", "rollback"))
+    session = opener.new(HIGH.replace("ACTION", "rollback"))
     for iteration in (0, 1):
-        state = commit(segment, iteration, reward__mean=3.0)
-    segment.ledger.runs.start_branch(segment.fence, 0, "guard high at iteration 1 of branch 0")
-    assert roll_back(segment, state)
-    assert segment.branch == 1 and len(segment.ledger.overview.branches(segment.run)) == 2
-    assert not roll_back(segment, state)
+        state = commit(session, iteration, reward__mean=3.0)
+    session.context.ledger.runs.start_branch(session.context.fence, 0, "guard high at iteration 1 of branch 0")
+    assert roll_back(session, state)
+    assert session.context.branch == 1 and len(session.context.ledger.overview.branches(session.context.run)) == 2
+    assert not roll_back(session, state)
 
 
 def test_another_branch_answers_what_was_asked_on_the_one_before(opener: Opener) -> None:
-    segment = opener.new(HIGH.replace("ACTION", "pause"))
+    session = opener.new(HIGH.replace("ACTION", "pause"))
     for iteration in (0, 1):
-        commit(segment, iteration, reward__mean=3.0)
-    segment.ledger.runs.start_branch(segment.fence, 0, "yatt rollback --to 0")
-    segment.guards.look_up()
-    assert segment.guards.ending(1, 0) is None
+        commit(session, iteration, reward__mean=3.0)
+    session.context.ledger.runs.start_branch(session.context.fence, 0, "yatt rollback --to 0")
+    session.guards.look_up()
+    assert session.guards.ending(1, 0) is None
 
 
 @pytest.mark.parametrize("wanted", ["rollback", "pause", "stop"])
 def test_an_update_that_is_not_finite_raises_an_alarm_whatever_the_answer(opener: Opener, wanted: str) -> None:
-    segment = opener.new(f"recovery.on_non_finite={wanted}")
+    session = opener.new(f"recovery.on_non_finite={wanted}")
     for _ in range(2):  # a driver that dies behind the alarm finds the same update again
-        attempt = segment.ledger.phases.plan(segment.fence, 0, 3, "learn")
-        segment.ledger.phases.dispatch(segment.fence, attempt)
-        segment.ledger.phases.fail(segment.fence, attempt, "numeric", "the loss is nan")
+        attempt = session.context.ledger.phases.plan(session.context.fence, 0, 3, "learn")
+        session.context.ledger.phases.dispatch(session.context.fence, attempt)
+        session.context.ledger.phases.fail(session.context.fence, attempt, "numeric", "the loss is nan")
         with suppress(Paused):
-            answer(segment, 3, "learn", NumericError("the loss is nan"))
-    (alarm,) = segment.ledger.alarms.of(segment.run)
+            answer(session, 3, "learn", NumericError("the loss is nan"))
+    (alarm,) = session.context.ledger.alarms.of(session.context.run)
     assert (alarm.rule, alarm.iteration, alarm.action) == ("non_finite", 3, "alert")
     assert f"the answer is {wanted}" in alarm.text and alarm.evidence == {"reason": "the loss is nan"}
-    assert segment.guards.ending(0, 2) is None, "recovery answers, not the guard"
+    assert session.guards.ending(0, 2) is None, "recovery answers, not the guard"
 
 
-def guards_of(segment: Segment, clock: HandClock, stops: StopRequests) -> Guards:
-    return Guards(segment.ledger, segment.fence, segment.spec, clock, SilentObserver(), stops)
+def guards_of(session: DriverSession, clock: HandClock, stops: StopRequests) -> Guards:
+    return Guards(session.context.ledger, session.context.fence, session.context.spec, clock, SilentObserver(), stops)
 
 
 @pytest.mark.parametrize("action", ["alert", "pause"])
 def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str) -> None:
-    segment = opener.new(f"guards.stalled_phase={{share: 0.5, action: {action}}}")
+    session = opener.new(f"guards.stalled_phase={{share: 0.5, action: {action}}}")
     clock, stops = HandClock(), StopRequests()
-    guards = guards_of(segment, clock, stops)
-    with Ledger.open(segment.home.ledger) as beat:
+    guards = guards_of(session, clock, stops)
+    with Ledger.open(session.context.home.ledger) as beat:
         guards.look_at_phase(beat)
         for attempt in (1, 2):
             with guards.phase(0, 3, "collect", attempt, deadline=100.0):
                 clock.now += 49.0
                 guards.look_at_phase(beat)
-                assert len(beat.alarms.of(segment.run)) == attempt - 1
+                assert len(beat.alarms.of(session.context.run)) == attempt - 1
                 clock.now += 2.0
                 guards.look_at_phase(beat)
                 guards.look_at_phase(beat)
         clock.now += 1000.0
         guards.look_at_phase(beat)
-        rows = beat.alarms.of(segment.run)
+        rows = beat.alarms.of(session.context.run)
     assert [(row.rule, row.evidence["attempt"], row.evidence["threshold"]) for row in rows] == [
         ("stalled_phase", 1, 50.0), ("stalled_phase", 2, 50.0),
     ]  # fmt: skip
@@ -200,9 +203,9 @@ def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str)
 
 
 def test_budgets_count_every_segment_and_are_told_of_once_a_limit(opener: Opener) -> None:
-    segment = opener.new("guards.budget={device_hours: 3.0, wall_hours: 2.0}", "trainer.engine.ranks=2")
-    run, clock = segment.run, HandClock()
-    guards = guards_of(segment, clock, StopRequests())
+    session = opener.new("guards.budget={device_hours: 3.0, wall_hours: 2.0}", "trainer.engine.ranks=2")
+    run, clock = session.context.run, HandClock()
+    guards = guards_of(session, clock, StopRequests())
     assert guards.ending(0, 4) is None
     clock.now = 1.6 * 3600
     for _ in range(2):
@@ -211,8 +214,8 @@ def test_budgets_count_every_segment_and_are_told_of_once_a_limit(opener: Opener
         assert "3.2 device-hours, its budget is 3" in over.reason
     clock.now = 2.1 * 3600
     assert guards.ending(0, 5) is not None
-    rows = segment.ledger.alarms.of(run)
+    rows = session.context.ledger.alarms.of(run)
     assert [row.evidence["bound"] for row in rows] == ["device_hours", "wall_hours"]
-    opener.end(segment)
+    opener.end(session)
     revise(opener.home, run, ["guards.budget={wall_hours: 9.0}"])
     assert opener.again(run).guards.ending(0, 5) is None, "a raised budget asks for nothing"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from examples.shapes import write_shapes
 from flows.run.results import RunResults
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
-from yatt_core.data.shapes import write_shapes
 from yatt_core.prompts.media import media_path
 
 pytestmark = pytest.mark.verify

@@ -12,7 +12,8 @@ import pytest
 from tests.datasets.test_source_files import SAVED
 from tests.flows.tools import Driver, same_result
 from tests.inputs.example_specs import png, write_jsonl
-from yatt_core.inputs.reader import INPUTS, Inputs
+from yatt_core.inputs.manifest import INPUTS
+from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.stream import Cursor, draw, locate
 from yatt_core.spec import RunSpec
 

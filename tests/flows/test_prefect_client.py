@@ -17,8 +17,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from db.ledger import Ledger
 from flows import launch, train
-from flows.driver.session import Outcome
-from flows.phases.tasks import artifacts
+from flows.driver.run_status import Outcome
+from flows.phases import artifacts
 from flows.prefect_io.prefect_client import server_needed, server_trouble
 from flows.prefect_io.prefect_server import PREFECT_VARIABLE
 from flows.run.home import Home
@@ -61,8 +61,8 @@ def end_of_a_segment(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "train", away)
     outcome = Outcome("toy-1", "completed", 4, "target reached", 0)
     observer = SimpleNamespace(warned=logging.getLogger("yatt_core.flow").warning)
-    segment: Any = SimpleNamespace(run="toy-1", window=None, failure=None, outcome=outcome, observer=observer)
-    assert launch._run_flow(segment) is outcome
+    session: Any = SimpleNamespace(run="toy-1", window=None, failure=None, outcome=outcome, observer=observer)
+    assert launch._run_flow(session) is outcome
 
 
 def window(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from db.ledger import Ledger
 from db.write.runs import Parent
-from flows.phases.placement import replay as module
+from flows.placement import replay as module
 from flows.placement.record import PlacementRecord
 from flows.placement.replay import Comparison, ReplayedDecision, compare_all, parse_policy, replay
 from flows.placement.work_files import work_file

@@ -1,8 +1,9 @@
-"""However a segment ends, the ledger says what became of the run, the lease is free, and no actor comes up behind it."""
+"""However a session ends, the ledger says what became of the run, the lease is free, and no actor comes up behind it."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from db.core.errors import Fenced, LedgerReadOnly, LedgerUnavailable
 from db.core.holder import this_process
 from db.ledger import Ledger
-from flows.driver.session import Segment
+from flows.driver.session import DriverSession
 from flows.driver.session_claims import claimed_session, ended_on_error, offered
 from flows.driver.windows import Window
 from flows.launch import open_session
@@ -27,7 +28,7 @@ from yatt_core.spec import load_spec
 
 
 @pytest.fixture
-def segment(tmp_path: Path) -> Segment:
+def session(tmp_path: Path) -> DriverSession:
     home = Home(tmp_path / "runs")
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.enabled=false"])
     return open_session(home, create_run(home, spec), spec, SilentObserver(), None)
@@ -47,10 +48,10 @@ class ImpatientClock(SystemClock):
         pass
 
 
-def recorded(segment: Segment) -> tuple[str, str, str | None]:
+def recorded(session: DriverSession) -> tuple[str, str, str | None]:
     """State of the run, its reason, and who holds the lease."""
-    with Ledger.open(segment.home.ledger) as ledger:
-        line = ledger.overview.show(segment.run).line
+    with Ledger.open(session.context.home.ledger) as ledger:
+        line = ledger.overview.show(session.context.run).line
     return line.run.state, line.run.state_reason, line.holder
 
 
@@ -63,98 +64,100 @@ def recorded(segment: Segment) -> tuple[str, str, str | None]:
         (KeyboardInterrupt(), "stopped", "interrupted"),
     ],
 )
-def test_every_error_leaves_a_recorded_state(segment: Segment, error: BaseException, state: str, reason: str) -> None:
-    with pytest.raises(type(error)), ended_on_error(segment):
+def test_every_error_leaves_a_recorded_state(
+    session: DriverSession, error: BaseException, state: str, reason: str
+) -> None:
+    with pytest.raises(type(error)), ended_on_error(session):
         raise error
-    assert recorded(segment) == (state, reason, None)
+    assert recorded(session) == (state, reason, None)
 
 
-def test_a_lease_that_ran_out_and_went_to_nobody_leaves_a_failed_run(segment: Segment) -> None:
-    with pytest.raises(FencedError), ended_on_error(segment):
+def test_a_lease_that_ran_out_and_went_to_nobody_leaves_a_failed_run(session: DriverSession) -> None:
+    with pytest.raises(FencedError), ended_on_error(session):
         raise FencedError("the lease of epoch 1 ran out")
-    assert recorded(segment) == ("failed", "the lease of epoch 1 ran out", None)
+    assert recorded(session) == ("failed", "the lease of epoch 1 ran out", None)
 
 
-def test_what_was_open_when_the_ledger_went_away_has_failed_once_it_answers(segment: Segment) -> None:
-    attempt = segment.ledger.phases.plan(segment.fence, 0, 1, "collect")
-    segment.ledger.phases.dispatch(segment.fence, attempt)
-    segment.await_ledger(LedgerUnavailable("token=abc: away"))
-    (found,) = segment.ledger.phases.attempts(segment.run, 0, 1)
+def test_what_was_open_when_the_ledger_went_away_has_failed_once_it_answers(session: DriverSession) -> None:
+    attempt = session.context.ledger.phases.plan(session.context.fence, 0, 1, "collect")
+    session.context.ledger.phases.dispatch(session.context.fence, attempt)
+    session.await_ledger(LedgerUnavailable("token=abc: away"))
+    (found,) = session.context.ledger.phases.attempts(session.context.run, 0, 1)
     assert (found.state, found.failure_class, found.reason) == ("FAILED", "infrastructure", "token=*** away")
-    segment.end("ended")
+    session.end("ended")
 
 
 def test_a_ledger_that_may_not_be_written_any_more_is_away_and_at_no_wrong_place(
-    segment: Segment, monkeypatch: pytest.MonkeyPatch
+    session: DriverSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: object) -> None:
         raise LedgerReadOnly("the ledger x: /runs is not writable")
 
-    segment.clock = ImpatientClock()
+    session.context = replace(session.context, clock=ImpatientClock())
     with monkeypatch.context() as patch:
-        patch.setattr(segment.ledger.phases, "fail_open", refuses)
+        patch.setattr(session.context.ledger.phases, "fail_open", refuses)
         with pytest.raises(LedgerUnavailable, match="did not answer for 120 s: the ledger x: /runs is not") as raised:
-            segment.await_ledger(LedgerReadOnly("the ledger x"))
+            session.await_ledger(LedgerReadOnly("the ledger x"))
     assert exit_code(raised.value) == ExitCode.FAILURE
-    segment.end("ended")
+    session.end("ended")
 
 
-def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(segment: Segment) -> None:
-    with Ledger.open(segment.home.ledger) as ledger:
-        ledger.leases.acquire(segment.run, this_process("the next"), 60, holder_is_gone=lambda _: True)
-        with pytest.raises(FencedError), ended_on_error(segment):
+def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(session: DriverSession) -> None:
+    with Ledger.open(session.context.home.ledger) as ledger:
+        ledger.leases.acquire(session.context.run, this_process("the next"), 60, holder_is_gone=lambda _: True)
+        with pytest.raises(FencedError), ended_on_error(session):
             raise Fenced("epoch 1 is over")
-    state, _, holder = recorded(segment)
+    state, _, holder = recorded(session)
     assert state == "created" and holder is not None and "the next" in holder
 
 
 def test_a_ledger_that_is_away_does_not_hide_what_ended_the_segment(
-    segment: Segment, monkeypatch: pytest.MonkeyPatch
+    session: DriverSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
         raise LedgerUnavailable("away")
 
-    monkeypatch.setattr(segment.ledger.runs, "set_state", away)
-    monkeypatch.setattr(segment.ledger.leases, "release", away)
-    with pytest.raises(InfrastructureError, match="the cause"), ended_on_error(segment):
+    monkeypatch.setattr(session.context.ledger.runs, "set_state", away)
+    monkeypatch.setattr(session.context.ledger.leases, "release", away)
+    with pytest.raises(InfrastructureError, match="the cause"), ended_on_error(session):
         raise InfrastructureError("the cause")
 
 
-def test_a_flow_that_fails_before_it_begins_leaves_a_recorded_state(segment: Segment) -> None:
-    with pytest.raises(ConnectionError), offered(segment):
+def test_a_flow_that_fails_before_it_begins_leaves_a_recorded_state(session: DriverSession) -> None:
+    with pytest.raises(ConnectionError), offered(session):
         raise ConnectionError("no Prefect server")
-    assert recorded(segment) == ("failed", "unexpected ConnectionError: no Prefect server", None)
+    assert recorded(session) == ("failed", "unexpected ConnectionError: no Prefect server", None)
 
 
-def test_a_flow_that_claimed_its_segment_ends_it_once(segment: Segment) -> None:
-    with pytest.raises(ConnectionError), offered(segment), claimed_session(segment.run):
+def test_a_flow_that_claimed_its_segment_ends_it_once(session: DriverSession) -> None:
+    with pytest.raises(ConnectionError), offered(session), claimed_session(session.context.run):
         raise ConnectionError("no MLflow")
-    assert recorded(segment) == ("failed", "unexpected ConnectionError: no MLflow", None)
-    with Ledger.open(segment.home.ledger) as ledger:
-        assert [link.kind for link in ledger.events.links(segment.run)].count("lease_released") == 1
+    assert recorded(session) == ("failed", "unexpected ConnectionError: no MLflow", None)
+    with Ledger.open(session.context.home.ledger) as ledger:
+        assert [link.kind for link in ledger.events.links(session.context.run)].count("lease_released") == 1
 
 
-def test_no_actors_are_started_behind_the_end(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_actors_are_started_behind_the_end(session: DriverSession, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(segment.start, "make_ready", lambda: started.append("fleet"))
+    monkeypatch.setattr(session.start, "make_ready", lambda: started.append("fleet"))
     connecting, connected = threading.Event(), threading.Event()
 
     def connect() -> None:
         connecting.set()
         connected.wait(10)
 
-    segment.start.begin(connect)
+    session.start.begin(connect)
     assert connecting.wait(10)
     threading.Timer(0.2, connected.set).start()
-    segment.end("interrupted")
+    session.end("interrupted")
     assert connected.is_set(), "the end waits for a start under way"
     assert started == []
 
 
 @pytest.mark.parametrize(("seconds_left", "stops"), [(3600.0, False), (0.0, True), (-5.0, True)])
-def test_a_segment_stops_at_the_end_of_its_window(segment: Segment, seconds_left: float, stops: bool) -> None:
-    now = datetime.fromtimestamp(segment.clock.time_ms() / 1000, UTC)
-    segment.window = Window(now - timedelta(hours=8), now + timedelta(seconds=seconds_left))
-    assert segment.goes_on(ControlState.initial(segment.spec.data)) is not stops
-    assert segment.stops.reason == (f"its window is over: {segment.window}" if stops else "")
-    segment.end("ended")
+def test_a_segment_stops_at_the_end_of_its_window(session: DriverSession, seconds_left: float, stops: bool) -> None:
+    now = datetime.fromtimestamp(session.context.clock.time_ms() / 1000, UTC)
+    session.window = Window(now - timedelta(hours=8), now + timedelta(seconds=seconds_left))
+    assert session.goes_on(ControlState.initial(session.context.spec.data)) is not stops
+    assert session.stops.reason == (f"its window is over: {session.window}" if stops else "")
+    session.end("ended")

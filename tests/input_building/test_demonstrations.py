@@ -10,7 +10,7 @@ import pytest
 from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec, write_jsonl
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.demonstrations import check_demonstrations
-from yatt_core.inputs.reader import materialise
+from yatt_core.input_building.materialise import materialise
 
 FEW = {"held_out": 10, "probe": 10, "max_prompt_tokens": 100}
 

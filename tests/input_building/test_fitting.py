@@ -10,7 +10,7 @@ from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec, write_jsonl
 from tests.prompts.test_image_tokens import PROMPTS, write_config
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.fitting import check_longest, check_prompts
-from yatt_core.inputs.reader import materialise
+from yatt_core.input_building.materialise import materialise
 from yatt_core.models.tokenizer import IMAGE, save_tokenizer, train_tokenizer
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec.sections.model import TokenizerSpec

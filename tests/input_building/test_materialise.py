@@ -16,8 +16,9 @@ from tests.crash import run_until
 from tests.inputs.example_specs import SPELL, SUM, VIRTUAL, make_inputs, png, run_spec, write_jsonl
 from yatt_core.datasets.sources import collect_prompts
 from yatt_core.errors import ConfigurationError, DataError, StorageFullError
-from yatt_core.inputs import reader as inputs_module
-from yatt_core.inputs.reader import Inputs, materialise
+from yatt_core.input_building import materialise as inputs_module
+from yatt_core.input_building.materialise import materialise
+from yatt_core.inputs.reader import Inputs
 from yatt_core.models.model_folder import make_model
 from yatt_core.prompts.codec import open_codec
 from yatt_core.prompts.media import read_media, stored_addresses

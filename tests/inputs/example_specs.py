@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from yatt_core.inputs.reader import materialise
+from yatt_core.input_building.materialise import materialise
 from yatt_core.spec import RunSpec
 
 SPELL = {

@@ -5,7 +5,7 @@ import torch
 
 from tests.inputs.example_specs import EXACT, SPELL, run_spec
 from tests.judges.parts import TEMPLATE
-from yatt_core.inputs.reader import materialise
+from yatt_core.input_building.materialise import materialise
 
 torch.set_num_threads(1)
 

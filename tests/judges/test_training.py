@@ -16,8 +16,9 @@ from tests.judges.conftest import JUDGE, SIZES, TRAINING, judged_spec
 from tests.judges.parts import endpoint
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.corruption import Corruption
-from yatt_core.input_building.judge_models import check_before_start, judge_model_path
-from yatt_core.inputs.reader import materialise, read_manifest
+from yatt_core.input_building.judge_models import check_before_start
+from yatt_core.input_building.materialise import materialise
+from yatt_core.inputs.manifest import judge_model_path, read_manifest
 from yatt_core.judges.codec import open_judge_codec
 from yatt_core.protocols.judges import JudgeItem
 

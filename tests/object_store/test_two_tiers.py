@@ -26,7 +26,7 @@ from yatt_core.checkpoints.writer import SnapshotWriter
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.shard_log import find_sealed
 from yatt_core.input_building.settling import settle_inputs
-from yatt_core.inputs.reader import INPUTS
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import WorkKey, iteration_folder
 from yatt_core.protocols.protocol import FrozenState
 from yatt_core.spec import RunSpec

@@ -21,7 +21,7 @@ from ops.integrations.mlflow_tracker import MlflowTracker
 from tests.ops.seeding import seal_iteration, toy_spec
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
 from yatt_core.digests import experience_digest_of_iteration
-from yatt_core.inputs.reader import materialise
+from yatt_core.input_building.materialise import materialise
 from yatt_core.keys import snapshot_folder
 from yatt_core.spec import RunSpec
 

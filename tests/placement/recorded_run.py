@@ -16,10 +16,12 @@ from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.records import DecisionRow
+from flows.driver.context import RunContext
 from flows.phases.placement import decide
 from flows.placement.prefetch import Foresight
 from flows.placement.work_files import RecordedWork, work_file, write_work
 from flows.run.home import Home
+from flows.run.protocols import SilentObserver
 from tests.ops.seeding import commit_of
 from tests.placement.workloads import small
 from tests.services import ROOT
@@ -53,17 +55,15 @@ class Watched:
         self.lines.append(line | {"t": round(line["t"], 3)})
 
 
-class DecidingSegment:
-    """What `decide` needs of a segment."""
+class DecidingSession:
+    """What `decide` needs of a driver session."""
 
     def __init__(self, home: Home, ledger: Ledger, fence: Fence, spec: RunSpec) -> None:
-        self.home, self.ledger, self.fence, self.spec, self.run, self.branch = home, ledger, fence, spec, fence.run, 0
+        self.context = RunContext.of(home, spec, ledger, fence, SilentObserver())
         self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
-        self.placed = self.work = None
         self.start = self.fleet = self
         self.deadline = 60.0
         self.devices = spec.rollout.engine.instances
-        self.last_seconds: dict[str, float] = {}
 
 
 def judged_spec(*overrides: str) -> RunSpec:
@@ -88,32 +88,33 @@ def record_run(
         run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
         home.run_folder(run).mkdir()
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
-        segment: Any = DecidingSegment(home, ledger, fence, spec)
+        session: Any = DecidingSession(home, ledger, fence, spec)
         ledger.commits.commit(fence, commit_of(0))
         state: dict[str, Any] = {}
         roles: str | None = None
         for iteration in range(1, iterations + 1):
-            row, conduct = decide(segment, iteration, state)
+            placement, conduct = decide(session, iteration, state)
+            row = placement.decision
             watched = Watched(conduct)
             roles_now = row.decision["start"]
             work = None
             if setting.judgements:
                 telemetry = collect(real, roles_now, watched, waves[iteration - 1], roles, watched.log)
                 work = RecordedWork(telemetry, watched.lines)
-            finish(segment, row, work)
+            finish(session.context, row, work)
             ledger.commits.commit(fence, commit_of(iteration))
             state, roles = row.decision["state"], roles_now
         if under_way:
-            decide(segment, iterations + 1, state)
+            decide(session, iterations + 1, state)
         ledger.leases.release(fence)
     return run
 
 
-def finish(segment: Any, row: DecisionRow, work: RecordedWork | None) -> None:
+def finish(context: RunContext, row: DecisionRow, work: RecordedWork | None) -> None:
     """Records what came of a decision. work: none where no device judges."""
     outcome: dict[str, Any] = {"seconds": {"collect": 0.25, "learn": 0.5}}
     if work is not None:
-        path = work_file(segment.home.run_folder(segment.run), 0, row.iteration)
+        path = work_file(context.home.run_folder(context.run), 0, row.iteration)
         outcome |= {
             "work_sha256": write_work(path, work, row.inputs["setting"]),
             "collect_s": work.telemetry.collect_s,
@@ -121,7 +122,7 @@ def finish(segment: Any, row: DecisionRow, work: RecordedWork | None) -> None:
             "actions": work.actions,
             "actions_total": len(work.actions),
         }
-    segment.ledger.records.decision_outcome(segment.fence, 0, row.iteration, row.seq, outcome)
+    context.ledger.records.decision_outcome(context.fence, 0, row.iteration, row.seq, outcome)
 
 
 def rewrite(home: Home, run: str, iteration: int, part: str, change: Callable[[dict[str, Any]], object]) -> None:

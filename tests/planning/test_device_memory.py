@@ -11,7 +11,7 @@ from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import GIB
 from yatt_core.planning.cluster import CORE, DescribedCluster, cluster_of, core_cluster, read_cards
-from yatt_core.planning.memory.device_memory import check_room
+from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.spec import RunSpec, load_spec
 
 CARDS = read_cards()
@@ -25,15 +25,15 @@ def cores(gib: float, count: int = 2) -> DescribedCluster:
 
 
 def test_roles_are_resident_or_sleep_in_turn_or_there_is_no_room() -> None:
-    ample = check_room(JUDGED, cores(64))
+    ample = check_device_memory(JUDGED, cores(64))
     assert ample is not None and ample.resident
     peak = peak_of(JUDGED)
-    tight = check_room(JUDGED, cores((peak - (1 << 20)) / GIB))
+    tight = check_device_memory(JUDGED, cores((peak - (1 << 20)) / GIB))
     assert tight is not None and not tight.resident
     kept = {role.role: role.at("learn") for role in tight.roles}
     assert kept["rollout"].kv_cache == kept["judge"].kv_cache == 0 < kept["judge"].weights
     with pytest.raises(ConfigurationError, match=r"no room on 2xcore:\n.* GiB more than a node's memory has"):
-        check_room(JUDGED, cores(1))
+        check_device_memory(JUDGED, cores(1))
 
 
 def test_what_would_fit_is_said() -> None:
@@ -45,7 +45,7 @@ def test_what_would_fit_is_said() -> None:
     with pytest.raises(
         ConfigurationError, match=r"it would fit with --set trainer.engine.micro_batch_tokens=\d+\n`yatt plan`"
     ):
-        check_room(spec, cores(peak / GIB + 0.01))
+        check_device_memory(spec, cores(peak / GIB + 0.01))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,9 @@ def test_what_would_fit_is_said() -> None:
     ],
 )
 def test_on_cores_a_trainer_that_shares_its_model_stays_where_it_is(trainer: str) -> None:
-    demand = check_room(load_spec(ROOT / "configs" / "quickstart.yaml", [f"trainer.engine={trainer}"]), cores(64))
+    demand = check_device_memory(
+        load_spec(ROOT / "configs" / "quickstart.yaml", [f"trainer.engine={trainer}"]), cores(64)
+    )
     assert demand is not None and not any(total.host for total in demand.totals)
     (row,) = [role for role in demand.roles if role.role == "trainer"]
     assert row.at("collect").optimizer == row.at("learn").optimizer > 0 == row.at("collect").activations
@@ -65,7 +67,7 @@ def test_on_cores_a_trainer_that_shares_its_model_stays_where_it_is(trainer: str
 
 def peak_of(spec: RunSpec) -> int:
     """Most bytes in any stage, all roles resident."""
-    demand = check_room(spec, cores(640))
+    demand = check_device_memory(spec, cores(640))
     assert demand is not None
     return max(total.tensors + total.runtime for total in demand.totals)
 
@@ -73,7 +75,7 @@ def peak_of(spec: RunSpec) -> int:
 def test_models_of_unknown_shape_are_not_accounted_for(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
     spec = load_spec(ROOT / "configs" / "quickstart.yaml", [f"model={{kind: folder, path: {tmp_path}}}"])
-    assert check_room(spec, cores(0.001)) is None
+    assert check_device_memory(spec, cores(0.001)) is None
 
 
 def gpu(number: int, model: str, node: str = "a") -> Device:

@@ -21,7 +21,9 @@ from tests.datasets.test_source_files import SAVED, hugging_face
 from tests.inputs.example_specs import VIRTUAL, png, run_spec, write_image_source, write_jsonl
 from yatt_core.datasets.sources import collect_prompts
 from yatt_core.errors import DataError
-from yatt_core.inputs.reader import INPUTS, Inputs, materialise
+from yatt_core.input_building.materialise import materialise
+from yatt_core.inputs.manifest import INPUTS
+from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts import media
 from yatt_core.prompts.media import MAX_BYTES, MAX_PIXELS, decode_media, media_path, read_media, stored_addresses
 from yatt_core.prompts.stream import Cursor, Prompt, draw

@@ -81,7 +81,8 @@ class Nursery:
         arguments: Sequence[str] = (),
     ) -> Incarnation:
         """Forks a driver that drives one segment of a run. environment: what it has besides the services'. arguments: those
-        of `tests.flows.driver` behind the run."""
+        of `tests.flows.driver` behind the run.
+        """
         assert self._ready.wait(READY_SECONDS), "the nursery has not imported what drivers need"
         self._count += 1
         output = self._folder / f"driver-{self._count:03d}.txt"

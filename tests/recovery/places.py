@@ -18,8 +18,9 @@ from tests.recovery.failpoints import PRODUCT, Failpoints, around, name_of, watc
 CONTROL = {
     "flows.launch": ("open_session", "connect"),
     "flows.phases.recovery": ("restore_newest", "replay"),
-    "flows.driver.actors_start.FleetStart": ("begin", "ready", "make_ready", "end"),
-    "flows.driver.session.Segment": ("start_threads", "book", "close", "end"),
+    "flows.driver.actors_start.ActorsStart": ("begin", "ready", "make_ready", "end"),
+    "flows.driver.threads.DriverThreads": ("start",),
+    "flows.driver.session.DriverSession": ("book", "close", "end"),
     "ops.integrations.mlflow_tracker.MlflowTracker": ("deliver", "_create_run", "_send_points"),
 }
 BELOW = ("db.core.engine", "contextlib")

@@ -30,7 +30,8 @@ END_SECONDS = 120.0
 
 class StruckRun:
     """One run. exits: how drivers ended that nobody had killed, and what was said last. epoch_launched: when the driver of
-    an epoch was started, in milliseconds since 1970 (known once the epoch is)."""
+    an epoch was started, in milliseconds since 1970 (known once the epoch is).
+    """
 
     def __init__(self, home: Home, run: str, environment: Mapping[str, str], watch: LedgerWatch, lease: float) -> None:
         self.home, self.run, self.watch, self.folder = home, run, watch, home.run_folder(run)

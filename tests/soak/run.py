@@ -43,7 +43,8 @@ ROUNDS = 2
 @dataclass
 class Soak:
     """A group and its run. sizes: of Prefect's database behind each vacuum, in bytes; left: rows by table,
-    new ones among them; overdue: of those that it should have removed."""
+    new ones among them; overdue: of those that it should have removed.
+    """
 
     group: Group
     iterations: int

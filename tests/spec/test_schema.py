@@ -61,7 +61,7 @@ def test_every_part_and_every_value_is_described(name):
 
 
 def test_the_reference_page_is_up_to_date():
-    """Write it anew with: python -m ops.spec_reference > docs/spec.md"""
+    """Write it anew with `python -m ops.spec_reference > docs/spec.md`."""
     assert (ROOT / "docs" / "spec.md").read_text() == spec_reference.render(SCHEMA)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from yatt_core.actors.presence import Presence
 from yatt_core.errors import InfrastructureError
-from yatt_core.inputs.reader import INPUTS
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.loading import held_verdicts, load_judges
 from yatt_core.logs import actor_logs
 from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict

@@ -16,7 +16,7 @@ from yatt_core.actors.presence import Presence
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
 from yatt_core.errors import InfrastructureError
-from yatt_core.inputs.reader import INPUTS
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.loading import held_verdicts, load_judges
 from yatt_core.logs import actor_logs
 from yatt_core.placement.actions import JUDGE, ROLLOUT

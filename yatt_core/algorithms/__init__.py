@@ -1,1 +1,1 @@
-
+"""The arithmetic of learning: advantages, losses, aggregation, schedules. Pure functions over arrays."""

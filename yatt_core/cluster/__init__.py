@@ -1,1 +1,1 @@
-"""The run's local cluster: a supervisor that outlives the driver, the Ray head it owns, and the driver's way to both."""
+"""Ray as a run uses it: the head and the connection to it, nodes, devices and their reservation, values taken out of it."""

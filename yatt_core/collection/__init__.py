@@ -1,1 +1,1 @@
-"""Collection."""
+"""A controller's work on a shard: from drawn prompts to scored responses in sealed files. Knows no Ray."""

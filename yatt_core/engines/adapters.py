@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from yatt_core.engines.train.model.state_files import TensorFile
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.keys import stable_seed
+from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.trainer import LoraSpec
 
 NAME = "default"

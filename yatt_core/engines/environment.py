@@ -1,26 +1,14 @@
-"""What a bit-exact replay depends on besides the log, and the revision of the code that runs."""
+"""What a bit-exact replay depends on besides the log."""
 
 from __future__ import annotations
 
-import hashlib
 import platform
-from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 
+from yatt_core.code_revision import code_revision
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec
-
-
-@cache
-def code_revision() -> str:
-    """Digest of this package's own source files: equal for equal code, wherever it is installed from."""
-    root = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _layout(engine: TrainerEngineSpec) -> str:

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.inputs.manifest import LONGEST
 from yatt_core.prompts.codec import longest_prompt, open_codec
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.data import ReasoningGymSource
 
 log = logging.getLogger(__name__)
-LONGEST = "longest_prompt"
-"""Key of the manifest."""
 PROMPTS_PER_WORD = 100_000
 """How many prompts are encoded between two lines in the log."""
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.input_building.fitting import LONGEST
+from yatt_core.inputs.identity import given_models
+from yatt_core.inputs.manifest import GIVEN, LONGEST, Facts
 from yatt_core.models.model_folder import (
     check_model_folder,
     check_model_unchanged,
@@ -25,27 +26,8 @@ from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
 
-GIVEN = "given_models"
-"""Key of the manifest."""
 POLICY_KEY = "model.path: "
 """What errors about a model folder begin with."""
-
-Facts = dict[str, Any]
-
-
-def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
-    """By their key in the spec."""
-    given: dict[str, ModelFolder] = {}
-    if spec.algorithm.distillation is not None:
-        given["algorithm.distillation.teacher"] = spec.algorithm.distillation.teacher
-    if spec.critic is not None and spec.critic.model is not None:
-        given["algorithm.critic.model"] = spec.critic.model
-    return given
-
-
-def given_identity(spec: RunSpec) -> Facts:
-    """What of the spec the run's inputs vouch for; empty without any."""
-    return {key: model.model_dump(mode="json") for key, model in given_models(spec).items()}
 
 
 def describe_given(spec: RunSpec, policy: Path) -> Facts:

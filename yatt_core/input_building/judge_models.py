@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.inputs.identity import judge_model_of
+from yatt_core.inputs.manifest import JUDGES, Facts
 from yatt_core.judges.codec import open_judge_codec
 from yatt_core.keys import stable_seed
 from yatt_core.models.model_folder import check_model_folder, check_model_unchanged, describe_model, make_model
@@ -23,29 +25,11 @@ from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.prompts.prompt_files import PromptFile
 from yatt_core.prompts.stream import Prompt, apportion
 from yatt_core.prompts.tool_calls import last_turn
-from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart, TrainedJudge
+from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, RewardModelPart, TrainedJudge
 from yatt_core.spec.rewards.parsing import YesNo
 from yatt_core.spec.rewards.template import pieces_of
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
-
-JUDGES = "judges"
-"""Key of the manifest, and folder of the trained judges' models."""
-
-Facts = dict[str, Any]
-
-
-def judges_identity(spec: RunSpec) -> Facts:
-    """All of the spec that the judges' models depend on; empty without any."""
-    made: Facts = {}
-    for part in spec.rewards.judges:
-        model = _model_of(part)
-        if isinstance(part, GenerativePart) and isinstance(model, TrainedJudge):
-            fields = {"model", "template", "parse", "max_new_tokens"}
-            made[part.name] = part.model_dump(mode="json", include=fields)
-        elif model is not None:
-            made[part.name] = model.model_dump(mode="json")
-    return made
 
 
 def make_judges(spec: RunSpec, folder: Path, prompts: JudgePrompts) -> Facts:
@@ -55,7 +39,7 @@ def make_judges(spec: RunSpec, folder: Path, prompts: JudgePrompts) -> Facts:
     """
     facts: Facts = {}
     for part in spec.rewards.judges:
-        model = _model_of(part)
+        model = judge_model_of(part)
         if isinstance(part, GenerativePart) and isinstance(model, TrainedJudge):
             path = f"{JUDGES}/{part.name}"
             facts[part.name] = {"path": path, **_train(spec, part, model, folder / path, prompts)}
@@ -81,7 +65,7 @@ def check_before_start(spec: RunSpec) -> None:
     for part in spec.rewards.judges:
         if isinstance(part, EndpointPart):
             EndpointJudge(part)  # which asks nobody yet
-        elif isinstance(model := _model_of(part), ModelFolder):
+        elif isinstance(model := judge_model_of(part), ModelFolder):
             with _naming(part.name):
                 check_model_folder(Path(model.path))
                 if isinstance(part, GenerativePart):
@@ -103,12 +87,6 @@ def _naming(part: str) -> Iterator[None]:
         ) from None
 
 
-def judge_model_path(folder: Path, manifest: Mapping[str, Any], part: JudgePart) -> str | None:
-    """Where a judge's model lies, absolute; None for a judge without one. folder: of the inputs."""
-    made = manifest.get(JUDGES, {}).get(part.name)
-    return None if made is None else str((folder / made["path"]).resolve())
-
-
 @dataclass(frozen=True, slots=True)
 class JudgePrompts:
     """Files of the inputs. train: prompts, source after source; train_sizes: how many of each. probe: tasks to stop by."""
@@ -125,12 +103,6 @@ class JudgePrompts:
             for source, share in enumerate(apportion(count, weights))
             for index in range(min(share, self.train_sizes[source]))
         ]
-
-
-def _model_of(part: JudgePart) -> ModelFolder | TrainedJudge | None:
-    """A judge's model, where it has weights or gets some; a model of sizes alone can only be planned with."""
-    model = part.model if isinstance(part, GenerativePart | RewardModelPart) else None
-    return model if isinstance(model, ModelFolder | TrainedJudge) else None
 
 
 def _train(spec: RunSpec, part: GenerativePart, model: TrainedJudge, folder: Path, given: JudgePrompts) -> Facts:

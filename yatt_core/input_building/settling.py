@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from yatt_core.inputs.reader import INPUTS, materialise
+from yatt_core.input_building.materialise import materialise
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import RunStore

@@ -1,1 +1,1 @@
-"""Judges of responses: generative models, others' endpoints, reward models."""
+"""Judges of responses: generative models, third-party endpoints, reward models, virtual ones."""

@@ -9,8 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from yatt_core.input_building.judge_models import judge_model_path
-from yatt_core.inputs.reader import read_manifest
+from yatt_core.inputs.manifest import judge_model_path, read_manifest
 from yatt_core.judges.registry import build_judge
 from yatt_core.protocols.judges import Judge, Verdict
 from yatt_core.protocols.pieces import joined_in_time

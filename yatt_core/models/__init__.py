@@ -1,1 +1,1 @@
-"""Models."""
+"""Hugging Face folders: made, checked, described and loaded; tokenizers."""

@@ -28,8 +28,8 @@ from yatt_core.actors.virtual import ContinuousActor
 from yatt_core.cluster.gcs import node_of_actor
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
 from yatt_core.cluster.reservation import Seat, release, reserve
+from yatt_core.code_revision import code_revision
 from yatt_core.dispatch.pool import WORK_THREADS
-from yatt_core.engines.environment import code_revision
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.run_actors.controller_layout import CONTROLLER, staff
 from yatt_core.spec import RunSpec

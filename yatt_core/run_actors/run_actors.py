@@ -25,7 +25,7 @@ from yatt_core.cluster.metering import (
 )
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.errors import InfrastructureError, StuckError
-from yatt_core.inputs.reader import INPUTS, MANIFEST
+from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.keys import WorkKey
 from yatt_core.placement.actions import ROLLOUT as ROLLING
 from yatt_core.placement.policies.fixed import Hold

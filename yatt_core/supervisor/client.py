@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
+from yatt_core.code_revision import code_revision
 from yatt_core.durable import make_folder, write_json
-from yatt_core.engines.environment import code_revision
 from yatt_core.errors import InfrastructureError
 from yatt_core.supervisor.process import end_sessions, is_alive, is_local, send_signal
 from yatt_core.supervisor.services import ServiceSpec, ServiceState

@@ -1,1 +1,1 @@
-"""Wire."""
+"""The form in which arrays, weights and columns travel between processes and lie on disk."""

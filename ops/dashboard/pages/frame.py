@@ -16,7 +16,7 @@ from flows.branching.branches import BEFORE_FIRST, PHASES, RECOVER, iteration_of
 from ops.dashboard.access import session_name
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
-from ops.queries.run_list import DRIVEN, FleetRun, find_line
+from ops.queries.run_list import DRIVEN, ListedRun, find_line
 
 TABS = (
     ("", "Run"),
@@ -41,7 +41,7 @@ class Possible:
     rollback: bool
 
 
-def possible(run: FleetRun) -> Possible:
+def possible(run: ListedRun) -> Possible:
     """Stopping needs a driver; everything else that nobody drives it."""
     driven = run.driver == DRIVEN
     return Possible(
@@ -64,11 +64,11 @@ class Visit:
         """A page."""
         return TEMPLATES.TemplateResponse(self.request, template, {"user": self.user, **values}, status_code=status)
 
-    def render_run(self, template: str, run: FleetRun, tab: str, **values: Any) -> Response:
+    def render_run(self, template: str, run: ListedRun, tab: str, **values: Any) -> Response:
         """One of a run's pages."""
         return self.render(template, **self.about(run), tab=tab, tabs=TABS, out_of_band=False, **values)
 
-    def about(self, run: FleetRun) -> Mapping[str, Any]:
+    def about(self, run: ListedRun) -> Mapping[str, Any]:
         """What the head of a run's pages says."""
         can = possible(run)
         newest = self.served.ledger.browse.faults(run.id, 1) if can.retry else []
@@ -82,7 +82,7 @@ class Visit:
             "done": DONE.get(self.request.query_params.get("done", ""), ""),
         }
 
-    def find(self, run: str) -> FleetRun:
+    def find(self, run: str) -> ListedRun:
         """A run by its whole id. Raises `RunNotFound`."""
         return find_line(self.served.ledger, run)
 

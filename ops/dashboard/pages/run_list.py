@@ -1,4 +1,4 @@
-"""The pages about many runs: the fleet, and runs side by side."""
+"""The pages about many runs: the list of all runs, and runs side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ops.dashboard.pages.charts import compared_charts
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.texts import Like, Text
 from ops.queries.compare import RUNS, compare
-from ops.queries.run_list import fleet
+from ops.queries.run_list import run_list
 from ops.queries.series import series_keys
 
 router = APIRouter(include_in_schema=False)
@@ -26,21 +26,21 @@ SUGGESTED = 200
 
 
 @router.get("/")
-def show_fleet(
+def show_run_list(
     visit: Visited,
     text: SearchText = "",
     state: StateOrNone = "",
     offset: Offset = 0,
 ) -> Response:
     """All runs at a glance."""
-    found = fleet(visit.served.ledger, text, state or None, PER_PAGE, offset)
+    found = run_list(visit.served.ledger, text, state or None, PER_PAGE, offset)
 
     def beginning_at(other: int) -> str:
         return "/?" + urlencode({"text": text, "state": state, "offset": other})
 
     return visit.render(
-        "fleet.html",
-        fleet=found,
+        "run_list.html",
+        run_list=found,
         text=text,
         state=state,
         states=[("", f"all ({sum(found.states.values())})"), *((n, f"{n} ({found.states.get(n, 0)})") for n in STATES)],
@@ -54,7 +54,7 @@ def show_comparison(visit: Visited, run: Annotated[list[Text] | None, Query(max_
     """Some runs side by side; fields for their names where none are given."""
     ledger = visit.served.ledger
     named = list(dict.fromkeys(name for name in run or () if name))[:RUNS]
-    known = [line.id for line in fleet(ledger, limit=SUGGESTED).runs]
+    known = [line.id for line in run_list(ledger, limit=SUGGESTED).runs]
     found, problem, charts = None, "", []
     if named:
         try:

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from db.core.engine import DatabaseTime, database_url, open_engine
+from db.core import migrate
+from db.core.engine import DatabaseTime, database_url
 from db.core.errors import LedgerError, LedgerFull, LedgerReadOnly, LedgerUnavailable, LedgerVersionError
 from db.core.migrate import HEAD, MIGRATIONS
 from db.core.models import Base
 from db.ledger import Ledger
-from db.write.events import GENESIS
 from db.write.records import ChoiceRow
 from tests.db.tools import holder
 from tests.read_only import read_only
+
+NEWER = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "9999", "{before}"
+
+
+def upgrade() -> None:
+    op.create_table("note", sa.Column("run", sa.Text(), nullable=False))
+"""
 
 
 @pytest.mark.postgresql
@@ -39,27 +49,22 @@ def test_head_names_the_newest_migration() -> None:
     assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [HEAD]
 
 
-def test_an_older_ledger_is_upgraded_with_all_that_it_holds(tmp_path: Path) -> None:
+def test_an_older_ledger_is_upgraded_with_all_that_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.sqlite"
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    engine = open_engine(database_url(path))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.exec_driver_sql(
-            "INSERT INTO run (id, spec_name, number, state, state_reason, desired_state, target_iterations, "
-            "current_branch, iteration, created_at, event_seq, event_hash) "
-            f"VALUES ('toy-1', 'toy', 1, 'stopped', '', 'stop', 9, 0, -1, 5, 0, '{GENESIS}')"
-        )
-        connection.exec_driver_sql("INSERT INTO lease (run, epoch, ttl_ms, expires_at) VALUES ('toy-1', 0, 0, 0)")
-    engine.dispose()
-    with pytest.raises(LedgerVersionError, match="revision 0001"):
+    with Ledger.open(path) as ledger:
+        made = ledger.runs.create("toy", {}, "d", 1)
+    newer = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, newer)
+    (newer / "versions" / "9999_notes.py").write_text(NEWER.format(before=HEAD))
+    monkeypatch.setattr(migrate, "MIGRATIONS", newer)
+    monkeypatch.setattr(migrate, "HEAD", "9999")
+    with pytest.raises(LedgerVersionError, match=f"revision {HEAD}"):
         Ledger.open(path, migrate=False)
     with Ledger.open(path) as ledger:
-        assert ledger.runs.find("toy-1").created_at == 5
-        assert ledger.runs.stop_deadline("toy-1") is None
-        fence = ledger.leases.acquire("toy-1", holder("first"), ttl_seconds=10)
+        assert ledger.runs.find(made.id) == made
+        with ledger._database.read() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM note").scalar_one() == 0
+        fence = ledger.leases.acquire(made.id, holder("first"), ttl_seconds=10)
         assert ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {})).epoch == 1
 
 

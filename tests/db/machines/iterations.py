@@ -198,7 +198,7 @@ class Iterations(World):
         """Attempts stand as the model has them; failed ones are charged if, and only if, they were dispatched."""
         rows = self.ledger.phases.attempts(self.run, branch, iteration)
         expected = {a: state for a, state in self.state.items() if (a.branch, a.iteration) == (branch, iteration)}
-        assert {Attempt(r.run, r.branch, r.iteration, r.phase, r.wave, r.number): r.state for r in rows} == expected
+        assert {Attempt(r.run, r.branch, r.iteration, r.phase, r.number): r.state for r in rows} == expected
         for phase in ("collect", "learn"):
             charged = {key[3]: n for key, n in self.charged.items() if key[:3] == (branch, iteration, phase)}
             assert self.ledger.phases.charged(self.run, branch, iteration, phase) == charged

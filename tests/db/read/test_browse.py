@@ -1,4 +1,4 @@
-"""Pages of a run and of the fleet: the newest first, each once, none left out, whatever comes meanwhile."""
+"""Pages of a run and of the run list: the newest first, each once, none left out, whatever comes meanwhile."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_decisions_follow_the_line_behind_a_rollback(ledger: Ledger, run: str, f
 
 
 @pytest.mark.postgresql
-def test_the_fleet_tells_pace_reward_faults_and_what_waits(ledger: Ledger, clock: SimulatedClock) -> None:
+def test_the_run_list_tells_pace_reward_faults_and_what_waits(ledger: Ledger, clock: SimulatedClock) -> None:
     for number in range(3):
         run = ledger.runs.create("toy", {}, "d", 100).id
         fence = ledger.leases.acquire(run, holder("driver"), 10)
@@ -163,19 +163,19 @@ def test_the_fleet_tells_pace_reward_faults_and_what_waits(ledger: Ledger, clock
             attempt(ledger, fence, clock, 40, "learn", fails=True)
             attempt(ledger, fence, clock, 40, "learn", fails=True)
         clock.advance(1)
-    page = ledger.fleet.page()
+    page = ledger.run_list.page()
     assert [line.line.run.id for line in page.lines] == ["toy-2", "toy-3", "toy-1"]
     assert (page.total, page.states) == (3, {"created": 2, "running": 1})
     first = page.lines[0]
     assert (first.reward, first.iteration_seconds) == (0.39, 2.0)
     assert page.lines[1].reward is None
     names = [line.line.run.id for line in page.lines]
-    assert ledger.fleet.attempts(names) == {"toy-2": {("learn", "infrastructure"): 2}}
-    assert ledger.fleet.outbox_pending(names) == {"toy-2": 40}
-    assert ledger.fleet.newest(names, ["reward/mean", "kl"]) == {("toy-2", "reward/mean"): 0.39}
-    assert [line.line.run.id for line in ledger.fleet.page(limit=1, offset=2).lines] == ["toy-1"]
-    assert ledger.fleet.page(text="%").total == 0
-    assert ledger.fleet.page(text="OY-3").total == 1
+    assert ledger.run_list.attempts(names) == {"toy-2": {("learn", "infrastructure"): 2}}
+    assert ledger.run_list.outbox_pending(names) == {"toy-2": 40}
+    assert ledger.run_list.newest(names, ["reward/mean", "kl"]) == {("toy-2", "reward/mean"): 0.39}
+    assert [line.line.run.id for line in ledger.run_list.page(limit=1, offset=2).lines] == ["toy-1"]
+    assert ledger.run_list.page(text="%").total == 0
+    assert ledger.run_list.page(text="OY-3").total == 1
 
 
 def plans_of(ledger: Ledger, read: Callable[[], object]) -> list[str]:
@@ -210,7 +210,7 @@ def test_long_runs_are_read_by_their_indexes(ledger: Ledger, run: str, fence: Fe
         "failed attempts": (lambda: ledger.browse.faults(run, 5), {"phase_attempt_failed_index"}),
         "attempts at an iteration": (lambda: ledger.phases.attempts(run, 0, 5), {"sqlite_autoindex_phase_attempt_1"}),
         "newest metrics": (
-            lambda: ledger.fleet.newest([run], ["reward/mean"]),
+            lambda: ledger.run_list.newest([run], ["reward/mean"]),
             {"metric_point USING PRIMARY KEY (series=? AND branch=? AND step=?)"},
         ),
         "newest attempts": (lambda: ledger.overview.history(run, 5), {"phase_attempt_run_planned_at_index"}),

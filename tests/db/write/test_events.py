@@ -36,8 +36,6 @@ def test_drivers_and_operators_write_one_chain(ledger: Ledger, run: str, fence: 
     ]
     assert all(later.prev_hash == earlier.hash for earlier, later in itertools.pairwise(links))
     assert ledger.events.head(run).hash == links[-1].hash
-    assert ledger.events.links(run, after=6) == links[6:]
-    assert ledger.events.links(run, after=1, limit=2) == links[1:3]
     assert ledger.events.verify(run) is None
 
 
@@ -74,7 +72,7 @@ def test_a_link_needs_a_run_and_a_body_that_json_can_hold(ledger: Ledger, run: s
 
 def test_a_checkpoint_stands_for_what_was_pruned(ledger: Ledger, run: str, fence: Fence) -> None:
     commit_through(ledger, fence, range(3))
-    kept = ledger.events.links(run, after=4)
+    kept = ledger.events.links(run)[4:]
     with pytest.raises(OutOfOrder, match="link 9 is not in the chain, which ends at 5"):
         ledger.events.checkpoint(fence, 9, {})
     link = ledger.events.checkpoint(fence, 4, {"experience": "abc"})

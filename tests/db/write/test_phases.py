@@ -11,18 +11,18 @@ from tests.db.tools import SimulatedClock, holder
 
 
 def test_an_attempt_goes_from_planned_to_done(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
-    attempt = ledger.phases.plan(fence, 0, 1, "collect", wave=1)
+    attempt = ledger.phases.plan(fence, 0, 1, "collect")
     clock.advance(1)
     ledger.phases.dispatch(fence, attempt)
     clock.advance(2)
     ledger.phases.finish(fence, attempt, {"samples": 64}, seconds=2.0, bytes_to_driver=900)
-    done = ledger.phases.done(run, 0, 1, "collect", wave=1)
+    done = ledger.phases.done(run, 0, 1, "collect")
     assert done is not None
     assert (done.state, done.receipt, done.bytes_to_driver) == ("DONE", {"samples": 64}, 900)
     assert (done.dispatched_at or 0) - done.planned_at == 1000
     assert (done.ended_at or 0) - done.planned_at == 3000
-    assert ledger.phases.done(run, 0, 1, "collect", wave=0) is None
-    assert ledger.phases.charged(run, 0, 1, "collect", wave=1) == {}
+    assert ledger.phases.done(run, 0, 2, "collect") is None
+    assert ledger.phases.charged(run, 0, 1, "collect") == {}
 
 
 def test_no_step_is_left_out_or_done_twice(ledger: Ledger, fence: Fence) -> None:
@@ -41,7 +41,7 @@ def test_failures_are_charged_by_class_and_only_once_dispatched(ledger: Ledger, 
     for failure_class in ("data", "infrastructure", "infrastructure"):
         attempt = ledger.phases.plan(fence, 0, 1, "collect")
         ledger.phases.dispatch(fence, attempt)
-        ledger.phases.fail(fence, attempt, failure_class, "it broke", seconds=0.5)
+        ledger.phases.fail(fence, attempt, failure_class, "it broke")
     undispatched = ledger.phases.plan(fence, 0, 1, "collect")
     ledger.phases.fail(fence, undispatched, "infrastructure", "no engine")
     assert undispatched.number == 4
@@ -95,7 +95,7 @@ def test_the_history_of_a_phase_is_of_its_newest_finished_attempts(
         ledger.phases.dispatch(fence, attempt)
         clock.advance(1)
         if iteration == 4:
-            ledger.phases.fail(fence, attempt, "infrastructure", "hung", seconds=99.0)
+            ledger.phases.fail(fence, attempt, "infrastructure", "hung")
         else:
             ledger.phases.finish(fence, attempt, {}, iteration / 2)
     ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 6, "collect"))

@@ -76,7 +76,7 @@ def test_the_overview_tells_where_a_run_stands(ledger: Ledger, run: str, fence: 
     ledger.commits.commit(fence, commit_of(0))
     failed = ledger.phases.plan(fence, 0, 1, "collect")
     ledger.phases.dispatch(fence, failed)
-    ledger.phases.fail(fence, failed, "infrastructure", "engine lost", seconds=9.0)
+    ledger.phases.fail(fence, failed, "infrastructure", "engine lost")
     for phase, seconds in (("collect", 2.0), ("learn", 0.5)):
         clock.advance(1)
         attempt = ledger.phases.plan(fence, 0, 1, phase)

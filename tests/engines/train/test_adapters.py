@@ -16,10 +16,11 @@ from tests.needs import NEEDS_PEFT
 from yatt_core.engines.adapters import add_adapters, is_adapter, share_of, with_adapters
 from yatt_core.engines.rollout.merging import MergingTaker
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
-from yatt_core.engines.train.model.state_files import ADAPTERS, TensorFile
+from yatt_core.engines.train.model.state_files import ADAPTERS
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.loading import load_causal_lm
+from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import LoraSpec
 from yatt_core.wire.buckets import buckets_of

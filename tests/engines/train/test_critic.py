@@ -24,9 +24,10 @@ from tests.engines.train.support import (
 )
 from tests.spec.trees import VIRTUAL, mistakes, spec
 from yatt_core.digests import weights_digest
-from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, TensorFile
+from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER
 from yatt_core.errors import ConfigurationError, DataError, NumericError
 from yatt_core.experience.prepared import read_prepared
+from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.run import RunSpec
 
 RATE, CRITIC_RATE = 1e-3, 2e-3

@@ -31,7 +31,7 @@ from tests.spec.trees import VIRTUAL, mistakes
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.prepared import read_prepared
 from yatt_core.input_building.given_models import check_before_start
-from yatt_core.inputs.reader import materialise
+from yatt_core.input_building.materialise import materialise
 from yatt_core.spec.run import RunSpec
 
 COEFFICIENT = 0.3

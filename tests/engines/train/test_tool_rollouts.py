@@ -18,7 +18,8 @@ from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.train.roles.warmup import encode_demonstrations
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.experience.batch import load_batch, load_table
-from yatt_core.inputs.reader import Inputs, materialise
+from yatt_core.input_building.materialise import materialise
+from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.codec import PromptCodec, open_codec
 from yatt_core.prompts.stream import Cursor, draw

@@ -13,7 +13,8 @@ from flows.run.home import Home
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
-from yatt_core.inputs.reader import INPUTS, materialise
+from yatt_core.input_building.materialise import materialise
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import snapshot_folder
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.spec.sections.trainer import TrainerSpec

@@ -18,7 +18,9 @@ from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.virtual.trainer import VirtualTrainEngine
-from yatt_core.inputs.reader import INPUTS, Inputs, materialise
+from yatt_core.input_building.materialise import materialise
+from yatt_core.inputs.manifest import INPUTS
+from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import snapshot_folder
 from yatt_core.prompts.codec import open_codec
 from yatt_core.protocols.protocol import GenerateRequest, RankContext

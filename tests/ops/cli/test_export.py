@@ -24,7 +24,8 @@ from yatt_core.checkpoints import export as module
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
 from yatt_core.digests import weights_digest
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
-from yatt_core.inputs.reader import INPUTS, initial_model, materialise
+from yatt_core.input_building.materialise import initial_model, materialise
+from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import snapshot_folder
 from yatt_core.models.model_folder import WEIGHTS_INDEX
 from yatt_core.protocols.protocol import RankContext

@@ -1,1 +1,1 @@
-"""Policies."""
+"""The placement policies, and how one is found by name."""

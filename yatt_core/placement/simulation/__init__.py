@@ -1,1 +1,1 @@
-"""Simulation."""
+"""Iterations in simulated time: what a placement would come to."""

@@ -1,1 +1,1 @@
-"""Memory."""
+"""What each role holds on a device, whether it fits, and what would make it fit."""

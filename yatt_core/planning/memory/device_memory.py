@@ -19,7 +19,7 @@ from yatt_core.planning.shape import UnknownShapeError
 from yatt_core.spec.run import RunSpec
 
 
-def check_room(spec: RunSpec, cluster: DescribedCluster) -> Demand | None:
+def check_device_memory(spec: RunSpec, cluster: DescribedCluster) -> Demand | None:
     """What the run takes there; none for a model whose shape is not known, which cannot be accounted for."""
     assumed = Assumptions()
     try:

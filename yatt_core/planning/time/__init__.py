@@ -1,1 +1,1 @@
-"""Time."""
+"""How long engines and trainer take, from model cards or from a recorded run, and which placement that favours."""

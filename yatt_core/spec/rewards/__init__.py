@@ -1,1 +1,1 @@
-"""Rewarding."""
+"""The `rewards` section of a spec: parts, judges, templates, how scores are parsed."""

@@ -1,1 +1,1 @@
-"""Sections."""
+"""The sections of a spec, one module each."""

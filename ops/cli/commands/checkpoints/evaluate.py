@@ -69,7 +69,9 @@ def evaluate(
 def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRow) -> Evaluation:
     """Verifies and loads the snapshot, answers every held-out task once, and scores the answers."""
     from yatt_core.engines.registry import build_rollout_engine
-    from yatt_core.inputs.reader import INPUTS, Inputs, initial_model
+    from yatt_core.input_building.materialise import initial_model
+    from yatt_core.inputs.manifest import INPUTS
+    from yatt_core.inputs.reader import Inputs
     from yatt_core.prompts.codec import open_codec
     from yatt_core.prompts.stream import media_of
     from yatt_core.rewards.scoring import RewardScorer

@@ -57,7 +57,7 @@ def export(
     from yatt_core.checkpoints.verify import verify_snapshot
     from yatt_core.engines.train.model.state_files import WEIGHTS
     from yatt_core.errors import ConfigurationError
-    from yatt_core.inputs.reader import initial_model
+    from yatt_core.input_building.materialise import initial_model
 
     place = Home.locate(home)
     keep_caches_inside(place)

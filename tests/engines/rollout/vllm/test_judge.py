@@ -19,7 +19,7 @@ LONG = "sun" * 15
 def wide_judged(tmp_path_factory):
     """A run whose judge has heads that vLLM takes."""
     from tests.judges.conftest import JUDGE, SIZES, judged_spec
-    from yatt_core.inputs.reader import materialise
+    from yatt_core.input_building.materialise import materialise
 
     network = {**JUDGE["model"]["network"], **SIZES, "hidden_size": 64, "max_positions": 256}
     spec = judged_spec(model={**JUDGE["model"], "network": network}, engine=VLLM)

@@ -10,10 +10,11 @@ from yatt_core.engines.offload import Held, together
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW, Shards
 from yatt_core.engines.train.fsdp2.sharding import own_rows, shard_model, sharded_memory, whole
-from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, TensorFile, require_same
+from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, require_same
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.engines.train.roles.critic import Critic, Named, load_critic
+from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 from yatt_core.spec.sections.algorithm import CriticSpec
 

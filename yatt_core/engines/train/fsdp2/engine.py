@@ -15,18 +15,11 @@ from yatt_core.engines.train.fsdp2.critic import ShardedCritic
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
 from yatt_core.engines.train.fsdp2.sharding import shard_model, sharded_memory, whole
-from yatt_core.engines.train.model.state_files import (
-    ADAPTERS,
-    OPTIMIZER,
-    REFERENCE,
-    WEIGHTS,
-    StateFacts,
-    TensorFile,
-    require_same,
-)
+from yatt_core.engines.train.model.state_files import ADAPTERS, OPTIMIZER, REFERENCE, WEIGHTS, StateFacts, require_same
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
 from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.tensor_files import TensorFile
 from yatt_core.protocols.protocol import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer

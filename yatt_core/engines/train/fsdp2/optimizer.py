@@ -20,9 +20,9 @@ from yatt_core.engines.adapters import BASE, OWN, is_adapter
 from yatt_core.engines.offload import Held
 from yatt_core.engines.train.fsdp2.sharding import own_rows, sharded_parameters
 from yatt_core.engines.train.model.optimizer import CLIP_EPSILON, MOMENTS
-from yatt_core.engines.train.model.state_files import TensorFile
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.errors import NumericError
+from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.trainer import AdamWSpec
 
 Shards = dict[str, torch.Tensor]

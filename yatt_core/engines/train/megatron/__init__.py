@@ -1,1 +1,1 @@
-
+"""The Megatron-Core trainer: tensor, pipeline and data parallel."""

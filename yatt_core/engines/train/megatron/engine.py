@@ -22,19 +22,12 @@ from yatt_core.engines.train.megatron.forward import MegatronForward
 from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_grid
 from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
 from yatt_core.engines.train.model.optimizer import MOMENTS
-from yatt_core.engines.train.model.state_files import (
-    OPTIMIZER,
-    REFERENCE,
-    WEIGHTS,
-    StateFacts,
-    TensorFile,
-    TensorFolder,
-    require_same,
-)
+from yatt_core.engines.train.model.state_files import OPTIMIZER, REFERENCE, WEIGHTS, StateFacts, require_same
 from yatt_core.engines.train.ranks.collective import Shares
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.loading import read_config
+from yatt_core.models.tensor_files import TensorFile, TensorFolder
 from yatt_core.protocols.protocol import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer

@@ -1,1 +1,1 @@
-"""Model."""
+"""A model under training: its passes, its optimizer, and the files that hold its state."""

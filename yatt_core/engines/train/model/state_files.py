@@ -17,11 +17,9 @@ from typing import Any
 
 import numpy.typing as npt
 import safetensors.numpy
-import torch
-from safetensors import SafetensorError, safe_open
 
 from yatt_core.durable import write_json
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.errors import DataError
 
 WEIGHTS, OPTIMIZER, ADAPTERS, CRITIC, CRITIC_OPTIMIZER, REFERENCE, STATE = (
     "weights.safetensors",
@@ -100,43 +98,6 @@ def read_state(folder: Path, with_reference: bool, with_adapters: bool) -> Train
     reference = _load(folder / REFERENCE) if with_reference else None
     adapters = _load(folder / ADAPTERS) if with_adapters else None
     return TrainerState(facts, _load(folder / WEIGHTS), _load(folder / OPTIMIZER), reference, adapters)
-
-
-class TensorFile:
-    """A safetensors file whose tensors are read one at a time, or some rows of them."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises `DataError` for a missing or unreadable file."""
-        opened: Any = safe_open
-        try:
-            self._file = opened(path, framework="pt")
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"{path}: cannot be read: {error}") from error
-        self._path = path
-        self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
-
-    def rows(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
-        """Rows of a tensor, all by default. Raises `DataError` for a tensor that is not there."""
-        if name not in self.shapes:
-            raise DataError(f"{self._path}: has no tensor {name}")
-        found: torch.Tensor = self._file.get_slice(name)[rows]
-        return found
-
-
-class TensorFolder:
-    """The safetensors files of a Hugging Face folder, whose tensors are read one at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        """Raises `DataError` for an unreadable file."""
-        self._folder = folder
-        files = [TensorFile(path) for path in sorted(folder.glob("*.safetensors"))]
-        self._files = {name: file for file in files for name in file.shapes}
-
-    def tensor(self, name: str) -> torch.Tensor:
-        """A whole tensor. Raises `ConfigurationError` for one that is not there."""
-        if name not in self._files:
-            raise ConfigurationError(f"{self._folder}: the weights lack {name}")
-        return self._files[name].rows(name)
 
 
 def require_same(folder: Path, found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:

@@ -1,1 +1,1 @@
-"""Roles."""
+"""What stands beside the policy in a trainer: the critic, the teacher of distillation, the supervised warm-up."""

@@ -23,7 +23,7 @@ from yatt_core.engines.offload import Held
 from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
 from yatt_core.engines.train.model.optimizer import FlatAdamW, state_bytes
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
-from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, TensorFile, require_same
+from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, require_same
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.learner import counted_lengths
 from yatt_core.engines.train.steps.plan import StepPlan
@@ -31,6 +31,7 @@ from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.models.loading import load_causal_lm
+from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.algorithm import CriticSpec
 
 Named = Iterable[tuple[str, torch.Tensor]]

@@ -1,6 +1,6 @@
 """A dataset of drawn shapes to count: PNG files and JSON Lines, for runs of vision-language models.
 
-`python -m yatt_core.data.shapes FOLDER` makes it: `train.jsonl`, `held-out.jsonl` and `images/`. A row has `prompt`, `answer`
+`python -m examples.shapes FOLDER` makes it: `train.jsonl`, `held-out.jsonl` and `images/`. A row has `prompt`, `answer`
 and `image` (a path relative to the row's file). A picture has a grid of cells, each empty or with a circle, square or
 triangle of one of four colours, of any size and place within its cell; the prompt asks how many there are. Every answer is
 as frequent as any other, so that who does not look is right once in nine times. The same arguments draw the same pictures.

@@ -1,4 +1,4 @@
-"""The ledger's first tables."""
+"""The ledger's tables."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def upgrade() -> None:
         sa.Column("current_branch", sa.BigInteger(), nullable=False),
         sa.Column("iteration", sa.BigInteger(), nullable=False),
         sa.Column("committed_at", sa.BigInteger(), nullable=True),
+        sa.Column("stop_at", sa.BigInteger(), nullable=True),
         sa.Column("mlflow_run_id", sa.Text(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("event_seq", sa.BigInteger(), nullable=False),
@@ -132,7 +133,6 @@ def upgrade() -> None:
         sa.Column("branch", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("iteration", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("phase", sa.Text(), autoincrement=False, nullable=False),
-        sa.Column("wave", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
@@ -145,9 +145,7 @@ def upgrade() -> None:
         sa.Column("seconds", sa.Double(), nullable=True),
         sa.Column("bytes_to_driver", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["run"], ["run.id"], name=op.f("phase_attempt_run_fk")),
-        sa.PrimaryKeyConstraint(
-            "run", "branch", "iteration", "phase", "wave", "number", name=op.f("phase_attempt_pk")
-        ),
+        sa.PrimaryKeyConstraint("run", "branch", "iteration", "phase", "number", name=op.f("phase_attempt_pk")),
     )
     op.create_index(
         "phase_attempt_open_index",
@@ -253,4 +251,62 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["series"], ["metric_series.id"], name=op.f("metric_point_series_fk")),
         sa.PrimaryKeyConstraint("series", "branch", "step", name=op.f("metric_point_pk")),
         sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "choice",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("branch", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("iteration", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("name", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("body", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("recorded_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["run.id"], name=op.f("choice_run_fk")),
+        sa.PrimaryKeyConstraint("run", "branch", "iteration", "name", name=op.f("choice_pk")),
+    )
+    op.create_index(
+        "phase_attempt_ended_index",
+        "phase_attempt",
+        ["run", "phase", "ended_at"],
+        unique=False,
+        sqlite_where=sa.text("ended_at IS NOT NULL"),
+        postgresql_where=sa.text("ended_at IS NOT NULL"),
+    )
+    op.create_table(
+        "alias_move",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("alias", sa.Text(), nullable=False),
+        sa.Column("branch", sa.BigInteger(), nullable=False),
+        sa.Column("iteration", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["run.id"], name=op.f("alias_move_run_fk")),
+        sa.ForeignKeyConstraint(
+            ["run", "branch", "iteration", "epoch"],
+            ["snapshot.run", "snapshot.branch", "snapshot.iteration", "snapshot.epoch"],
+            name=op.f("alias_move_snapshot_fk"),
+        ),
+        sa.PrimaryKeyConstraint("run", "number", name=op.f("alias_move_pk")),
+    )
+    op.create_index("event_run_kind_seq_index", "event", ["run", "kind", "seq"], unique=False)
+    op.create_index("phase_attempt_run_planned_at_index", "phase_attempt", ["run", "planned_at"], unique=False)
+    op.create_index(
+        "phase_attempt_failed_index",
+        "phase_attempt",
+        ["run", "ended_at"],
+        unique=False,
+        sqlite_where=sa.text("failure_class IS NOT NULL"),
+        postgresql_where=sa.text("failure_class IS NOT NULL"),
+    )
+    op.create_index(
+        "phase_attempt_repeated_index",
+        "phase_attempt",
+        ["run", "planned_at"],
+        unique=False,
+        sqlite_where=sa.text("number > 1"),
+        postgresql_where=sa.text("number > 1"),
     )

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from yatt_core.data.shapes import COLOURS, GROUND, draw_shapes, write_shapes
+from examples.shapes import COLOURS, GROUND, draw_shapes, write_shapes
 from yatt_core.prompts.media import decode_media
 
 

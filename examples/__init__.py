@@ -1,0 +1,1 @@
+"""Small things to try YATT on; no part of the installed packages."""

@@ -1,0 +1,242 @@
+"""What a run starts from, made once and kept in its folder: prompts, tokenizer, initial model.
+
+Consumes a spec; produces `inputs/` in the run folder: train, held-out and probe prompts as Parquet, their images by content
+address, for a model made from a config its Hugging Face folder, trained judges (`judges/NAME/`), and last the manifest with
+the sha256 of every file. The folder appears whole or not at all; a complete one is verified and used again, so that later
+changes of a source never reach a run. Prompts are written as they are read; a corpus is never held.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from yatt_core.datasets.sources import collect_prompts
+from yatt_core.digests import chain_digest, file_sha256, json_digest
+from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.input_building.fitting import check_longest, check_prompts
+from yatt_core.input_building.given_models import check_given, describe_given
+from yatt_core.input_building.judge_models import JudgePrompts, check_judges, make_judges
+from yatt_core.inputs.identity import identity
+from yatt_core.inputs.manifest import (
+    GIVEN,
+    HELD_OUT,
+    INPUTS,
+    JUDGES,
+    LONGEST,
+    MANIFEST,
+    MODEL,
+    PROBE,
+    TRAIN,
+    model_path_of,
+    read_manifest,
+)
+from yatt_core.inputs.reader import Inputs
+from yatt_core.models.model_folder import (
+    ModelFacts,
+    check_model_unchanged,
+    count_parameters,
+    describe_model,
+    make_model,
+)
+from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
+from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
+from yatt_core.prompts.prompt_files import PromptFile, PromptWriter
+from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.tool_calls import CALL, split_turns
+from yatt_core.protocols.receipts import InputsReceipt
+from yatt_core.spec.availability import unavailable
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
+from yatt_core.spec.sections.rollout import VirtualRollout
+
+
+def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
+    """Makes the run's inputs, or verifies those that are there. Meant for one process at a time, the run's owner.
+
+    Raises `ConfigurationError` for sources, tasks or models that cannot be used or that differ from those the inputs were
+    made for, `DataError` for rows that cannot be used, prompts that do not fit among them, and for inputs that are damaged.
+    """
+    folder = run_folder / INPUTS
+    if not folder.exists():
+        with refusals(f"{folder}: cannot be made"):
+            _make(spec, run_folder, folder)
+    sync_folder(run_folder)  # also for a folder that is there: who renamed it may have died before this
+    manifest = read_manifest(folder, spec)
+    for name, sha256 in manifest["files"].items():
+        if not (folder / name).is_file() or file_sha256(folder / name) != sha256:
+            raise DataError(f"{folder / name} is missing or damaged; put it back, or start a new run")
+    check_media_list(folder, manifest)
+    _check_given_model(spec, manifest)
+    check_judges(manifest)
+    check_given(spec, manifest)
+    model_path = model_path_of(folder, manifest)
+    check_longest(spec, model_path, manifest)
+    if spec.warmup is not None:
+        Inputs.open(folder, spec).demonstrations(spec.warmup.demonstrations)
+    return InputsReceipt(
+        folder=INPUTS,
+        model_path=model_path,
+        manifest_sha256=file_sha256(folder / MANIFEST),
+        **{
+            name: manifest[name]
+            for name in ("data_digest", "held_out_prompts", "probe_prompts", "vocabulary", "parameters")
+        },
+        train_prompts=sum(manifest["train_sizes"]),
+    )
+
+
+def initial_model(spec: RunSpec, run_folder: Path) -> str:
+    """Folder of the model that a run began with; empty for a run on virtual engines.
+
+    Raises as `read_manifest`, and `ConfigurationError` for a given folder that has changed since.
+    """
+    folder = run_folder / INPUTS
+    manifest = read_manifest(folder, spec)
+    _check_given_model(spec, manifest)
+    return model_path_of(folder, manifest)
+
+
+def check_prompt_lengths(spec: RunSpec, run_folder: Path) -> None:
+    """Raises `ConfigurationError` when a changed spec has no room for the prompts of a run's inputs, if these are made yet."""
+    folder = run_folder / INPUTS
+    if (folder / MANIFEST).exists():
+        manifest = read_manifest(folder, spec)
+        check_longest(spec, model_path_of(folder, manifest), manifest)
+
+
+def check_media_list(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises `DataError` unless the images of the inputs are those of the manifest by number and name.
+
+    Their bytes are checked when they are used: `media.read_media`.
+    """
+    recorded = manifest.get(MEDIA)
+    if recorded is not None and (found := describe_media(folder)) != recorded:
+        raise DataError(
+            f"{folder / MEDIA} holds {found['images']} images, the run was made with {recorded['images']}, or has others; "
+            "put them back, or start a new run"
+        )
+
+
+def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
+    """Writes everything beside its place, syncs it and renames it there, the manifest having been written last."""
+    make_folder(run_folder)
+    temporary = run_folder / f".{INPUTS}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        facts = _write_prompts(spec, temporary)
+        model = _initial_model(spec, temporary)
+        prompts = (PromptFile(temporary / name) for name in (TRAIN, HELD_OUT, PROBE))
+        facts[LONGEST] = check_prompts(spec, str(temporary / model.model_path), prompts)
+        judge_prompts = JudgePrompts(PromptFile(temporary / TRAIN), facts["train_sizes"], PromptFile(temporary / PROBE))
+        if judges := make_judges(spec, temporary, judge_prompts):
+            facts[JUDGES] = judges
+        if given := describe_given(spec, temporary / model.model_path):
+            facts[GIVEN] = given
+        files = _files(temporary)
+        for path in files:
+            sync_file(path)
+        if spec.data.has_images:
+            facts[MEDIA] = describe_media(temporary)
+        manifest = {
+            "identity": identity(spec),
+            "files": {path.relative_to(temporary).as_posix(): file_sha256(path) for path in files},
+            **facts,
+            **asdict(model),
+        }
+        for below, _, _ in os.walk(temporary, topdown=False):
+            sync_folder(Path(below))
+        write_json(temporary / MANIFEST, manifest)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
+    """Writes all prompts and their images; returns what the manifest says of them."""
+    collection = collect_prompts(spec.data, spec.seed, MediaFolder(folder).keep)
+    train_sizes = [0] * len(collection.train)
+
+    def counted() -> Iterator[Prompt]:
+        for prompt in itertools.chain.from_iterable(collection.train):
+            train_sizes[prompt.source] += 1
+            yield prompt
+
+    parts = ((TRAIN, counted()), (HELD_OUT, collection.held_out), (PROBE, collection.probe))
+    digests = (_written(folder / name, prompts, spec.data.has_images) for name, prompts in parts)
+    return {
+        "data_digest": chain_digest(itertools.chain.from_iterable(digests)),
+        "train_sizes": train_sizes,
+        "held_out_prompts": len(collection.held_out),
+        "probe_prompts": len(collection.probe),
+    }
+
+
+def _written(path: Path, prompts: Iterable[Prompt], with_media: bool) -> Iterator[str]:
+    """Writes a file of prompts and gives the digest of each as it is written."""
+    with PromptWriter(path, with_media) as writer:
+        for prompt in prompts:
+            writer.add(prompt)
+            yield _row_digest(path.name, prompt)
+
+
+def _check_given_model(spec: RunSpec, manifest: Mapping[str, Any]) -> None:
+    if isinstance(spec.model, ModelFolder) and not spec.virtual:
+        check_model_unchanged(Path(manifest["model_path"]), manifest["model_files"])
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files but the images, which are synced as they are written and vouched for together."""
+    tops = (top for top in folder.iterdir() if top.name != MEDIA)
+    return sorted(path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
+
+
+def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
+    """Facts of the initial model; makes it below the inputs' folder if the spec says so, its tokenizer from the prompts there."""
+    if isinstance(spec.rollout.engine, VirtualRollout):
+        return ModelFacts("", {}, spec.rollout.engine.vocabulary, 0)
+    if isinstance(spec.model, ModelFolder):
+        return describe_model(Path(spec.model.path).resolve())
+    if not isinstance(spec.model, ModelFromConfig):
+        raise ConfigurationError("\n".join(unavailable(spec)))
+    files, with_tools = [PromptFile(folder / name) for name in (TRAIN, PROBE)], spec.rollout.tools is not None
+    answers = (answer for file in files for answer in file.column("answer") if answer is not None)
+    others = itertools.chain(answers, [spec.data.system_prompt or "", string.printable if with_tools else ""])
+    texts = _Texts(files, with_tools)
+    tokenizer = train_tokenizer(spec.model.tokenizer, texts, others, with_images=spec.model.vision is not None)
+    vocabulary: int = tokenizer.get_vocab_size()
+    (folder / MODEL).mkdir()
+    save_tokenizer(tokenizer, folder / MODEL, spec.model.max_positions)
+    make_model(spec.model, vocabulary, spec.seed, folder / MODEL)
+    return ModelFacts(MODEL, {}, vocabulary, count_parameters(folder / MODEL))
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts of some files' prompts, read whenever they are walked; with tools also the turns of answers that call them."""
+
+    files: Sequence[PromptFile]
+    with_tools: bool
+
+    def __iter__(self) -> Iterator[str]:
+        for file in self.files:
+            yield from file.column("text")
+        for answer in self._answers() if self.with_tools else ():
+            if answer is not None and CALL in answer:
+                yield from split_turns(answer)[0]
+
+    def _answers(self) -> Iterator[str | None]:
+        return itertools.chain.from_iterable(file.column("answer") for file in self.files)
+
+
+def _row_digest(part: str, prompt: Prompt) -> str:
+    row = [part, prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, dict(prompt.entry)]
+    return json_digest([*row, list(prompt.media)] if prompt.media else row)
