@@ -25,7 +25,7 @@ def test_constraints_pin_every_dependency_and_name_no_address() -> None:
     assert names - {line.split("==")[0].lower() for line in lines} == set()
 
 
-@pytest.mark.parametrize("target", ["run", "test", "verify", "check", "setup", "engines", "clean"])
+@pytest.mark.parametrize("target", ["run", "test", "verify", "check", "docs", "setup", "engines", "clean"])
 def test_the_makefile_has_the_target(target: str) -> None:
     subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=True)
 
