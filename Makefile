@@ -1,9 +1,10 @@
 # make run    set up, then train the quickstart           make test    set up, then the tests (at most 15 minutes)
+# make proof  a run that is killed twice, beside an undisturbed one: equal digests (at most 5 minutes)
 # make check  ruff, codespell, mypy, import-linter        make verify  the full matrices (at most 75 minutes)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
 # make soak   5,000 iterations in 20 segments: what grows make docs    the documentation as a site in build/site
 # ARGS passes options on: make run ARGS="--set seed=1"
-.PHONY: run test verify chaos soak sabotage check docs setup engines clean
+.PHONY: run proof test verify chaos soak sabotage check docs setup engines clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
@@ -14,6 +15,9 @@ PYTEST := $(TEST_PYTHON) -m pytest -n 2 --dist loadscope --basetemp=$(TEST_FOLDE
 
 run: setup
 	.venv/bin/yatt train configs/quickstart.yaml $(ARGS)
+
+proof: setup
+	@$(PY) -m benchmarks.proof $(ARGS)
 
 test: engines check
 	$(PYTEST) -m "not verify" $(ARGS)

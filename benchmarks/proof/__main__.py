@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ def main() -> int:
     """Runs the proof and returns its exit code."""
     parser = _parser()
     arguments = parser.parse_args()
+    # Whoever ends the proof ends its runs too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in SURROUNDINGS:
         os.environ.pop(name, None)
     overrides = [*arguments.set, "name=proof", f"iterations={arguments.iterations}", f"seed={arguments.seed}"]
@@ -72,6 +75,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argument_parser(__doc__)
+    parser.prog = "python -m benchmarks.proof"
     parser.add_argument("--spec", type=Path, default=SPEC, help="what to train (default: the quickstart)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the spec")
     parser.add_argument("--seed", type=int, default=0, help="seed of both runs; the kills have none (default: 0)")
@@ -105,7 +109,7 @@ def _prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) ->
 
         def prove(label: str, kills: Sequence[Kill]) -> Proved:
             with opened(home, ledger, label, arguments.iterations, screen) as run:
-                return prove_run(run, arguments.spec, overrides, kills, source)
+                return prove_run(run, _short(arguments.spec), overrides, kills, source)
 
         undisturbed, killed = prove("undisturbed", []), prove("killed", plan)
     verdict = judge(undisturbed, killed, [kill.phase for kill in plan])
@@ -126,9 +130,13 @@ def _print(undisturbed: Proved, killed: Proved, verdict: Verdict, seconds: float
     console.print(comparison(undisturbed, killed, verdict))
     console.print(str(verdict), style="bold green" if verdict.holds else "bold red")
     console.print(f"{seconds:.0f} s in all. Look closer:")
-    home = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     for command in ("show", "logs", "audit verify"):
-        console.print(f"  .venv/bin/yatt --home {home} {command} {killed.results['run']}", soft_wrap=True)
+        console.print(f"  .venv/bin/yatt --home {_short(folder)} {command} {killed.results['run']}", soft_wrap=True)
+
+
+def _short(path: Path) -> Path:
+    """A path as one types it here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from db.phases import DISPATCHED, AttemptRow
-
 from benchmarks.proof.kills import Kill, Killed, Moment, Scope, draw_moment
 from benchmarks.proof.screen import Screen
 from db.ledger import Ledger
+from db.write.phases import DISPATCHED, AttemptRow
 from flows.run.home import Home
 from yatt_core.errors import ExitCode, InfrastructureError
 from yatt_core.supervisor.client import current_state, stop_supervisor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -19,7 +20,12 @@ DIGEST_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found. unequal: the results in which the runs differ, or that a run lacks. missed: phases that no kill hit."""
+    """What was found.
+
+    unequal: the results in which the runs differ, or that a run lacks.
+    unsound: the runs whose audit found a disagreement.
+    missed: phases that no kill hit.
+    """
 
     unequal: tuple[str, ...]
     unsound: tuple[str, ...]
@@ -70,7 +76,7 @@ def comparison(undisturbed: Proved, killed: Proved, verdict: Verdict) -> Table:
 
     row("run", lambda run: str(run.results["run"]))
     for key in DIGESTS:
-        row(key, lambda run, key=key: str(run.results.get(key))[:DIGEST_CHARACTERS], key)  # type: ignore[misc]
+        row(key, partial(_digest, key), key)
     row("iterations", lambda run: str(run.results.get("iteration")), "iteration")
     row("held-out accuracy", _accuracy, "accuracy_warmup", "accuracy")
     row("kills", lambda run: "\n".join(map(_kill_line, run.kills)) or "none")
@@ -103,6 +109,10 @@ def as_details(undisturbed: Proved, killed: Proved) -> dict[str, object]:
         "kills": [asdict(kill) for kill in killed.kills],
         "audits": [undisturbed.audit, killed.audit],
     }
+
+
+def _digest(key: str, run: Proved) -> str:
+    return str(run.results.get(key))[:DIGEST_CHARACTERS]
 
 
 def _accuracy(run: Proved) -> str:
