@@ -24,7 +24,7 @@ from transformers import logging as transformers_logging
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.protocols.protocol import GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 
 SEED = 0
 MEMBERS = 160

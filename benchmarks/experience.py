@@ -10,7 +10,7 @@ import pyarrow as pa
 from yatt_core.experience.shard_log import ShardLog
 from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.protocol import GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import BatchTask, ShardRef
 
 

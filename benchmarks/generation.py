@@ -22,7 +22,7 @@ from benchmarks.common import progress
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.models.model_folder import make_model
-from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.model import ModelFromConfig
 
 SEED = 0

@@ -34,7 +34,8 @@ from yatt_core.errors import ExitCode
 from yatt_core.models.model_folder import make_model
 from yatt_core.planning.cluster import card_of, read_cards
 from yatt_core.planning.shape import ModelShape, shape_of
-from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, RankContext
+from yatt_core.protocols.engines import RankContext
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.sections.model import ModelFromConfig

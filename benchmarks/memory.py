@@ -28,7 +28,8 @@ from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.cluster import CORE, DescribedCluster, read_cards
 from yatt_core.planning.memory.demand import demand_of
 from yatt_core.planning.roles import Roles, roles_of
-from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, RankContext
+from yatt_core.protocols.engines import RankContext
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.sections.model import ModelFromConfig
 from yatt_core.wire.buckets import buckets_of

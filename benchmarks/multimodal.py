@@ -26,7 +26,7 @@ from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.stream import Prompt, media_of
-from yatt_core.protocols.protocol import RolloutEngine
+from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request

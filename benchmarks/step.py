@@ -24,7 +24,8 @@ from benchmarks.experience import seal_responses
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.models.model_folder import make_model
-from yatt_core.protocols.protocol import GenerateRequest, RankContext
+from yatt_core.protocols.engines import RankContext
+from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.sections.model import ModelFromConfig
 

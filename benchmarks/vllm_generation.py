@@ -24,7 +24,8 @@ from benchmarks.generation import LONGEST, PROMPT, ROUNDS, Work, equal_work, mix
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.installed import VLLM, VLLM_FOR_CPUS, has_distribution
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.protocols.protocol import GenerateResult, RolloutEngine
+from yatt_core.protocols.engines import RolloutEngine
+from yatt_core.protocols.generation import GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 KEYS = ("vllm_logprob_gap_max", "vllm_sync_ms", "vllm_tokens_per_s_mixed", "vllm_tokens_per_s_bf16")

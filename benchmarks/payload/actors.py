@@ -11,7 +11,7 @@ import ray
 from benchmarks.payload.images import Look, Packed, UInt8, look_at, read_image
 from yatt_core.actors.rollout import RolloutActor
 from yatt_core.experience.batch import load_batch
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import ShardRef
 
 EPOCH, VERSION = 1, 0

@@ -17,7 +17,7 @@ from benchmarks.payload.actors import EPOCH
 from benchmarks.payload.images import Look, Packed, UInt8, read_image
 from benchmarks.payload.sharded import SHARD_SAMPLES, request_of, tasks_of
 from yatt_core.cluster.metering import BytesMeter
-from yatt_core.protocols.protocol import GenerateResult
+from yatt_core.protocols.generation import GenerateResult
 
 
 class Loader:

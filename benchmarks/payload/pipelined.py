@@ -15,7 +15,7 @@ from benchmarks.payload.actors import EPOCH
 from benchmarks.payload.images import Look, UInt8
 from benchmarks.payload.sharded import request_of, tasks_of
 from yatt_core.cluster.metering import BytesMeter
-from yatt_core.protocols.protocol import GenerateResult
+from yatt_core.protocols.generation import GenerateResult
 from yatt_core.protocols.receipts import ShardTask
 
 UNDER_WAY = 2

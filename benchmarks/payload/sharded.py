@@ -23,7 +23,7 @@ from yatt_core.dispatch.in_flight import BytesInFlight
 from yatt_core.experience.shard_log import ShardLog
 from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.protocol import GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import PromptRef, ShardReceipt, ShardRef, ShardTask
 from yatt_core.spec.run import ControllerSpec
 

@@ -202,7 +202,9 @@ class RunUnderProof:
     def _is_open(self, attempt: AttemptRow) -> bool:
         """Whether the ledger has the attempt as dispatched and not ended."""
         rows = self._attempts(attempt.iteration, attempt.phase)
-        return any(row.number == attempt.number and row.wave == attempt.wave and row.ended_at is None for row in rows)
+        return any(
+            (row.planned_at, row.number, row.ended_at) == (attempt.planned_at, attempt.number, None) for row in rows
+        )
 
     def _members(self) -> list[ProcessIdentity]:
         """The run's processes besides its driver: the supervisor first, then all that it started."""

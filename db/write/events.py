@@ -1,7 +1,6 @@
 """The audit chain: one per run, append-only, each link bound to the one before it by its hash.
 
 A link is written in the transaction of the fact that it records, with the run's row locked, by drivers and operators alike.
-Old links may be pruned: a checkpoint in the chain itself says through which number, and with which hash that one ended.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from db.core.engine import Database, Fence, canonical_json
-from db.core.errors import OutOfOrder, RunNotFound
+from db.core.errors import RunNotFound
 from db.core.models import Event, Run
 
 GENESIS = "0" * 64
-CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +80,8 @@ class Events:
         with self._database.fenced(fence) as (connection, _):
             return append(connection, lock_run(connection, self._database, fence.run), kind, body)
 
-    def checkpoint(self, fence: Fence, through: int, digests: Mapping[str, str]) -> EventRow:
-        """Removes the links up to number `through` and appends one that stands for them, from which `verify` continues.
-
-        digests: what the removed links attested and is still to be compared. Raises `Fenced`; `OutOfOrder` if the link
-        `through` is not there.
-        """
-        with self._database.fenced(fence) as (connection, _):
-            row = lock_run(connection, self._database, fence.run)
-            query = select(Event.hash).where(Event.run == fence.run, Event.seq == through)
-            last = connection.execute(query).scalar_one_or_none()
-            if last is None:
-                raise OutOfOrder(f"run {fence.run}: link {through} is not in the chain, which ends at {row.event_seq}")
-            body = {"count": through, "head": last, "digests": digests}
-            link = append(connection, row, CHECKPOINT, body)
-            connection.execute(delete(Event).where(Event.run == fence.run, Event.seq <= through))
-            return link
-
     def links(self, run: str) -> list[EventRow]:
-        """All links that are kept, in order."""
+        """All links, in order."""
         with self._database.read() as connection:
             return _links(connection, run)
 
@@ -117,34 +98,18 @@ class Events:
             return _head(connection, run)
 
     def verify(self, run: str) -> int | None:
-        """Number of the first link that is missing or was changed; None for a sound chain. Raises `RunNotFound`.
-
-        Links that a checkpoint stands for are not missing.
-        """
+        """Number of the first link that is missing or was changed; None for a sound chain. Raises `RunNotFound`."""
         with self._database.read() as connection:
             head = _head(connection, run)
             links = _links(connection, run)
-        base = _base(links)
-        if base is None:
-            return 1
-        previous = base.hash
-        for expected, link in enumerate(links, start=base.seq + 1):
+        previous = GENESIS
+        for expected, link in enumerate(links, start=1):
             own = _hash(link.run, link.seq, link.at, link.kind, link.body, link.prev_hash)
             if link.seq != expected or link.prev_hash != previous or link.hash != own:
                 return expected
             previous = link.hash
-        last = base.seq + len(links)
+        last = len(links)
         return None if (last, previous) == (head.seq, head.hash) else min(last, head.seq) + 1
-
-
-def _base(links: list[EventRow]) -> ChainHead | None:
-    """What the first link has to follow: nothing, or what a checkpoint says was removed; None if none says so."""
-    if not links or links[0].seq == 1:
-        return ChainHead(0, GENESIS)
-    base = ChainHead(links[0].seq - 1, links[0].prev_hash)
-    stated = {"count": base.seq, "head": base.hash}
-    named = any(link.kind == CHECKPOINT and stated.items() <= dict(link.body).items() for link in links)
-    return base if named else None
 
 
 def _head(connection: Connection, run: str) -> ChainHead:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, insert, select
 
 from db.core.ancestry import Stretch, ancestry
 from db.core.engine import Database
@@ -88,11 +88,6 @@ class Metrics:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def keys(self, run: str) -> dict[str, str]:
-        """The run's metrics and their classes."""
-        with self._database.read() as connection:
-            return {key: value[1] for key, value in sorted(_series(connection, run).items())}
-
     def history(self, run: str, key: str) -> list[tuple[int, float]]:
         """(step, value) of one metric in order of step; empty for an unknown one. Raises `RunNotFound`."""
         with self._database.read() as connection:
@@ -134,12 +129,6 @@ class Metrics:
             }
             for key in sorted(keys):
                 yield from _along(connection, stretches, key)
-
-    def count(self, run: str) -> int:
-        """Points that the run has written, on all its branches."""
-        query = select(func.count()).select_from(MetricPoint).join(MetricSeries, MetricPoint.series == MetricSeries.id)
-        with self._database.read() as connection:
-            return int(connection.execute(query.where(MetricSeries.run == run)).scalar_one())
 
 
 def _along(connection: Connection, stretches: Sequence[Stretch], key: str) -> Iterator[Point]:

@@ -177,7 +177,7 @@ def survivors_of(history: RunHistory, stretches: Sequence[Stretch]) -> dict[Atte
     for shard in history.sealed:
         sealed[shard.branch, shard.iteration].append(shard.recorded_at)
     survivors: dict[Attempt, Survival] = {}
-    for (branch, iteration, phase, _), attempts in works.items():
+    for (branch, iteration, phase), attempts in works.items():
         if phase == "collect":
             survivors |= _sealed_time(attempts, spans, sealed[branch, iteration])
         else:

@@ -89,7 +89,8 @@ class ScriptedLedger:
 
     def _attempts(self, run, branch, iteration):
         ended = None if self._is_open() else self._dispatched + 1
-        row = {"iteration": 12, "phase": LEARN, "wave": 0, "number": 1, "dispatched_at": self._dispatched}
+        row = {"iteration": 12, "phase": LEARN, "number": 1}
+        row |= {"planned_at": self._dispatched - 1, "dispatched_at": self._dispatched}
         return [SimpleNamespace(**row, ended_at=ended, state="DONE" if ended else "DISPATCHED")]
 
 

@@ -27,7 +27,7 @@ from yatt_core.checkpoints.writer import SnapshotWriter
 from yatt_core.digests import weights_digest
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.keys import snapshot_folder
-from yatt_core.protocols.protocol import FrozenState
+from yatt_core.protocols.engines import FrozenState
 from yatt_core.storage.fetching import fetching, partial_of
 
 FILES = ["optimizer/moments.bin", "schedule.json", "weights.safetensors"]

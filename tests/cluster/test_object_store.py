@@ -8,7 +8,7 @@ import ray
 
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.cluster.ray_head import DEFAULT_OBJECT_STORE_BYTES
-from yatt_core.protocols.protocol import GeneratePiece, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateResult
 from yatt_core.wire.packed import pack_arrays
 
 

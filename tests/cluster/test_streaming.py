@@ -15,7 +15,7 @@ from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor, Prompt, draw
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.receipts import PEAK_BYTES, ShardReceipt, ShardTask
 from yatt_core.run_actors.actor_registry import CLASSES, ROLLOUT
 from yatt_core.run_actors.run_actors import Fleet

@@ -17,8 +17,8 @@ from yatt_core.judges.registry import build_judge
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.codec import open_codec
 from yatt_core.prompts.stream import Prompt
+from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.protocols.judges import JudgeItem, JudgeRequest
-from yatt_core.protocols.protocol import GenerateRequest
 from yatt_core.protocols.receipts import PromptRef, ShardReceipt, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec

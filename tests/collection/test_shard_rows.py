@@ -22,7 +22,7 @@ from yatt_core.experience.table import canonical_table, experience_schema
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import VirtualCodec
 from yatt_core.prompts.stream import Prompt, media_of
-from yatt_core.protocols.protocol import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
+from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.tools.dialogue import Dialogue, greedy_request

@@ -59,7 +59,6 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "outbox.claim": lambda ledger, fence: ledger.outbox.claim(fence),
     "outbox.give_back": lambda ledger, fence: ledger.outbox.give_back(fence),
     "outbox.delivered": lambda ledger, fence: ledger.outbox.delivered(fence, ["toy-1/params"]),
-    "events.checkpoint": lambda ledger, fence: ledger.events.checkpoint(fence, 2, {}),
     "events.append": lambda ledger, fence: ledger.events.append(fence.run, "note", {"a": 1}, fence),
 }
 

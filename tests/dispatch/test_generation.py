@@ -20,7 +20,7 @@ from yatt_core.dispatch.in_flight import BytesInFlight, bytes_of
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.fence import EpochFence
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, Returned
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 Outcome = Any

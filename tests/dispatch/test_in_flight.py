@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yatt_core.dispatch.in_flight import BytesInFlight, bytes_of
-from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.protocols.generation import GenerateRequest
 
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.booleans(), st.integers(1, 80)), max_size=60))

@@ -29,7 +29,7 @@ from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.errors import InfrastructureError
 from yatt_core.judges.registry import build_judge
-from yatt_core.protocols.protocol import GenerateResult
+from yatt_core.protocols.generation import GenerateResult
 from yatt_core.spec.run import RunSpec
 
 GIB = 1 << 30

@@ -11,6 +11,7 @@ import pytest
 from db.ledger import Ledger
 from flows.branching.branches import revise
 from flows.driver.guards import Guards
+from flows.driver.run_status import set_state
 from flows.driver.session import DriverSession
 from flows.driver.stopping import StopRequests
 from flows.phases.failure_policy import Paused, answer
@@ -91,7 +92,7 @@ def test_an_end_is_asked_for_until_it_was_made(opener: Opener, action: str, stat
 
     follower = opener.again(run)
     assert follower.guards.ending(0, 1) == asked
-    follower.set_state(asked.state, asked.reason)
+    set_state(follower.context, asked.state, asked.reason)
     opener.end(follower)
 
     resumed = opener.again(run)
@@ -110,7 +111,7 @@ def test_the_windows_of_a_follower_are_those_of_a_driver_that_was_never_replaced
         commit(quiet, iteration, reward__mean=value)
         # Judged by one that dies before it commits, and again.
         struck.guards.judge(0, iteration, {}, [])
-        run = struck.run
+        run = struck.context.run
         opener.end(struck, "lost")
         struck = opener.again(run)
         commit(struck, iteration, reward__mean=value)
@@ -133,7 +134,7 @@ def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
     assert asked is not None and asked.state == "paused" and "no rollback for" in asked.reason
     assert not roll_back(session, state), "once"
     assert [row.action for row in session.context.ledger.alarms.of(session.context.run)] == ["rollback", "pause"]
-    session.set_state("paused", asked.reason)
+    set_state(session.context, "paused", asked.reason)
     session.guards.look_up()
     assert session.guards.ending(0, 1) is None and session.guards.to_roll_back() is None
 

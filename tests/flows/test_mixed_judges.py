@@ -97,7 +97,7 @@ def check_metrics(driver: Driver, run: str) -> None:
         for one in row["judgements"]
     )
     with driver.ledger() as ledger:
-        histories = {key: dict(ledger.metrics.history(run, key)) for key in ledger.metrics.keys(run)}
+        histories = {key: dict(ledger.metrics.history(run, key)) for key in ledger.metrics.latest(run)}
     assert histories["judge/tokens"][1] == 3 * JUDGEMENTS * len(first)
     assert histories["judge/prompt_tokens"][1] == read > 11 * JUDGEMENTS * len(first)
     assert histories["judge/device_seconds"][1] > 0

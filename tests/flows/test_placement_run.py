@@ -30,7 +30,7 @@ def test_devices_follow_the_load_and_the_ledger_says_why(driver: Driver) -> None
         assert ledger.runs.find(run).state == "completed"
         (first,), (last,) = (ledger.records.decisions(run, 0, iteration) for iteration in (1, 3))
         committed = ledger.commits.latest(run)
-        keys = ledger.metrics.keys(run)
+        keys = ledger.metrics.latest(run)
     assert first.decision["mode"] == "dynamic" and len(first.decision["start"]) == 4
     assert first.inputs["past"] == [] and [past["iteration"] for past in last.inputs["past"]] == [1, 2]
     assert last.prediction["collect"] > 0 and "instances judge" in last.reason

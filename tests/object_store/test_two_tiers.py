@@ -28,7 +28,7 @@ from yatt_core.experience.shard_log import find_sealed
 from yatt_core.input_building.settling import settle_inputs
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import WorkKey, iteration_folder
-from yatt_core.protocols.protocol import FrozenState
+from yatt_core.protocols.engines import FrozenState
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.storage.objects import ObjectStore

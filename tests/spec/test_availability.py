@@ -10,7 +10,7 @@ import pytest
 from tests.spec.trees import mistakes, spec
 from yatt_core.engines.registry import build_rollout_engine, build_train_engine
 from yatt_core.errors import ConfigurationError
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 from yatt_core.spec import availability
 from yatt_core.spec.availability import check_available, unavailable
 

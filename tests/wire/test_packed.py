@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.wire.packed import ALIGNMENT, PackedArrays, flatten, pack_arrays, split
 
 DTYPES = st.sampled_from(["<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|i1", "|b1", "<u2", ">f4"])

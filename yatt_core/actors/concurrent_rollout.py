@@ -18,9 +18,9 @@ from yatt_core.judges.generative import GenerativeJudge
 from yatt_core.judges.loading import held_verdicts
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest
 
 WORK = "work"
 """Ray's group of the calls for work."""

@@ -21,9 +21,10 @@ from yatt_core.judges.loading import held_verdicts, load_judges
 from yatt_core.logs import actor_logs
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
+from yatt_core.protocols.engines import RolloutEngine
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, RolloutEngine
 from yatt_core.protocols.receipts import ActorIdentity, SyncReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import device_judges

@@ -22,7 +22,7 @@ from yatt_core.experience.prepared import prepared_is_whole
 from yatt_core.input_building.settling import settle_inputs
 from yatt_core.keys import WorkKey, snapshot_folder
 from yatt_core.logs import actor_logs, log_context
-from yatt_core.protocols.protocol import RankContext, TrainEngine
+from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.protocols.receipts import (
     ActorIdentity,
     BatchTask,

@@ -25,9 +25,9 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
 from yatt_core.placement.simulation.instance import Request, Sample, Stream
 from yatt_core.placement.work import SampleWork
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Int32, Returned
 from yatt_core.protocols.judges import JudgeItem, JudgeRequest, Verdict
 from yatt_core.protocols.pieces import cut_piece
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, Int32, Returned
 from yatt_core.protocols.receipts import ActorIdentity, SyncReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart, VirtualJudge

@@ -18,7 +18,7 @@ from yatt_core import durable
 from yatt_core.checkpoints.verify import SNAPSHOT_KIND, files_in, verify_snapshot
 from yatt_core.errors import DataError, InfrastructureError, StorageFullError
 from yatt_core.manifests import MANIFEST, entry_of_file, load_manifest, publish_manifest
-from yatt_core.protocols.protocol import StateWriter
+from yatt_core.protocols.engines import StateWriter
 from yatt_core.protocols.receipts import SnapshotReceipt
 
 SPARE_BYTES = 16 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
 from yatt_core.digests import weights_digest
-from yatt_core.protocols.protocol import FrozenState
+from yatt_core.protocols.engines import FrozenState
 from yatt_core.protocols.receipts import SnapshotReceipt
 from yatt_core.storage.run_store import NoStore, RunStore
 

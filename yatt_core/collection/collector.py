@@ -35,9 +35,9 @@ from yatt_core.keys import wave_name
 from yatt_core.logs import timed
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.stream import Prompt, media_of
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.judges import JudgeRequest
 from yatt_core.protocols.pieces import join_pieces
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.receipts import (
     JUDGE_PROMPT_TOKENS,
     JUDGE_TOKENS,

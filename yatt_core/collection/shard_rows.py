@@ -13,7 +13,7 @@ from yatt_core.experience.table import FINISH_STOP, PART_PREFIX, experience_sche
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.stream import Prompt
-from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, Int32
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec

@@ -22,9 +22,9 @@ from yatt_core.dispatch.stream import Arrival, Judged, Tag
 from yatt_core.errors import CutError, FencedError, InfrastructureError
 from yatt_core.fence import EpochFence
 from yatt_core.placement.actions import ROLLOUT
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.protocols.judges import JudgeRequest
 from yatt_core.protocols.pieces import join_pieces
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult
 
 AT_ONCE = 16
 """Of what is there: more of it would keep grants waiting that come meanwhile."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.protocols.judges import JudgeRequest
-from yatt_core.protocols.protocol import GenerateRequest
 
 TOKEN_BYTES = 8
 """A token and its log-probability."""

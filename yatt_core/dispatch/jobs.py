@@ -13,8 +13,8 @@ from typing import Any, Generic
 from yatt_core.dispatch.in_flight import bytes_of, bytes_of_judging
 from yatt_core.dispatch.stream import Arrival, Judged, Tag
 from yatt_core.errors import InfrastructureError
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned, resumed_request
 from yatt_core.protocols.judges import JudgeRequest, Verdict
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, Returned, resumed_request
 
 
 @dataclass(slots=True)

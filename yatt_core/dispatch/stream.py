@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import JudgeRequest, Verdict
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest
 
 Tag = TypeVar("Tag")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
-from yatt_core.protocols.protocol import RankContext, RolloutEngine, TrainEngine
+from yatt_core.protocols.engines import RankContext, RolloutEngine, TrainEngine
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout

@@ -37,8 +37,8 @@ from yatt_core.keys import stable_seed
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.prompts.stream import Prompt
 from yatt_core.prompts.tool_calls import last_turn
+from yatt_core.protocols.generation import GenerateRequest, Int32
 from yatt_core.protocols.judges import JudgeItem
-from yatt_core.protocols.protocol import GenerateRequest, Int32
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.rewards.parsing import YesNo
 from yatt_core.spec.sections.model import WarmupSpec

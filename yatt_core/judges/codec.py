@@ -20,8 +20,8 @@ from yatt_core.judges.template import Piece, filled
 from yatt_core.models.model_folder import positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.codec import TEMPLATE_DATE, generation_stops
+from yatt_core.protocols.generation import Int32
 from yatt_core.protocols.judges import JudgeItem
-from yatt_core.protocols.protocol import Int32
 from yatt_core.spec.rewards.template import RESPONSE
 
 UNBOUNDED = 1 << 20

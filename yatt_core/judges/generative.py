@@ -12,8 +12,9 @@ import numpy as np
 
 from yatt_core.judges.codec import JudgeCodec
 from yatt_core.judges.parsing import parser_of
+from yatt_core.protocols.engines import RolloutEngine
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Int32
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, Int32, RolloutEngine
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.wire.columns import offsets_of
 

@@ -24,7 +24,7 @@ from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.image_tokens import ImageTokens, image_tokens
 from yatt_core.prompts.result_text import ResultEncoder, TemplateFrame, check_tools_are_shown, frame_by_tags
 from yatt_core.prompts.tool_calls import CALL, CALL_END
-from yatt_core.protocols.protocol import Int32
+from yatt_core.protocols.generation import Int32
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spec.sections.tools import ToolsSpec

@@ -13,7 +13,7 @@ from jinja2 import TemplateError
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.tool_calls import write_result
-from yatt_core.protocols.protocol import Int32
+from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
 Message = dict[str, str]

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from yatt_core.protocols.protocol import GeneratePiece, GenerateResult, Int32
+from yatt_core.protocols.generation import GeneratePiece, GenerateResult, Int32
 from yatt_core.wire.columns import Int64, offsets_of, ragged_positions
 
 Piece = TypeVar("Piece")

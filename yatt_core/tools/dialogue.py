@@ -16,7 +16,7 @@ import numpy.typing as npt
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call, write_result
-from yatt_core.protocols.protocol import FINISHED_LENGTH, Float32, GenerateRequest, GenerateResult, Int32
+from yatt_core.protocols.generation import FINISHED_LENGTH, Float32, GenerateRequest, GenerateResult, Int32
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.tools.toolbox import Toolbox
 

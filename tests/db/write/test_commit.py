@@ -13,7 +13,7 @@ from db.write.metrics import Metric
 from db.write.outbox import OutboxEntry
 from db.write.records import SnapshotRow
 from db.write.runs import Parent
-from tests.db.tools import SimulatedClock, commit_of, commit_through, everything, holder
+from tests.db.tools import SimulatedClock, commit_of, commit_through, everything, holder, point_count
 
 
 @pytest.mark.postgresql
@@ -73,7 +73,7 @@ def test_a_commit_extends_the_lease(ledger: Ledger, run: str, fence: Fence, cloc
 def test_an_untracked_commit_fills_no_outbox(ledger: Ledger, run: str, fence: Fence) -> None:
     ledger.commits.commit(fence, replace(commit_of(0), tracked=False))
     assert ledger.outbox.counts(run) == (0, 0)
-    assert ledger.metrics.count(run) == 2
+    assert point_count(ledger, run) == 2
 
 
 @pytest.mark.postgresql
@@ -94,7 +94,7 @@ def test_a_rollback_opens_a_branch_and_keeps_the_old_line(ledger: Ledger, run: s
     assert ledger.commits.experience_digests(run)[-1] == (3, "experience 1.3")
     assert ledger.metrics.latest(run)["reward"].value == 9.0
     assert ledger.metrics.latest(run)["seconds"].step == 2
-    assert ledger.metrics.count(run) == 11, "the old line's points are still there"
+    assert point_count(ledger, run) == 11, "the old line's points are still there"
 
     assert ledger.runs.start_branch(fence, 1, "further back") == 2
     branches = [(row.number, row.parent_branch, row.parent_iteration) for row in ledger.overview.show(run).branches]
@@ -167,4 +167,5 @@ def test_result_points_come_by_key_and_step(ledger: Ledger, run: str, fence: Fen
     ]
     assert points[5].value == -0.2
     assert points[0].value == 1e-300
-    assert ledger.metrics.keys(run) == {"Z": "result", "a/é": "result", "b": "result", "t": "timing"}
+    classes = {row.key: row.metric_class for row in ledger.series.keys(run)}
+    assert classes == {"Z": "result", "a/é": "result", "b": "result", "t": "timing"}

@@ -13,7 +13,8 @@ import numpy as np
 from yatt_core.engines.dense.path import PathChoice
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
-from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, RolloutEngine, Tensors
+from yatt_core.protocols.engines import RolloutEngine, Tensors
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.rollout import VirtualRollout
 

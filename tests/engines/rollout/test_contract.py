@@ -9,7 +9,7 @@ import pytest
 from tests.engines.rollout.cases import MAX_NEW, STOP, prompts_of, request_of, result_digest, rows_of
 from tests.needs import NEEDS_VLLM
 from yatt_core.errors import DataError, InfrastructureError
-from yatt_core.protocols.protocol import FINISHED_LENGTH, FINISHED_STOP
+from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP
 
 
 def test_capabilities_are_named(case):

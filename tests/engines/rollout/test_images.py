@@ -29,7 +29,7 @@ from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.errors import DataError
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.prompts.media import media_path
-from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.protocols.generation import GenerateRequest
 
 PROMPTS = 60
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
 from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.protocols.generation import GeneratePiece, GenerateResult
 from yatt_core.protocols.pieces import cut_piece, hold_back, join_pieces
-from yatt_core.protocols.protocol import GeneratePiece, GenerateResult
 
 SAMPLES = 3
 

@@ -22,7 +22,7 @@ from yatt_core.engines import offload
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
-from yatt_core.protocols.protocol import RankContext, TrainEngine
+from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.protocols.receipts import BatchTask, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 

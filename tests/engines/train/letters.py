@@ -9,7 +9,7 @@ from typing import Any
 
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.input_building.materialise import materialise
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 
 LETTERS = "abcdef"

@@ -15,7 +15,7 @@ from yatt_core.experience.batch import ExperienceBatch, load_batch
 from yatt_core.experience.shard_log import ShardLog
 from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, ShardRef, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 

@@ -17,7 +17,7 @@ from yatt_core.engines.train.roles.warmup import encode_question
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.codec import open_codec
-from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.run import RunSpec
 
 pytestmark = pytest.mark.verify

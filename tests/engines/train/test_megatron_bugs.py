@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.engines.train.support import make_model_folder, make_spec, random_task, update
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 
 pytestmark = pytest.mark.verify
 METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}

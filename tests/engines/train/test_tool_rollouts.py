@@ -23,7 +23,8 @@ from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.codec import PromptCodec, open_codec
 from yatt_core.prompts.stream import Cursor, draw
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, RankContext, RolloutEngine
+from yatt_core.protocols.engines import RankContext, RolloutEngine
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec, load_spec

@@ -5,7 +5,7 @@ import pytest
 
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
-from yatt_core.protocols.protocol import FINISHED_LENGTH, GenerateRequest
+from yatt_core.protocols.generation import FINISHED_LENGTH, GenerateRequest
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 WEIGHTS = {"state": np.arange(32, dtype=np.uint8)}

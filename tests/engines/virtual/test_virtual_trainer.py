@@ -13,7 +13,7 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.prepared import read_prepared
 from yatt_core.experience.shard_log import ShardLog
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.protocol import RankContext, TrainEngine
+from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.protocols.receipts import BatchTask, ShardRef
 from yatt_core.spec import RunSpec, parse_spec
 

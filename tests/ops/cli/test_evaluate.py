@@ -23,7 +23,8 @@ from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import snapshot_folder
 from yatt_core.prompts.codec import open_codec
-from yatt_core.protocols.protocol import GenerateRequest, RankContext
+from yatt_core.protocols.engines import RankContext
+from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.rewards.scoring import RewardScorer
 
 

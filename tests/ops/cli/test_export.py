@@ -28,7 +28,7 @@ from yatt_core.input_building.materialise import initial_model, materialise
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import snapshot_folder
 from yatt_core.models.model_folder import WEIGHTS_INDEX
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 from yatt_core.spec import RunSpec, parse_spec
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "layers": 2, "heads": 4, "key_value_heads": 2}

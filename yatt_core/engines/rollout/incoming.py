@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from yatt_core.errors import InfrastructureError
-from yatt_core.protocols.protocol import Tensors
+from yatt_core.protocols.engines import Tensors
 from yatt_core.wire.buckets import Array, Piece, WeightBucket, buckets_of
 
 

@@ -21,8 +21,7 @@ from yatt_core.engines.rollout.incoming import Assembly, WeightTaker
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.lengths import log_normal_lengths
 from yatt_core.errors import DataError, InfrastructureError
-from yatt_core.protocols.pieces import cut_piece
-from yatt_core.protocols.protocol import (
+from yatt_core.protocols.generation import (
     FINISHED_LENGTH,
     FINISHED_STOP,
     GeneratePiece,
@@ -31,6 +30,7 @@ from yatt_core.protocols.protocol import (
     Int32,
     UInt64,
 )
+from yatt_core.protocols.pieces import cut_piece
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.wire.buckets import Array, Piece
 

@@ -28,7 +28,7 @@ from yatt_core.experience.batch import batch_of_table, load_table
 from yatt_core.experience.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.experience.table import group_digests
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.protocol import FrozenState, RankContext, Tensors
+from yatt_core.protocols.engines import FrozenState, RankContext, Tensors
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import VirtualTrainer

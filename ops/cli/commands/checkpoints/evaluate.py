@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from db.write.records import SnapshotRow
-    from yatt_core.protocols.protocol import GenerateResult, Tensors
+    from yatt_core.protocols.engines import Tensors
+    from yatt_core.protocols.generation import GenerateResult
     from yatt_core.spec import RunSpec
     from yatt_core.tools.dialogue import Dialogue
 

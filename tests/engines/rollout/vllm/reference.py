@@ -10,7 +10,8 @@ import torch
 
 from tests.engines.rollout.cases import rows_of
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.protocols.protocol import GenerateRequest, GenerateResult, Tensors
+from yatt_core.protocols.engines import Tensors
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 
 
 def module_with(folder: Path, weights: Tensors) -> torch.nn.Module:

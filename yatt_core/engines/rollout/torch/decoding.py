@@ -23,7 +23,13 @@ from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows, Runner
 from yatt_core.engines.rollout.torch.sampling import greedy, sample
 from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length, rows_for
 from yatt_core.errors import DataError, NumericError
-from yatt_core.protocols.protocol import FINISHED_LENGTH, FINISHED_STOP, GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import (
+    FINISHED_LENGTH,
+    FINISHED_STOP,
+    GeneratePiece,
+    GenerateRequest,
+    GenerateResult,
+)
 
 ENTRY_SHARE = 8
 """Waiting prompts enter once this part of the rows is free, since a prefill of few rows costs like one of many."""

@@ -28,7 +28,7 @@ from yatt_core.engines.rollout.torch.packed_weights import packable, packed, pac
 from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
 from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots, rows_for
 from yatt_core.engines.rollout.torch.split_attention import attend_by_pieces, join
-from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.protocols.generation import GenerateRequest
 
 
 class Store:

@@ -25,7 +25,7 @@ from yatt_core.engines.rollout.torch.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.torch.runners import open_runner
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.wire.buckets import Piece
 
 

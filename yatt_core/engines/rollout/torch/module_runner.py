@@ -16,7 +16,7 @@ from yatt_core.engines.rollout.torch.cache import SlotCache
 from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows
 from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots
 from yatt_core.errors import ConfigurationError
-from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.protocols.generation import GenerateRequest
 
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 

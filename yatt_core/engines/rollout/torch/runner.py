@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.protocols.generation import GenerateRequest
 
 Indices = npt.NDArray[np.int64]
 

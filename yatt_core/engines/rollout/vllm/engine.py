@@ -23,7 +23,7 @@ from yatt_core.engines.rollout.vllm.responses import Response, result_of
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
-from yatt_core.protocols.protocol import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import Array, Piece, WeightBucket
 

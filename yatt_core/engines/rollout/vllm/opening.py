@@ -21,7 +21,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from yatt_core.engines.rollout.vllm.weights import BACKEND, register_backend
 from yatt_core.errors import ConfigurationError
-from yatt_core.protocols.protocol import GenerateRequest
+from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 BLOCK_TOKENS = 32

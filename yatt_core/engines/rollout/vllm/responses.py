@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from yatt_core.errors import InfrastructureError, NumericError
-from yatt_core.protocols.protocol import FINISHED_LENGTH, FINISHED_STOP, Float32, GenerateResult, Int32
+from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, Float32, GenerateResult, Int32
 
 FINISHED = {"stop": FINISHED_STOP, "length": FINISHED_LENGTH}
 

@@ -44,7 +44,7 @@ from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import WorkKey
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.prompts.codec import open_codec
-from yatt_core.protocols.protocol import FrozenState, RankContext
+from yatt_core.protocols.engines import FrozenState, RankContext
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
 from yatt_core.spec.run import RunSpec
 

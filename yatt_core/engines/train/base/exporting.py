@@ -7,7 +7,7 @@ any more, nothing goes on.
 from __future__ import annotations
 
 from yatt_core.errors import InfrastructureError
-from yatt_core.protocols.protocol import TrainEngine
+from yatt_core.protocols.engines import TrainEngine
 from yatt_core.wire.buckets import WeightBucket, buckets_of
 
 

@@ -19,7 +19,7 @@ from yatt_core.engines.train.model.optimizer import MOMENTS
 from yatt_core.engines.train.model.state_files import Arrays
 from yatt_core.engines.train.ranks.process_group import open_process_group
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 
 Named = Iterator[tuple[str, torch.Tensor]]

@@ -20,7 +20,7 @@ from yatt_core.engines.train.ranks.process_group import lost_group, require_proc
 from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.tensor_files import TensorFile
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 

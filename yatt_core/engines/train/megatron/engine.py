@@ -28,7 +28,7 @@ from yatt_core.engines.train.ranks.process_group import lost_group, require_proc
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.loading import read_config
 from yatt_core.models.tensor_files import TensorFile, TensorFolder
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 

@@ -30,7 +30,7 @@ from yatt_core.keys import stable_seed
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.prompts.tool_calls import split_turns
-from yatt_core.protocols.protocol import GenerateResult
+from yatt_core.protocols.generation import GenerateResult
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec.run import RunSpec
 from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold

@@ -24,7 +24,7 @@ from yatt_core.engines.train.roles.critic import FlatCritic
 from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
 from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_of
 from yatt_core.errors import ConfigurationError
-from yatt_core.protocols.protocol import RankContext
+from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import TorchTrainer
 
