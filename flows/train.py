@@ -74,7 +74,7 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
 
     At the start, after a failure, and where nodes have come or gone, it is the last commit's, recovered from the ledger.
     """
-    if state is None or session.fleet.outgrown():
+    if state is None or session.actors.outgrown():
         return recover(session, session.context.committed_iteration).state
     meter = IterationMeter.start(session.context.clock, session.meter)
     return begin(session, state, meter) if state.iteration < 0 else iterate(session, state, meter)

@@ -21,7 +21,7 @@ import flows.phases.recovery
 import flows.phases.tasks
 import flows.train
 from benchmarks.simulation.cluster import Cluster, DriverKilled
-from benchmarks.simulation.fleet import SimulatedFleet
+from benchmarks.simulation.run_actors import SimulatedRunActors
 from benchmarks.simulation.trace import Trace
 from db.core.holder import this_process
 from db.ledger import Ledger
@@ -33,7 +33,7 @@ from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.run.protocols import SilentObserver
 from yatt_core.cluster.devices import Device
-from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import RunSpec, parse_spec
 
 DEVICES, ENGINES, RANKS, SHARDS = 64, 16, 64, 16
@@ -125,8 +125,10 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
     ledger = Ledger.open(home.ledger, migrate=False, clock=cluster.clock.time_ms)
     try:
         fence = ledger.leases.acquire(run, this_process(), LEASE_SECONDS, lambda holder: True)
-        fleet = cast(Fleet, SimulatedFleet(cluster, spec, fence.epoch))
-        session = DriverSession(RunContext.of(home, spec, ledger, fence, Watcher(cluster), cluster.clock), fleet=fleet)
+        actors = cast(RunActors, SimulatedRunActors(cluster, spec, fence.epoch))
+        session = DriverSession(
+            RunContext.of(home, spec, ledger, fence, Watcher(cluster), cluster.clock), actors=actors
+        )
         session.book("", "")
         try:
             flows.train.drive(session, cast(Any, NoProgress()))

@@ -1,1 +1,1 @@
-"""Driver."""
+"""The driver session: context, threads, actors, checkpoints, guards, deadlines and the ways it ends."""

@@ -1,7 +1,7 @@
 """Makes a segment's actors ready: beside the start of other services, and again after a failure.
 
 What lives and fits is kept: a driver that follows a killed one attaches to its actors. Consumes a way to connect to Ray;
-produces the fleet's standing, which says what of the last commit's state the actors still hold.
+produces the actors' state, which says what of the last commit's state the actors still hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards
 from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.protocols.receipts import InputsReceipt
-from yatt_core.run_actors.run_actors import Fleet, FleetStanding
+from yatt_core.run_actors.run_actors import ActorsState, RunActors
 from yatt_core.spec.rewards.judges import is_trained
 
 log = logging.getLogger("yatt_core.flow")
@@ -40,33 +40,33 @@ class ActorsStart:
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
         self._connect: Callable[[], None] = lambda: None
-        self._starting: Future[FleetStanding] | None = None
+        self._starting: Future[ActorsState] | None = None
         self._ending = Event()
         self._inputs: InputsReceipt | None = None
         self._controllers: Mapping[str, int] = {}
         self.environment: Mapping[str, str] = {}
         self.devices = 0
 
-    def enter_branch(self, context: RunContext, fleet: Fleet, snapshots: SnapshotKeeper) -> None:
+    def enter_branch(self, context: RunContext, actors: RunActors, snapshots: SnapshotKeeper) -> None:
         """Takes the actors and checkpoints of the branch that the session works on."""
-        self._context, self._fleet, self._snapshots = context, fleet, snapshots
+        self._context, self._actors, self._snapshots = context, actors, snapshots
 
     @property
     def inputs(self) -> InputsReceipt:
-        """The run's inputs, once the fleet has started."""
+        """The run's inputs, once the actors have started."""
         if self._inputs is None:
-            raise InfrastructureError("the fleet has not started")
+            raise InfrastructureError("the actors have not started")
         return self._inputs
 
     def begin(self, connect: Callable[[], None]) -> None:
-        """Connects to Ray and starts the fleet in a thread, beside what else has to come up."""
+        """Connects to Ray and starts the actors in a thread, beside what else has to come up."""
         self._connect = connect
         executor = ThreadPoolExecutor(1, "start")
         self._starting = executor.submit(self._start)
         executor.shutdown(wait=False)
 
-    def ready(self) -> FleetStanding:
-        """Waits for the fleet that is starting; without one, keeps what lives and makes what is missing."""
+    def ready(self) -> ActorsState:
+        """Waits for the actors that are starting; without one, keeps what lives and makes what is missing."""
         if self._starting is None:
             return self._start()
         try:
@@ -84,13 +84,13 @@ class ActorsStart:
             self._check()
         except FencedError:
             return
-        self._fleet.stop()
+        self._actors.stop()
         if self._starting is not None:
             wait([self._starting], END_SECONDS)
-            self._fleet.stop()
+            self._actors.stop()
 
-    def _start(self) -> FleetStanding:
-        """Connects to Ray, which may be a new one since the last time, and makes the fleet ready."""
+    def _start(self) -> ActorsState:
+        """Connects to Ray, which may be a new one since the last time, and makes the actors ready."""
         self._connect()
         self._give_up_at_the_end()
         return self.make_ready()
@@ -99,25 +99,25 @@ class ActorsStart:
         if self._ending.is_set():
             raise InfrastructureError("the segment ends")
 
-    def make_ready(self) -> FleetStanding:
+    def make_ready(self) -> ActorsState:
         """Keeps, makes and loads the actors; Ray must be connected."""
         context = self._context
         self._check()
         context.observer.stage("starting controllers, engines and trainer")
         self.book_losses()
-        fleet = self._fleet
-        fleet.avoid_nodes = self._quarantined()
-        fleet.resident = self._account()
+        actors = self._actors
+        actors.avoid_nodes = self._quarantined()
+        actors.resident = self._account()
         self._give_up_at_the_end()
-        fleet.start()
+        actors.start()
         self.book_losses()
         self._book_controllers()
         context.observer.stage(f"making the run's inputs{', with its judge' if self._trains_a_judge else ''}")
-        self._inputs = fleet.materialise()
+        self._inputs = actors.materialise()
         self._check_inputs(self._inputs)
         context.observer.stage("loading engines and trainer")
-        standing = fleet.load(self._inputs)
-        self.environment = fleet.environment()
+        standing = actors.load(self._inputs)
+        self.environment = actors.environment()
         self._snapshots.attach(standing.snapshot_in_flight)
         return standing
 
@@ -156,7 +156,7 @@ class ActorsStart:
 
     def _book_controllers(self) -> None:
         """Writes down how many controllers there are where their number follows the nodes, whenever it changes."""
-        by_node = self._fleet.controllers_by_node()
+        by_node = self._actors.controllers_by_node()
         if by_node == self._controllers:
             return
         self._controllers = by_node
@@ -169,10 +169,10 @@ class ActorsStart:
 
     def book_losses(self) -> None:
         """Writes down which actors were lost, and where."""
-        fleet, fence = self._fleet, self._context.fence
-        for failure in fleet.failures:
+        actors, fence = self._actors, self._context.fence
+        for failure in actors.failures:
             self._context.ledger.events.append(fence.run, ACTOR_LOST, asdict(failure), fence)
-        fleet.failures.clear()
+        actors.failures.clear()
 
     def _quarantined(self) -> frozenset[str]:
         """Names of the nodes on which too many actors were lost of late."""
@@ -181,7 +181,7 @@ class ActorsStart:
         losses = [link for link in context.ledger.events.of_kind(context.run, ACTOR_LOST) if link.at > since]
         lost = Counter(str(link.body["node"]) for link in losses)
         bad = frozenset(node for node, count in lost.items() if node and count >= recovery.quarantine_after)
-        if bad - self._fleet.avoid_nodes:
+        if bad - self._actors.avoid_nodes:
             context.ledger.events.append(context.run, QUARANTINED, {"nodes": sorted(bad)}, context.fence)
             context.observer.warned(
                 f"too many actors were lost on {', '.join(sorted(bad))}: used no more if there are others"

@@ -24,7 +24,7 @@ from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import snapshot_folder
 from yatt_core.protocols.receipts import SnapshotReceipt
-from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import NoStore, RunStore
 
@@ -51,12 +51,12 @@ class SnapshotKeeper:
         self,
         ledger: Ledger,
         fence: Fence,
-        fleet: Fleet,
+        actors: RunActors,
         folder: Path,
         spec: RunSpec,
         store: RunStore | None = None,
     ) -> None:
-        self._ledger, self._fence, self._fleet, self._folder, self._spec = ledger, fence, fleet, folder, spec
+        self._ledger, self._fence, self._actors, self._folder, self._spec = ledger, fence, actors, folder, spec
         self._store = store or NoStore()
         self._under_way = False
 
@@ -101,7 +101,7 @@ class SnapshotKeeper:
         """Copies the tensors and publishes them in the background, after the one in flight."""
         self.wait()
         log.info("snapshot of iteration %d begins", iteration)
-        self._fleet.begin_snapshot(self._fence.run, self._ledger.events.head(self._fence.run).hash)
+        self._actors.begin_snapshot(self._fence.run, self._ledger.events.head(self._fence.run).hash)
         self._under_way = True
 
     def wait(self) -> None:
@@ -119,7 +119,7 @@ class SnapshotKeeper:
         if not self._under_way:
             return False
         try:
-            receipt = self._fleet.snapshot_result(wait_seconds)
+            receipt = self._actors.snapshot_result(wait_seconds)
         except InfrastructureError:
             self._under_way = False
             raise

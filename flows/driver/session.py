@@ -32,7 +32,7 @@ from yatt_core.dispatch.pool import constants_known
 from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
 from yatt_core.placement.policies.registry import find_policy
-from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.run_actors import RunActors
 
 log = logging.getLogger("yatt_core.flow")
 LEDGER_POLL_SECONDS = 1.0
@@ -42,7 +42,7 @@ class DriverSession:
     """One driver's hold on a run.
 
     window: the scheduled window that the session is driven in; at its end the session stops as if asked to.
-    fleet: a stand-in for the run's actors, for simulations.
+    actors: a stand-in for the run's actors, for simulations.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DriverSession:
         tracker: Tracker | None = None,
         notifier: Notifier | None = None,
         window: Window | None = None,
-        fleet: Fleet | None = None,
+        actors: RunActors | None = None,
     ) -> None:
         spec = context.spec
         self.context, self.window = context, window
@@ -63,15 +63,15 @@ class DriverSession:
         self.start = ActorsStart(self.threads.check)
         self.outcome: Outcome | None = None
         self.failure: BaseException | None = None
-        self.enter_branch(context.branch, fleet)
+        self.enter_branch(context.branch, actors)
 
-    def enter_branch(self, branch: int, fleet: Fleet | None = None) -> None:
+    def enter_branch(self, branch: int, actors: RunActors | None = None) -> None:
         """Works on a branch from here on; the actors of another one are ended when the actors are next made ready."""
         self.context = context = replace(self.context, branch=branch)
         folder, fence = context.folder, context.fence
-        self.fleet = fleet or Fleet(context.spec, folder, fence.epoch, branch, self.meter, self.stops)
-        self.snapshots = SnapshotKeeper(context.ledger, fence, self.fleet, folder, context.spec, context.store)
-        self.start.enter_branch(context, self.fleet, self.snapshots)
+        self.actors = actors or RunActors(context.spec, folder, fence.epoch, branch, self.meter, self.stops)
+        self.snapshots = SnapshotKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
+        self.start.enter_branch(context, self.actors, self.snapshots)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

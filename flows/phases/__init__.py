@@ -1,1 +1,1 @@
-"""Phases."""
+"""The phases of an iteration as Prefect tasks, what a failed one leads to, and recovery."""

@@ -45,12 +45,12 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
         attempt = session.context.ledger.phases.plan(session.context.fence, session.context.branch, iteration, name)
         session.context.ledger.phases.dispatch(session.context.fence, attempt)
         started, bytes_before = session.context.clock.monotonic(), session.meter.total
-        session.fleet.deadline = session.deadlines.of(name)
-        session.threads.allow(session.fleet.deadline, f"{name} of iteration {iteration}")
+        session.actors.deadline = session.deadlines.of(name)
+        session.threads.allow(session.actors.deadline, f"{name} of iteration {iteration}")
         try:
             with (
                 log_context(iteration=iteration, phase=name),
-                session.guards.phase(session.context.branch, iteration, name, attempt.number, session.fleet.deadline),
+                session.guards.phase(session.context.branch, iteration, name, attempt.number, session.actors.deadline),
                 session.stops.phase(name),
             ):
                 result = body(session, iteration, *args, **kwargs)

@@ -32,7 +32,7 @@ def prepared_columns(
     same_layout: the trainer's ranks are those that made it; else it is made again, since a rank's columns are its own part.
     """
     done = recorded_receipt(session.context, branch, iteration, "prepare", PrepareReceipt)
-    if done is not None and same_layout and session.fleet.prepared_is_whole(done):
+    if done is not None and same_layout and session.actors.prepared_is_whole(done):
         return done
     task = batch_task(session.context, branch, iteration, "prepare", batch)
-    return session.fleet.prepare(replace(task, reward_moments=moments))
+    return session.actors.prepare(replace(task, reward_moments=moments))

@@ -126,7 +126,7 @@ def _sealed_wave(
     def is_enough() -> bool:
         return lost <= sealed.keys() and sum(len(shard.ordinals) for shard in sealed.values()) >= wave.plan.wanted
 
-    session.threads.allow(session.fleet.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
+    session.threads.allow(session.actors.deadline, f"wave {wave.plan.wave} of iteration {iteration}")
     with closing(_make(session, context.branch, iteration, wave, prompts, [] if is_enough() else missing)) as receipts:
         for receipt in receipts:
             row = _row(receipt)
@@ -140,7 +140,7 @@ def _sealed_wave(
     if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
         cut = [shard for shard in range(len(prompts)) if shard not in sealed]
         record_cut(context, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])
-        session.fleet.cut()
+        session.actors.cut()
     return [sealed[shard] for shard in sorted(sealed)]
 
 
@@ -171,7 +171,7 @@ def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedB
     whole = {(row.wave, row.shard): row for row in whole_shards(context, recorded)}
     damaged = [(row.wave, row.shard) for row in recorded if (row.wave, row.shard) not in whole]
     if damaged:
-        session.fleet.sync(iteration - 1)
+        session.actors.sync(iteration - 1)
     for number, places in itertools.groupby(damaged, key=lambda place: place[0]):
         if number >= len(waves):
             raise InfrastructureError(f"run {context.run}, iteration {iteration}: wave {number} is not in the ledger")
@@ -231,9 +231,9 @@ def _make(
     telemetry = {}
     if tasks and context.spec.rewards.judges:
         samples = sum(len(task.prompts) for task in tasks) * context.spec.rollout.samples_per_prompt
-        session.fleet.begin_wave(wave_name(tasks[0].key), samples)
+        session.actors.begin_wave(wave_name(tasks[0].key), samples)
     try:
-        for receipt in session.fleet.collect(tasks):
+        for receipt in session.actors.collect(tasks):
             telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
             yield receipt
     finally:

@@ -64,7 +64,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     context, spec, devices = session.context, session.context.spec, session.start.devices
     past, names = past_of(context, iteration) if device_judges(spec) else ((), ())
     inputs = Inputs(pool_setting(spec), past, names, state)
-    plan = session.foresight.plan(inputs, session.fleet.deadline)
+    plan = session.foresight.plan(inputs, session.actors.deadline)
     _require_portable(plan.conduct)
     row = DecisionRow(
         branch=context.branch,
@@ -132,17 +132,17 @@ def past_of(
 def discard_usage(session: DriverSession) -> None:
     """Discards device usage from before this iteration, such as that of an evaluation."""
     if device_judges(session.context.spec):
-        session.fleet.usage()
+        session.actors.usage()
 
 
 def keep_work(
     session: DriverSession, iteration: int, placement: Placement, shards: Sequence[ShardRow]
 ) -> CollectedWork | None:
     """Keeps what collecting took as a file and begins to plan the next iteration with it; None without judges on devices."""
-    context, fleet = session.context, session.fleet
+    context, actors = session.context, session.actors
     if not device_judges(context.spec):
         return None
-    decision, usage, report = placement.decision, fleet.usage(), fleet.placement_report()
+    decision, usage, report = placement.decision, actors.usage(), actors.placement_report()
     waves = _waves_of(context, shards)
     telemetry = IterationTelemetry(str(decision.decision["start"]), waves, usage, report.collect_s, report.judging_s)
     if report.defect:

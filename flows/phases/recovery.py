@@ -25,7 +25,7 @@ from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayE
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor
 from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt
-from yatt_core.run_actors.run_actors import FleetStanding
+from yatt_core.run_actors.run_actors import ActorsState
 
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
@@ -47,7 +47,7 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     if state.iteration < 0:
         return Recovered(state, RecoverReceipt(None, 0, warm, start_seconds, 0.0, 0.0))
     if holds_state(session, state, standing):
-        session.fleet.sync(standing.trainer_version)
+        session.actors.sync(standing.trainer_version)
         return Recovered(state, RecoverReceipt(None, 0, warm, start_seconds, 0.0, 0.0))
     loading = context.clock.monotonic()
     restored = restore_newest(session, state.iteration)
@@ -55,11 +55,11 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     check_environment(session, state, restored)
     for update in range(restored + 1, state.iteration + 1):
         session.threads.check()
-        session.threads.allow(2 * session.fleet.deadline, f"the replay of update {update}")
+        session.threads.allow(2 * session.actors.deadline, f"the replay of update {update}")
         context.observer.stage(f"replaying update {update} of {state.iteration}")
         replay(session, update)
     ended = context.clock.monotonic()
-    session.fleet.sync(state.iteration)
+    session.actors.sync(state.iteration)
     replayed = state.iteration - restored
     log.info("restored snapshot %d and replayed %d updates", restored, replayed)
     return Recovered(
@@ -79,7 +79,7 @@ def committed_state(context: RunContext) -> ControlState:
     return state
 
 
-def holds_state(session: DriverSession, state: ControlState, standing: FleetStanding) -> bool:
+def holds_state(session: DriverSession, state: ControlState, standing: ActorsState) -> bool:
     """True if the trainer is where the last commit left it, or one update further with all of its experience on disk."""
     context = session.context
     if standing.trainer_version == state.iteration:
@@ -91,7 +91,7 @@ def holds_state(session: DriverSession, state: ControlState, standing: FleetStan
         return False
     prepared = recorded_receipt(context, context.branch, following, "prepare", PrepareReceipt)
     return (
-        is_gathered(session.context, following) and prepared is not None and session.fleet.prepared_is_whole(prepared)
+        is_gathered(session.context, following) and prepared is not None and session.actors.prepared_is_whole(prepared)
     )
 
 
@@ -123,7 +123,7 @@ def is_committed(context: RunContext, row: SnapshotRow) -> bool:
 
 def _restore(session: DriverSession, row: SnapshotRow) -> None:
     session.context.observer.stage(f"loading the snapshot of iteration {row.iteration}")
-    session.threads.allow(2 * session.fleet.deadline, f"loading the snapshot of iteration {row.iteration}")
+    session.threads.allow(2 * session.actors.deadline, f"loading the snapshot of iteration {row.iteration}")
     restore(session, row)
 
 
@@ -132,15 +132,15 @@ def restore(session: DriverSession, row: SnapshotRow) -> None:
 
     Raises `DataError` if neither tier has it whole.
     """
-    context, fleet = session.context, session.fleet
+    context, actors = session.context, session.actors
     fetched = not (context.folder / row.folder).exists() and context.store.fetch(row.folder, row.manifest_sha256)
     try:
-        fleet.restore(row.folder, row.manifest_sha256, row.iteration)
+        actors.restore(row.folder, row.manifest_sha256, row.iteration)
     except DataError:
         if fetched or not context.store.fetch(row.folder, row.manifest_sha256):
             raise
         context.observer.warned(f"{row.folder} was damaged; it is taken from the durable tier")
-        fleet.restore(row.folder, row.manifest_sha256, row.iteration)
+        actors.restore(row.folder, row.manifest_sha256, row.iteration)
 
 
 def check_environment(session: DriverSession, state: ControlState, restored: int) -> None:
@@ -183,12 +183,12 @@ def replay(session: DriverSession, iteration: int) -> None:
     batch = sealed_batch(session, commit.branch, iteration)
     task = batch_task(context, commit.branch, iteration, "learn", batch)
     if is_skipped(context, commit.run, commit.branch, iteration):
-        receipt = session.fleet.skip(task)
+        receipt = session.actors.skip(task)
     else:
         then, now = commit.state["environment"].get("layout"), session.start.environment.get("layout")
         moments = ControlState.from_json(before.state).reward_moments
         prepared = prepared_columns(session, commit.branch, iteration, batch, moments, same_layout=then == now)
-        receipt = session.fleet.learn(task, prepared)
+        receipt = session.actors.learn(task, prepared)
     _compare(context, commit, dict(receipt.fingerprint))
 
 

@@ -34,7 +34,7 @@ def warm_up(session: DriverSession, iteration: int) -> WarmupReceipt:
             )
         else:
             return done
-    receipt = session.fleet.warm_up()
+    receipt = session.actors.warm_up()
     session.snapshots.begin(iteration)
     session.snapshots.wait()
     return receipt
@@ -45,7 +45,7 @@ def place(session: DriverSession, iteration: int, state: ControlState) -> Placem
     """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
     discard_usage(session)
     placement, conduct = decide(session, iteration, state.placement)
-    session.fleet.place(str(placement.decision.decision["start"]), conduct)
+    session.actors.place(str(placement.decision.decision["start"]), conduct)
     return placement
 
 
@@ -53,10 +53,10 @@ def place(session: DriverSession, iteration: int, state: ControlState) -> Placem
 def collect(session: DriverSession, iteration: int, state: ControlState, placement: Placement) -> Collected:
     """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
     experience = gather(session, iteration, state)
-    session.fleet.rest()
+    session.actors.rest()
     work = keep_work(session, iteration, placement, experience.shards)
     session.start.book_losses()  # of controllers whose shards went to others
-    spilled = session.fleet.spilled_bytes()
+    spilled = session.actors.spilled_bytes()
     if spilled:
         session.context.observer.warned(spill_warning(spilled))
     return Collected(experience, work, collect_gauges(experience.peak_bytes, spilled))
@@ -74,20 +74,20 @@ def learn(session: DriverSession, iteration: int, experience: Experience, prepar
     context = session.context
     task = batch_task(context, context.branch, iteration, "learn", experience.batch)
     if is_skipped(context, context.run, context.branch, iteration):
-        return session.fleet.skip(task)
-    return session.fleet.learn(task, prepared)
+        return session.actors.skip(task)
+    return session.actors.learn(task, prepared)
 
 
 @phase
 def sync(session: DriverSession, iteration: int) -> list[SyncReceipt]:
     """Brings the new weights into the rollout engines, in place."""
-    return session.fleet.sync(iteration)
+    return session.actors.sync(iteration)
 
 
 @phase
 def evaluate(session: DriverSession, iteration: int) -> list[EvaluateReceipt]:
     """Answers the held-out tasks greedily."""
-    return session.fleet.evaluate(session.context.run, iteration, session.start.inputs.held_out_prompts)
+    return session.actors.evaluate(session.context.run, iteration, session.start.inputs.held_out_prompts)
 
 
 @phase

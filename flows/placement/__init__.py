@@ -1,1 +1,1 @@
-"""Placement."""
+"""Placement decisions as they are recorded: their inputs, planning ahead, explanation and replay."""

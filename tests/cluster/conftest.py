@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
-from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.supervisor.client import stop_supervisor, wait_ready
 from yatt_core.supervisor.process import ProcessIdentity, session_members
 from yatt_core.supervisor.services import ServiceSpec
@@ -125,9 +125,9 @@ def attached(request: pytest.FixtureRequest, head: Head) -> Iterator[Head]:
 
 
 @pytest.fixture
-def fleets(attached: Head) -> Iterator[list[Fleet]]:
+def actor_sets(attached: Head) -> Iterator[list[RunActors]]:
     """Those that a test makes; ended behind it."""
-    made: list[Fleet] = []
+    made: list[RunActors] = []
     yield made
-    for fleet in made:
-        fleet.stop()
+    for actors in made:
+        actors.stop()

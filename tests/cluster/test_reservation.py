@@ -22,7 +22,7 @@ from yatt_core.cluster.gcs import node_of_actor, remember
 from yatt_core.cluster.nodes import node_names
 from yatt_core.cluster.reservation import Group, lacking, release, reserve
 from yatt_core.errors import InfrastructureError
-from yatt_core.run_actors.actor_registry import TRAINER, Crew
+from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.spec import load_spec
 
 
@@ -69,12 +69,12 @@ def test_devices_of_several_nodes(nodes: ManyNodes, tmp_path: Path, monkeypatch:
     assert sorted(Counter(seat.node for seat in seats).values()) == [1, 2]
     assert reserve(3, ()) == seats, "as the next driver finds them"
     spec = load_spec(ROOT / "configs" / "quickstart.yaml", ["trainer.engine.ranks=3", "controllers.count=1"])
-    crew = Crew(spec, tmp_path, 1, 0)
-    crew.gather(frozenset())
+    registry = ActorRegistry(spec, tmp_path, 1, 0)
+    registry.gather(frozenset())
     ray.get(
-        [rank.rendezvous.remote() for rank in crew.of(TRAINER)]
+        [rank.rendezvous.remote() for rank in registry.of(TRAINER)]
     )  # until it answers, Ray may name a node that passes it on
-    placed = [node_of_actor(rank._actor_id.hex()) for rank in crew.of(TRAINER)]
+    placed = [node_of_actor(rank._actor_id.hex()) for rank in registry.of(TRAINER)]
     assert placed == [seat.node for seat in seats], "each rank on a device of its own"
 
     connect_ray(nodes.address, "another")
@@ -82,7 +82,7 @@ def test_devices_of_several_nodes(nodes: ManyNodes, tmp_path: Path, monkeypatch:
     with pytest.raises(InfrastructureError, match=r"cores of Ray's node \w+ are not free"):
         reserve(4, ())
     connect_ray(nodes.address, "one")
-    crew.end_all()
+    registry.end_all()
     monkeypatch.setattr(reservation, "FREE_SECONDS", 30.0)
     assert len(reserve(4, ())) == 4, "what was given back"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import Head
-from tests.cluster.fleets import RUN, begin, fleet_of, fleet_spec
+from tests.cluster.run_actors import RUN, actors_of, actors_spec, begin
 from yatt_core.actors.rollout import RolloutActor
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.errors import InfrastructureError
@@ -18,7 +18,7 @@ from yatt_core.prompts.stream import Cursor, Prompt, draw
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.receipts import PEAK_BYTES, ShardReceipt, ShardTask
 from yatt_core.run_actors.actor_registry import CLASSES, ROLLOUT
-from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.run_actors import RunActors
 
 SCORED = "scored"
 ONE_OF_EACH = ("controllers.count=1", "rollout.engine.instances=1", "trainer.engine.ranks=1")
@@ -55,19 +55,19 @@ def attached(head: Head) -> Iterator[None]:
     disconnect_ray()
 
 
-def collected(folder: Path, *overrides: str) -> tuple[Fleet, list[ShardReceipt]]:
-    """One shard of all prompts, made by a fleet of one controller and one engine."""
+def collected(folder: Path, *overrides: str) -> tuple[RunActors, list[ShardReceipt]]:
+    """One shard of all prompts, made by one controller and one engine."""
     folder.mkdir()
     reward = ("rewards.parts.0.function=tests.cluster.test_streaming:score_and_tell",)
-    spec = fleet_spec(*ONE_OF_EACH, *reward, f"rewards.parts.0.options.folder={folder}", *overrides)
-    fleet = fleet_of(spec, folder, 1)
+    spec = actors_spec(*ONE_OF_EACH, *reward, f"rewards.parts.0.options.folder={folder}", *overrides)
+    actors = actors_of(spec, folder, 1)
     try:
-        begin(fleet)
+        begin(actors)
         references, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
         task = ShardTask(WorkKey(RUN, 0, 1, "collect", shard=0), 1, references, 0)
-        return fleet, list(fleet.collect([task]))
+        return actors, list(actors.collect([task]))
     finally:
-        fleet.stop()
+        actors.stop()
 
 
 def test_a_score_is_there_before_the_engine_goes_on_and_one_batch_at_a_time_is_under_way(

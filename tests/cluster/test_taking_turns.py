@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Head
-from tests.cluster.fleets import RUN, Heartbeat, batch_of, begin, fleet_of, fleet_spec, shard_tasks
-from yatt_core.run_actors.run_actors import Fleet
+from tests.cluster.run_actors import RUN, Heartbeat, actors_of, actors_spec, batch_of, begin, shard_tasks
+from yatt_core.run_actors.run_actors import RunActors
 
 NAMESPACE = "turns"
 
 
-def watched(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def watched(actors: RunActors, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is waited for from here on, as messages name it."""
     waits: list[str] = []
-    get = fleet._calls.get
+    get = actors._calls.get
 
     def noting(references: list[Any], what: str, *arguments: Any) -> list[Any]:
         waits.append(what)
         return get(references, what, *arguments)
 
-    monkeypatch.setattr(fleet._calls, "get", noting)
+    monkeypatch.setattr(actors._calls, "get", noting)
     return waits
 
 
@@ -31,20 +31,20 @@ def watched(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_trainer_is_away_while_others_work(
     attached: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
 ) -> None:
-    fleet = fleet_of(fleet_spec(), tmp_path, 1)
+    actors = actors_of(actors_spec(), tmp_path, 1)
     try:
         with Heartbeat(tmp_path, 1):
-            fleet.resident = resident
-            begin(fleet)
-            waits = watched(fleet, monkeypatch)
-            receipts = list(fleet.collect(shard_tasks(fleet_spec(), 1)))
-            fleet.rest()
-            prepared = fleet.prepare(batch_of(receipts, 1, phase="prepare"))
-            assert fleet.learn(batch_of(receipts, 1), prepared).version == 1
-            assert [receipt.version for receipt in fleet.sync(1)] == [1, 1]
-            fleet.evaluate(RUN, 1, 4)
+            actors.resident = resident
+            begin(actors)
+            waits = watched(actors, monkeypatch)
+            receipts = list(actors.collect(shard_tasks(actors_spec(), 1)))
+            actors.rest()
+            prepared = actors.prepare(batch_of(receipts, 1, phase="prepare"))
+            assert actors.learn(batch_of(receipts, 1), prepared).version == 1
+            assert [receipt.version for receipt in actors.sync(1)] == [1, 1]
+            actors.evaluate(RUN, 1, 4)
     finally:
-        fleet.stop()
+        actors.stop()
     turns = [what for what in waits if "offload" in what or "reload" in what or "rest" in what]
     offload, reload, rest = (
         "the trainer's ranks to offload",

@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from tests.cluster.conftest import Head
-from tests.cluster.fleets import begin, fleet_of, fleet_spec, shard_tasks
+from tests.cluster.run_actors import actors_of, actors_spec, begin, shard_tasks
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.nodes import avoided_nodes, node_names
 from yatt_core.errors import InfrastructureError, StuckError
@@ -33,29 +33,29 @@ def test_a_rollout_that_hangs_for_ever_is_named_and_replaced(
 ) -> None:
     monkeypatch.setattr(calls, "gather_stacks", partial(gather_stacks, timeout=15.0))
     hang = tmp_path / "hang"
-    spec = fleet_spec(f"rollout.engine.hang_file={hang}", "recovery.phase_deadline_seconds=60")
-    fleet = fleet_of(spec, tmp_path, 1)
+    spec = actors_spec(f"rollout.engine.hang_file={hang}", "recovery.phase_deadline_seconds=60")
+    actors = actors_of(spec, tmp_path, 1)
     try:
-        begin(fleet)
+        begin(actors)
         hang.write_text("0")
-        fleet.deadline = 6.0
+        actors.deadline = 6.0
         tasks = shard_tasks(spec, 1)
         with caplog.at_level(logging.ERROR), pytest.raises(StuckError) as caught:
-            list(fleet.collect(tasks))
+            list(actors.collect(tasks))
         assert "no shard within 6 s" in str(caught.value)
-        (failure,) = fleet.failures
+        (failure,) = actors.failures
         assert failure.actor.startswith("rollout-") and "in generate for" in failure.reason
         assert f"{failure.actor} in generate for" in str(caught.value)
         assert "rollout.py:" in str(caught.value) and "_hang" in str(caught.value)
         stack = next(record.getMessage() for record in caplog.records if "thread MainThread" in record.getMessage())
         assert "self._ready().stream(request)" in stack
-        fleet.deadline = 60.0
-        assert fleet.start() == (failure.actor,)
-        fleet.load(fleet.materialise())
-        fleet.sync(0)
-        assert len(list(fleet.collect(tasks))) == len(tasks)
+        actors.deadline = 60.0
+        assert actors.start() == (failure.actor,)
+        actors.load(actors.materialise())
+        actors.sync(0)
+        assert len(list(actors.collect(tasks))) == len(tasks)
     finally:
-        fleet.stop()
+        actors.stop()
 
 
 def test_quarantined_nodes_are_avoided_while_there_are_others() -> None:
@@ -77,18 +77,18 @@ def test_actors_leave_a_quarantined_node(tmp_path: Path) -> None:
         ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
         cluster.wait_for_nodes()
         assert sorted(node_names().values()) == ["bad", "good"]
-        fleet = fleet_of(fleet_spec(), tmp_path, 1)
-        fleet.avoid_nodes = frozenset({"good"})
-        begin(fleet)
+        actors = actors_of(actors_spec(), tmp_path, 1)
+        actors.avoid_nodes = frozenset({"good"})
+        begin(actors)
         assert used_nodes() == {bad.node_id}
-        fleet.avoid_nodes = frozenset({"bad"})
-        assert len(fleet.start()) == 7
-        fleet.load(fleet.materialise())
+        actors.avoid_nodes = frozenset({"bad"})
+        assert len(actors.start()) == 7
+        actors.load(actors.materialise())
         assert used_nodes() == {name for name, given in node_names().items() if given == "good"}
-        fleet.avoid_nodes = frozenset({"good", "bad"})
+        actors.avoid_nodes = frozenset({"good", "bad"})
         with pytest.raises(InfrastructureError, match="no node is left"):
-            fleet.start()
-        fleet.stop()
+            actors.start()
+        actors.stop()
     finally:
         ray.shutdown()
         cluster.shutdown()

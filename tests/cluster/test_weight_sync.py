@@ -16,13 +16,13 @@ import ray
 from ray._private.internal_api import get_memory_info_reply
 
 from tests.cluster.conftest import Head
-from tests.cluster.fleets import (
+from tests.cluster.run_actors import (
     Heartbeat,
+    actors_of,
+    actors_spec,
     begin,
     behind_buckets,
     driver_killed_at,
-    fleet_of,
-    fleet_spec,
     pid_of,
     shard_tasks,
 )
@@ -31,7 +31,7 @@ from yatt_core.cluster.gcs import living_nodes
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, metered_get
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import SyncReceipt
-from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
 from yatt_core.wire.buckets import WeightBucket, buckets_of
 
@@ -42,9 +42,9 @@ MIB = 1 << 20
 COUNT = 12
 
 
-def experience_of(fleet: Fleet, epoch: int) -> list[str]:
+def experience_of(actors: RunActors, epoch: int) -> list[str]:
     """What the engines make of an iteration's prompts, which depends on their weights."""
-    receipts = sorted(fleet.collect(shard_tasks(fleet_spec(), epoch)), key=lambda receipt: receipt.key.shard)
+    receipts = sorted(actors.collect(shard_tasks(actors_spec(), epoch)), key=lambda receipt: receipt.key.shard)
     return [receipt.group_digests.hex() for receipt in receipts]
 
 
@@ -52,55 +52,55 @@ def experience_of(fleet: Fleet, epoch: int) -> list[str]:
 def undisturbed(attached: Head, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("undisturbed")
     with Heartbeat(folder, 1):
-        fleet = fleet_of(fleet_spec(), folder, 1)
+        actors = actors_of(actors_spec(), folder, 1)
         try:
-            begin(fleet)
-            return experience_of(fleet, 1)
+            begin(actors)
+            return experience_of(actors, 1)
         finally:
-            fleet.stop()
+            actors.stop()
 
 
 @pytest.mark.parametrize("lost", ["trainer-0", pytest.param("rollout-1", marks=pytest.mark.verify)])
 def test_an_actor_killed_between_two_buckets_leaves_the_engines_dirty(
-    fleets: list[Fleet], tmp_path: Path, undisturbed: list[str], lost: str
+    actor_sets: list[RunActors], tmp_path: Path, undisturbed: list[str], lost: str
 ) -> None:
     with Heartbeat(tmp_path, 1):
-        fleets.append(fleet := fleet_of(fleet_spec(FOUR_BUCKETS), tmp_path, 1))
-        fleet.start()
-        fleet.load(fleet.materialise())
-        fleet.warm_up()
+        actor_sets.append(actors := actors_of(actors_spec(FOUR_BUCKETS), tmp_path, 1))
+        actors.start()
+        actors.load(actors.materialise())
+        actors.warm_up()
 
         def strike() -> None:
             pid = pid_of(lost)
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
-        behind_buckets(fleet)[2] = strike
+        behind_buckets(actors)[2] = strike
         with pytest.raises(InfrastructureError, match=lost):
-            fleet.sync(0)
-        created = fleet.start()
+            actors.sync(0)
+        created = actors.start()
         assert set(created) == ({"trainer-0", "trainer-1"} if lost == "trainer-0" else {lost})
-        standing = fleet.load(fleet.materialise())
+        standing = actors.load(actors.materialise())
         assert standing.engine_versions == (-1, -1), "one that was made anew, or two that took one bucket"
-        assert fleet.warm_up().weights_digest
-        assert [(receipt.instance, receipt.buckets, receipt.bytes) for receipt in fleet.sync(0)] == [
+        assert actors.warm_up().weights_digest
+        assert [(receipt.instance, receipt.buckets, receipt.bytes) for receipt in actors.sync(0)] == [
             (0, 4, 32),
             (1, 4, 32),
         ]
-        assert experience_of(fleet, 1) == undisturbed
+        assert experience_of(actors, 1) == undisturbed
 
 
 def test_a_driver_killed_between_two_buckets_leaves_the_engines_dirty(
-    attached: Head, fleets: list[Fleet], tmp_path: Path, undisturbed: list[str]
+    attached: Head, actor_sets: list[RunActors], tmp_path: Path, undisturbed: list[str]
 ) -> None:
     driver_killed_at("bucket", attached, NAMESPACE, tmp_path, FOUR_BUCKETS)
     with Heartbeat(tmp_path, 2):
-        fleets.append(fleet := fleet_of(fleet_spec(FOUR_BUCKETS), tmp_path, 2))
-        assert not fleet.start(), "all that the killed driver left goes on"
-        standing = fleet.load(fleet.materialise())
+        actor_sets.append(actors := actors_of(actors_spec(FOUR_BUCKETS), tmp_path, 2))
+        assert not actors.start(), "all that the killed driver left goes on"
+        standing = actors.load(actors.materialise())
         assert (standing.trainer_version, standing.engine_versions) == (0, (-1, -1))
-        assert [receipt.instance for receipt in fleet.sync(0)] == [0, 1]
-        assert experience_of(fleet, 2) == undisturbed
+        assert [receipt.instance for receipt in actors.sync(0)] == [0, 1]
+        assert experience_of(actors, 2) == undisturbed
 
 
 class Rank:
@@ -136,7 +136,7 @@ class Engine:
 
 
 class Calls:
-    """Waits, as a fleet's do, and books nobody."""
+    """Waits, as a actors's do, and books nobody."""
 
     def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
         return metered_get(BytesMeter(), references, 150.0, what, UNINTERRUPTED)

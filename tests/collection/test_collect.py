@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import ray
 
-from tests.cluster.fleets import shard_tasks
+from tests.cluster.run_actors import shard_tasks
 from tests.dispatch.test_generation import Pool
 from tests.services import ROOT
 from yatt_core.actors import controller

@@ -13,7 +13,7 @@ from ops.dashboard.pages.pictures import phase_bars, time_parts
 from ops.dashboard.pages.run import tree_of
 from ops.queries.run_list import DRIVEN, LOST, ListedRun
 
-ATTEMPT = AttemptRow("r", 0, 1, "collect", 0, 1, "DONE", 1, 1000, 1100, 3000, None, None, None, 2.0, 0)
+ATTEMPT = AttemptRow("r", 0, 1, "collect", 1, "DONE", 1, 1000, 1100, 3000, None, None, None, 2.0, 0)
 RUN = ListedRun(
     id="r-1",
     spec_name="r",

@@ -14,7 +14,7 @@ from unittest import mock
 import flows.train
 from benchmarks.simulation.cluster import Cluster, DriverKilled, Publication, Trainer
 from benchmarks.simulation.drive import LEASE_SECONDS, NoProgress, without_prefect_and_ray
-from benchmarks.simulation.fleet import SimulatedFleet
+from benchmarks.simulation.run_actors import SimulatedRunActors
 from benchmarks.simulation.trace import ENGINE, TRAINER, Durations, Trace
 from db.core.holder import this_process
 from db.ledger import Ledger
@@ -44,7 +44,7 @@ class MetricCluster(Cluster):
         self.trainer.receipt = replace(receipt, metrics={"loss": 0.0, "grad_norm": self.trainer.state[0] / 64})
 
 
-class BranchFleet(SimulatedFleet):
+class BranchRunActors(SimulatedRunActors):
     """On a branch of the run; on another one than before, its actors are new. Updates named in the spec are not finite."""
 
     def __init__(self, cluster: Cluster, spec: RunSpec, epoch: int, branch: int) -> None:
@@ -138,11 +138,11 @@ class Simulation:
             spec = current_spec(ledger, self.run)
             fence = ledger.leases.acquire(self.run, this_process(), LEASE_SECONDS, lambda holder: True)
 
-            def fleet(spec: RunSpec, folder: Path, epoch: int, branch: int, *_: object) -> BranchFleet:
+            def actors(spec: RunSpec, folder: Path, epoch: int, branch: int, *_: object) -> BranchRunActors:
                 watcher.reach(f"branch:{branch}")
-                return BranchFleet(self.cluster, spec, epoch, branch)
+                return BranchRunActors(self.cluster, spec, epoch, branch)
 
-            with without_prefect_and_ray(), mock.patch("flows.driver.session.Fleet", fleet):
+            with without_prefect_and_ray(), mock.patch("flows.driver.session.RunActors", actors):
                 clock = self.cluster.clock
                 session = DriverSession(RunContext.of(self.home, spec, ledger, fence, watcher, clock))
                 outcome = session.already_finished() or session.out_of_budget()

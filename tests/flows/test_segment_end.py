@@ -139,7 +139,7 @@ def test_a_flow_that_claimed_its_segment_ends_it_once(session: DriverSession) ->
 
 def test_no_actors_are_started_behind_the_end(session: DriverSession, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(session.start, "make_ready", lambda: started.append("fleet"))
+    monkeypatch.setattr(session.start, "make_ready", lambda: started.append("actors"))
     connecting, connected = threading.Event(), threading.Event()
 
     def connect() -> None:

@@ -20,7 +20,8 @@ CORPUS_MB, GROWTH_MB = 80, 40
 SCRIPT = """
 import sys
 from pathlib import Path
-from yatt_core.inputs.reader import Inputs, materialise
+from yatt_core.input_building.materialise import materialise
+from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.spec import RunSpec
 

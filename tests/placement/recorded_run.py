@@ -61,7 +61,7 @@ class DecidingSession:
     def __init__(self, home: Home, ledger: Ledger, fence: Fence, spec: RunSpec) -> None:
         self.context = RunContext.of(home, spec, ledger, fence, SilentObserver())
         self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
-        self.start = self.fleet = self
+        self.start = self.actors = self
         self.deadline = 60.0
         self.devices = spec.rollout.engine.instances
 

@@ -1,4 +1,4 @@
-"""The driver's places: ledger, files, calls of the fleet, tracker, and the steps of a segment's start and end.
+"""The driver's places: ledger, files, calls of the run's actors, tracker, and the steps of a segment's start and end.
 
 Consumes the product's modules, imported; `watch` wraps them in this process. A name here that the product no longer has is an
 error, so that the table keeps up with it.
@@ -32,10 +32,10 @@ def watch(failpoints: Failpoints) -> None:
     watch_files(reach)
     _watch_ledger(reach)
     _watch_commits(reach)
-    fleet = _find("yatt_core.run_actors.run_actors.Fleet")
-    for name, member in vars(fleet).items():
+    actors = _find("yatt_core.run_actors.run_actors.RunActors")
+    for name, member in vars(actors).items():
         if inspect.isfunction(member) and not name.startswith("_"):
-            around(reach, fleet, name)
+            around(reach, actors, name)
     for owner, names in CONTROL.items():
         for name in names:
             around(reach, _find(owner), name)

@@ -38,7 +38,7 @@ from yatt_core.wire.buckets import WeightBucket
 
 
 @dataclass(frozen=True, slots=True)
-class RankStanding:
+class RankState:
     """What a rank holds. version: -1 while its weights are undefined or have not been warmed up or restored. applied: key of
     the last update. group: address of the group that it is in; empty when it is in none, or saw it break.
     """
@@ -79,12 +79,12 @@ class TrainerActor:
         kind = self._spec.trainer.engine.kind
         return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, kind)
 
-    def standing(self, epoch: int) -> RankStanding:
+    def standing(self, epoch: int) -> RankState:
         """What it holds, behind all that it was asked to do before."""
         with self._serving("standing", epoch):
             engine = self._ready()
             version = engine.version if self._settled else -1
-            return RankStanding(version, engine.applied, self._group, self._snapshots.in_flight)
+            return RankState(version, engine.applied, self._group, self._snapshots.in_flight)
 
     def environment(self) -> dict[str, str]:
         """What a replay depends on besides the log: library versions, instruction set, threads, arithmetic."""

@@ -70,7 +70,7 @@ class ActorFailure:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An actor of the crew. name: `ROLE-INDEX`. node: Ray's id of its node."""
+    """An actor of the registry. name: `ROLE-INDEX`. node: Ray's id of its node."""
 
     name: str
     handle: Any
@@ -87,7 +87,7 @@ def generation_of(revision: str, spec_json: str, branch: int) -> str:
     return hashlib.sha256(f"{revision}\n{spec_json}\n{branch}".encode()).hexdigest()[:8]
 
 
-class Crew:
+class ActorRegistry:
     """The actors of one run under one epoch. failures: those that were lost. Where a method takes `avoid_nodes`, these are
     names of nodes that get no actors, while there are others.
     """

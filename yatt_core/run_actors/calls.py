@@ -1,7 +1,7 @@
 """Waiting for a run's actors: every wait has a deadline, and every failure a name.
 
 Consumes Ray references and who is to answer them; produces values. A lost actor is an `InfrastructureError` that names it and
-is booked with the crew, a missed deadline a `StuckError` that names who is stuck, and where.
+is booked with the registry, a missed deadline a `StuckError` that names who is stuck, and where.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ray
 
 from yatt_core.cluster.metering import BytesMeter, Interruptions, metered_get
 from yatt_core.errors import InfrastructureError, StuckError
-from yatt_core.run_actors.actor_registry import Crew
+from yatt_core.run_actors.actor_registry import ActorRegistry
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,14 @@ class ActorCalls:
     """deadline: seconds for each wait of the phase at hand."""
 
     def __init__(
-        self, crew: Crew, run_folder: Path, meter: BytesMeter, interruptions: Interruptions, deadline: float
+        self,
+        registry: ActorRegistry,
+        run_folder: Path,
+        meter: BytesMeter,
+        interruptions: Interruptions,
+        deadline: float,
     ) -> None:
-        self.crew, self.interruptions, self.deadline = crew, interruptions, deadline
+        self.registry, self.interruptions, self.deadline = registry, interruptions, deadline
         self._folder, self._meter = run_folder, meter
 
     def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
@@ -49,17 +54,17 @@ class ActorCalls:
     def notice(self, error: BaseException | None) -> None:
         """Books the actor whose death an error of Ray's tells."""
         if isinstance(error, ray.exceptions.RayActorError) and error.actor_id:
-            self.crew.lost(error.actor_id, " ".join(str(error).split()))
+            self.registry.lost(error.actor_id, " ".join(str(error).split()))
 
     def stuck(self, missed: str, awaited: list[str]) -> StuckError:
         """Names, logs and ends whoever holds up the others; returns the error that says so.
 
         Raises `FencedError` in a driver that was stopped, replaced and continued: its deadline is nobody's fault.
         """
-        self.crew.require_current()
-        reports = gather_stacks(self._folder, self.crew.names)
-        stuck = find_stuck(self.crew.names, reports, awaited)
+        self.registry.require_current()
+        reports = gather_stacks(self._folder, self.registry.names)
+        stuck = find_stuck(self.registry.names, reports, awaited)
         for actor in stuck:
             log_stacks(actor, reports.get(actor))
-            self.crew.end_stuck(actor, f"stuck: {describe(actor, reports.get(actor))}")
+            self.registry.end_stuck(actor, f"stuck: {describe(actor, reports.get(actor))}")
         return StuckError(f"{missed}; stuck and ended: {'; '.join(describe(a, reports.get(a)) for a in stuck)}")

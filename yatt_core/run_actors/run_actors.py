@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from yatt_core.actors.dispatcher import PlacementReport
-from yatt_core.actors.trainer import RankStanding
+from yatt_core.actors.trainer import RankState
 from yatt_core.cluster.metering import (
     UNINTERRUPTED,
     BytesMeter,
@@ -43,7 +43,7 @@ from yatt_core.protocols.receipts import (
     UpdateReceipt,
     WarmupReceipt,
 )
-from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, Crew
+from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.watchdog import find_abandoned
@@ -51,14 +51,14 @@ from yatt_core.run_actors.wave_collection import collect
 from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
 from yatt_core.spec import RunSpec
 
-__all__ = ["ActorFailure", "Fleet", "FleetStanding"]
+__all__ = ["ActorFailure", "RunActors", "ActorsState"]
 
 log = logging.getLogger(__name__)
 START_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class FleetStanding:
+class ActorsState:
     """What the actors hold once they are ready. trainer_version: -1 where the ranks are new or have no usable weights.
     trainer_key: of the last applied update. engine_versions: -1 for one that needs weights. created: who is new, by name.
     """
@@ -70,7 +70,7 @@ class FleetStanding:
     created: tuple[str, ...]
 
 
-class Fleet:
+class RunActors:
     """Controllers, rollout engines and trainer ranks of one run under one epoch.
 
     deadline: seconds for each wait of the phase at hand. avoid_nodes: names (`cluster.nodes`) of nodes that get no actors,
@@ -89,9 +89,9 @@ class Fleet:
     ) -> None:
         self._folder, self._epoch, self._branch = run_folder, epoch, branch
         self._interruptions = interruptions
-        self._crew = Crew(spec, run_folder, epoch, branch)
+        self._registry = ActorRegistry(spec, run_folder, epoch, branch)
         seconds = spec.recovery.phase_deadline_seconds
-        self._calls = ActorCalls(self._crew, run_folder, meter, interruptions, seconds)
+        self._calls = ActorCalls(self._registry, run_folder, meter, interruptions, seconds)
         # For what may be queued behind the work of an earlier driver, or behind the imports of a new process.
         self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
         self._created: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class Fleet:
     @property
     def failures(self) -> list[ActorFailure]:
         """What was lost; whoever reads it clears it."""
-        return self._crew.failures
+        return self._registry.failures
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Fleet:
         Waits only for ranks that are still at what an earlier driver asked of all of them.
         """
         try:
-            self._created = self._crew.gather(self.avoid_nodes)
+            self._created = self._registry.gather(self.avoid_nodes)
             self._created += self._mend_ranks()
             self.spilled_bytes()
         except ray.exceptions.RayError as error:
@@ -129,19 +129,19 @@ class Fleet:
         return self._created
 
     def outgrown(self) -> bool:
-        """True if other controllers should be there than are, so that the fleet is better made ready again.
+        """True if other controllers should be there than are, so that the actors are better made ready again.
 
         Also where that cannot be found out: who makes it ready meets the reason.
         """
         try:
-            return self._crew.outgrown(self.avoid_nodes)
+            return self._registry.outgrown(self.avoid_nodes)
         except (ray.exceptions.RayError, InfrastructureError) as error:
             log.warning("the nodes cannot be looked at: %s", error)
             return True
 
     def controllers_by_node(self) -> Mapping[str, int]:
         """How many controllers each node has; empty where their number does not follow the nodes."""
-        return self._crew.controllers_by_node()
+        return self._registry.controllers_by_node()
 
     def _mend_ranks(self) -> tuple[str, ...]:
         """Makes the kept ranks anew where one waits in vain for the others; returns who is new."""
@@ -153,7 +153,7 @@ class Fleet:
         if not abandoned:
             return ()
         log.warning("the trainer's ranks are made anew, not all of them were asked: %s", "; ".join(abandoned))
-        return self._crew.recreate(TRAINER, self.avoid_nodes)
+        return self._registry.recreate(TRAINER, self.avoid_nodes)
 
     def materialise(self) -> InputsReceipt:
         """Has the run's inputs written, unless they are there; asks somebody who has no long work under way."""
@@ -166,14 +166,14 @@ class Fleet:
         )[0]
         return receipt
 
-    def load(self, inputs: InputsReceipt) -> FleetStanding:
+    def load(self, inputs: InputsReceipt) -> ActorsState:
         """Makes every actor ready for work, whoever made it and however far that had come; may be called again.
 
         Controllers may be busy with what an earlier driver gave them: they take this up behind it, and are not waited for.
         """
         loading = self._load_controllers(inputs)
         loading += [engine.load.remote(self._epoch, inputs.model_path, self.resident) for engine in self._engines]
-        loading += [endpoint.load.remote(self._epoch) for endpoint in self._crew.of(ENDPOINT)]
+        loading += [endpoint.load.remote(self._epoch) for endpoint in self._registry.of(ENDPOINT)]
         versions = [engine.version.remote(self._epoch) for engine in self._engines]
         ranks = self._load_ranks(inputs)
         self._calls.get(
@@ -181,14 +181,14 @@ class Fleet:
         )
         held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
         in_flight = ranks[0].snapshot_in_flight
-        return FleetStanding(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
+        return ActorsState(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
 
     def stop(self) -> None:
         """Ends all actors; those of a head that is gone have ended with it."""
-        self._crew.end_all()
+        self._registry.end_all()
 
     def spilled_bytes(self) -> int:
-        """Bytes that the object store wrote to disk, on all nodes, since this was last asked or the fleet was started."""
+        """Bytes that the object store wrote to disk, on all nodes, since this was last asked or the actors were started."""
         return self._spilling.growth(spilled_bytes())
 
     def environment(self) -> Mapping[str, str]:
@@ -200,7 +200,7 @@ class Fleet:
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
         """Gives all the dispatcher, and that the engines; returns what has to be waited for."""
-        dispatcher = self._crew.of(DISPATCHER)[0]
+        dispatcher = self._registry.of(DISPATCHER)[0]
         made = [name for name in self._members(CONTROLLER) if name in self._created]
         kept = [name for name in self._members(CONTROLLER) if name not in made]
         # What lost controllers waited for or held, before their successors ask for anything.
@@ -211,7 +211,7 @@ class Fleet:
                 loading.append(reference)
         return loading
 
-    def _load_ranks(self, inputs: InputsReceipt) -> list[RankStanding]:
+    def _load_ranks(self, inputs: InputsReceipt) -> list[RankState]:
         """Makes the ranks ready as one group; a group that broke is made anew, once."""
         try:
             standings = self._rank_standings(inputs)
@@ -223,14 +223,14 @@ class Fleet:
         except InfrastructureError as error:
             reason = str(error)
         log.warning("the trainer's ranks are made anew: %s", reason)
-        self._created += self._crew.recreate(TRAINER, self.avoid_nodes)
+        self._created += self._registry.recreate(TRAINER, self.avoid_nodes)
         return self._rank_standings(inputs)
 
-    def _rank_standings(self, inputs: InputsReceipt) -> list[RankStanding]:
+    def _rank_standings(self, inputs: InputsReceipt) -> list[RankState]:
         """What the ranks hold; those that are in no group join one, and take the initial weights where they have none."""
         seconds = self._start_seconds
         self._all_ranks("load", self._epoch, inputs, self._branch, seconds=seconds)
-        standings: list[RankStanding] = self._all_ranks("standing", self._epoch, seconds=seconds)
+        standings: list[RankState] = self._all_ranks("standing", self._epoch, seconds=seconds)
         if not any(rank.group for rank in standings):
             asked = [self._ranks[0].rendezvous.remote()]
             address = self._calls.get(asked, "trainer-0", [f"{TRAINER}-0"], seconds)[0]
@@ -361,26 +361,26 @@ class Fleet:
 
     @property
     def _controllers(self) -> list[Any]:
-        return self._crew.of(CONTROLLER)
+        return self._registry.of(CONTROLLER)
 
     @property
     def _engines(self) -> list[Any]:
-        return self._crew.of(ROLLOUT)
+        return self._registry.of(ROLLOUT)
 
     @property
     def _pool(self) -> list[Any]:
         """All that the dispatcher gives work to: devices, then judges of others."""
-        return [*self._engines, *self._crew.of(ENDPOINT)]
+        return [*self._engines, *self._registry.of(ENDPOINT)]
 
     @property
     def _ranks(self) -> list[Any]:
-        return self._crew.of(TRAINER)
+        return self._registry.of(TRAINER)
 
     def _members(self, *roles: str) -> list[str]:
-        return [name for name in self._crew.names if name.rpartition("-")[0] in roles]
+        return [name for name in self._registry.names if name.rpartition("-")[0] in roles]
 
     def _ask_dispatcher(self, method: str, *arguments: Any) -> Any:
-        reference = getattr(self._crew.of(DISPATCHER)[0], method).remote(*arguments)
+        reference = getattr(self._registry.of(DISPATCHER)[0], method).remote(*arguments)
         return self._calls.get([reference], f"the dispatcher to {method}", [f"{DISPATCHER}-0"])[0]
 
     def _agreed(self, task: BatchTask, receipts: Sequence[UpdateReceipt]) -> UpdateReceipt:

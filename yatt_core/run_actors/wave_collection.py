@@ -15,7 +15,7 @@ import ray
 from yatt_core.cluster.metering import first_ready, unwrap_ray_error
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import ShardReceipt, ShardTask
-from yatt_core.run_actors.actor_registry import DISPATCHER, Crew
+from yatt_core.run_actors.actor_registry import DISPATCHER, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.shard_assignment import Share, Shares
@@ -29,8 +29,8 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
     The shards of a controller that is lost go to the others, who adopt what it finished and go on with what it began.
     Raises `InfrastructureError` when none is left, and what a controller that lives has met.
     """
-    shares = Shares(calls.crew.names_of(CONTROLLER), tasks)
-    streams = _begin(calls.crew, shares.unfinished())
+    shares = Shares(calls.registry.names_of(CONTROLLER), tasks)
+    streams = _begin(calls.registry, shares.unfinished())
     deadline = time.monotonic() + calls.deadline
     while streams:
         stream = first_ready(list(streams), deadline - time.monotonic(), calls.interruptions)
@@ -41,12 +41,12 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
         try:
             receipt = _next_receipt(calls, stream, name)
         except InfrastructureError as error:
-            if name in calls.crew.names or (moved := shares.lose(name)) is None:
+            if name in calls.registry.names or (moved := shares.lose(name)) is None:
                 raise
             log.warning("%s; its shards go to %s", error, ", ".join(moved) or "nobody, they are finished")
             streams = {other: owner for other, owner in streams.items() if owner != name}
-            calls.crew.of(DISPATCHER)[0].forget.remote(name)
-            streams |= _begin(calls.crew, moved)
+            calls.registry.of(DISPATCHER)[0].forget.remote(name)
+            streams |= _begin(calls.registry, moved)
         else:
             if receipt is None:
                 del streams[stream]
@@ -55,9 +55,9 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
                 yield receipt
 
 
-def _begin(crew: Crew, share: Share) -> dict[Any, str]:
+def _begin(registry: ActorRegistry, share: Share) -> dict[Any, str]:
     """Gives controllers their shards; each stream of receipts, with the controller's name."""
-    controllers = dict(zip(crew.names_of(CONTROLLER), crew.of(CONTROLLER), strict=True))
+    controllers = dict(zip(registry.names_of(CONTROLLER), registry.of(CONTROLLER), strict=True))
     return {
         controllers[name].collect.options(num_returns="streaming").remote(tasks): name for name, tasks in share.items()
     }

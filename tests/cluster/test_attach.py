@@ -14,14 +14,14 @@ import pytest
 import ray
 
 from tests.cluster.conftest import Head
-from tests.cluster.fleets import (
+from tests.cluster.run_actors import (
     RUN,
     Heartbeat,
+    actors_of,
+    actors_spec,
     batch_of,
     begin,
     driver_killed_at,
-    fleet_of,
-    fleet_spec,
     pid_of,
     pids,
     shard_tasks,
@@ -32,9 +32,9 @@ from yatt_core.experience.chunks import read_chunk, write_chunk
 from yatt_core.experience.shard_log import find_sealed
 from yatt_core.keys import shard_folder
 from yatt_core.protocols.receipts import ShardReceipt, ShardTask
-from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.run_actors import RunActors
 
-NAMESPACE = "fleets"
+NAMESPACE = "actor_sets"
 VERIFY = pytest.mark.verify
 SLOW = "rollout.engine.base_seconds=0.02"
 
@@ -43,18 +43,18 @@ SLOW = "rollout.engine.base_seconds=0.02"
     "moment", [*(pytest.param(m, marks=VERIFY) for m in ("start", "load", "warm_up", "learn")), "collect"]
 )
 def test_the_next_driver_attaches_to_what_a_killed_one_left(
-    attached: Head, fleets: list[Fleet], tmp_path: Path, moment: str
+    attached: Head, actor_sets: list[RunActors], tmp_path: Path, moment: str
 ) -> None:
-    spec = fleet_spec(SLOW)
+    spec = actors_spec(SLOW)
     driver_killed_at(moment, attached, NAMESPACE, tmp_path, SLOW)
     before = {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()}
     # Ray gives up an actor whose process was not up yet when the job that asked for it ended.
     assert len(before) == 7 or moment == "start"
     with Heartbeat(tmp_path, 2):
-        fleets.append(fleet := fleet_of(spec, tmp_path, 2))
-        created = fleet.start()
+        actor_sets.append(actors := actors_of(spec, tmp_path, 2))
+        created = actors.start()
         assert len(created) == 7 - len(before)
-        standing = fleet.load(fleet.materialise())
+        standing = actors.load(actors.materialise())
         assert standing.created == created
         after = {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()}
         assert {name: after[name] for name in before} == before
@@ -63,26 +63,26 @@ def test_the_next_driver_attaches_to_what_a_killed_one_left(
         assert (standing.trainer_key is not None) == (moment == "learn")
         assert standing.snapshot_in_flight == (moment == "learn")
         if moment == "learn":
-            receipt = fleet.snapshot_result(60.0)
+            receipt = actors.snapshot_result(60.0)
             assert receipt is not None and (receipt.epoch, receipt.iteration) == (1, 1)
             assert standing.trainer_key == batch_of([], 1).key
-            assert [receipt.version for receipt in fleet.sync(1)] == [1, 1]
+            assert [receipt.version for receipt in actors.sync(1)] == [1, 1]
         if version <= 0:
-            warm = fleet.warm_up()
-            assert fleet.warm_up() == warm
-            assert len(fleet.sync(0)) == (0 if moment == "collect" else 2)
+            warm = actors.warm_up()
+            assert actors.warm_up() == warm
+            assert len(actors.sync(0)) == (0 if moment == "collect" else 2)
             tasks = shard_tasks(spec, 2)
-            receipts = list(fleet.collect(tasks))
+            receipts = list(actors.collect(tasks))
             assert {receipt.epoch for receipt in receipts} == ({1} if moment == "collect" else {2})
             assert [len(find_sealed(tmp_path, task.key)) for task in tasks] == [1] * len(tasks)
 
 
-def test_calls_of_a_replaced_driver_are_refused(fleets: list[Fleet], tmp_path: Path) -> None:
-    spec = fleet_spec()
-    fleets.append(old := fleet_of(spec, tmp_path, 1))
+def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp_path: Path) -> None:
+    spec = actors_spec()
+    actor_sets.append(old := actors_of(spec, tmp_path, 1))
     begin(old)
     with Heartbeat(tmp_path, 2):
-        fleets.append(new := fleet_of(spec, tmp_path, 2))
+        actor_sets.append(new := actors_of(spec, tmp_path, 2))
         begin(new)
         with pytest.raises(FencedError, match="epoch 1 was replaced by 2"):
             list(old.collect(shard_tasks(spec, 1)))
@@ -101,95 +101,103 @@ def test_calls_of_a_replaced_driver_are_refused(fleets: list[Fleet], tmp_path: P
         assert pids() == before, "a replaced driver ends no actor of its successor's"
 
 
-def test_what_is_cut_is_not_begun_and_the_controllers_are_free_again(fleets: list[Fleet], tmp_path: Path) -> None:
+def test_what_is_cut_is_not_begun_and_the_controllers_are_free_again(
+    actor_sets: list[RunActors], tmp_path: Path
+) -> None:
     """One engine, which takes about a second for each of eight shards and has two at a time."""
-    spec = fleet_spec("controllers.count=1", "rollout.engine.instances=1", "rollout.engine.base_seconds=0.4")
-    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
-    begin(fleet)
+    spec = actors_spec("controllers.count=1", "rollout.engine.instances=1", "rollout.engine.base_seconds=0.4")
+    actor_sets.append(actors := actors_of(spec, tmp_path, 1))
+    begin(actors)
     tasks = shard_tasks(spec, 1)
-    receipts = fleet.collect(tasks)
+    receipts = actors.collect(tasks)
     first = next(receipts)
-    fleet.cut()
+    actors.cut()
     early = [first, *receipts]
     assert len(early) < len(tasks)
-    assert len(list(fleet.collect(tasks))) == len(tasks), "those that are asked for again are made"
+    assert len(list(actors.collect(tasks))) == len(tasks), "those that are asked for again are made"
 
 
 @VERIFY
-def test_a_rank_that_waits_for_one_that_was_never_asked_is_not_waited_for(fleets: list[Fleet], tmp_path: Path) -> None:
+def test_a_rank_that_waits_for_one_that_was_never_asked_is_not_waited_for(
+    actor_sets: list[RunActors], tmp_path: Path
+) -> None:
     """The driver died between two ranks of the same call."""
-    spec = fleet_spec("trainer.engine.fixed_seconds=1000000")
-    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
-    fleet.start()
-    fleet.load(fleet.materialise())
-    fleet._ranks[0].warm_up.remote(1)
+    spec = actors_spec("trainer.engine.fixed_seconds=1000000")
+    actor_sets.append(actors := actors_of(spec, tmp_path, 1))
+    actors.start()
+    actors.load(actors.materialise())
+    actors._ranks[0].warm_up.remote(1)
     with Heartbeat(tmp_path, 2):
-        fleets.append(after := fleet_of(spec, tmp_path, 2))
+        actor_sets.append(after := actors_of(spec, tmp_path, 2))
         assert after.start() == ("trainer-0", "trainer-1")
         assert after.load(after.materialise()).trainer_version == -1
 
 
 @VERIFY
-def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(fleets: list[Fleet], tmp_path: Path) -> None:
-    spec = fleet_spec(SLOW)
-    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
-    begin(fleet)
-    receipts = fleet.collect(shard_tasks(spec, 1))
+def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(
+    actor_sets: list[RunActors], tmp_path: Path
+) -> None:
+    spec = actors_spec(SLOW)
+    actor_sets.append(actors := actors_of(spec, tmp_path, 1))
+    begin(actors)
+    receipts = actors.collect(shard_tasks(spec, 1))
     first = next(receipts)
     with Heartbeat(tmp_path, 2):
-        fleets.append(after := fleet_of(spec, tmp_path, 2))
+        actor_sets.append(after := actors_of(spec, tmp_path, 2))
         begin(after)
         assert len([first, *receipts]) == spec.data.prompts_per_iteration
 
 
 def test_a_lost_controllers_shards_go_to_the_other_who_goes_on_with_its_chunks(
-    fleets: list[Fleet], tmp_path: Path
+    actor_sets: list[RunActors], tmp_path: Path
 ) -> None:
-    fleets.append(fleet := begun_fleet(tmp_path))
+    actor_sets.append(actors := begun_actors(tmp_path))
     tasks = two_shards()
     with ThreadPoolExecutor(1) as elsewhere:
-        collecting = elsewhere.submit(list, fleet.collect(tasks))
+        collecting = elsewhere.submit(list, actors.collect(tasks))
         strike_behind_a_chunk(tmp_path, tasks[0], "controller-0")
         receipts = sorted(collecting.result(60), key=lambda receipt: receipt.key)
     assert receipts[1].folder == str(shard_folder(tasks[1].key, 1))
     check_gone_on_with(tmp_path, tasks[0], receipts[0])
-    assert [failure.actor for failure in fleet.failures] == ["controller-0"]
-    assert fleet.outgrown() and fleet.failures[0].node
+    assert [failure.actor for failure in actors.failures] == ["controller-0"]
+    assert actors.outgrown() and actors.failures[0].node
     wait_until(lambda: not any(name.startswith("controller-0") for name in pids()))
-    assert fleet.start() == ("controller-0",)
-    assert not fleet.outgrown()
+    assert actors.start() == ("controller-0",)
+    assert not actors.outgrown()
 
 
 @VERIFY
-def test_without_any_controller_left_those_made_anew_go_on_with_the_chunks(fleets: list[Fleet], tmp_path: Path) -> None:
-    fleets.append(fleet := begun_fleet(tmp_path))
+def test_without_any_controller_left_those_made_anew_go_on_with_the_chunks(
+    actor_sets: list[RunActors], tmp_path: Path
+) -> None:
+    actor_sets.append(actors := begun_actors(tmp_path))
     tasks = two_shards()
     with ThreadPoolExecutor(1) as elsewhere:
-        collecting = elsewhere.submit(list, fleet.collect(tasks))
+        collecting = elsewhere.submit(list, actors.collect(tasks))
         strike_behind_a_chunk(tmp_path, tasks[0], "controller-0", "controller-1")
         with pytest.raises(InfrastructureError, match="controller"):
             collecting.result(60)
     wait_until(lambda: not any(name.startswith("controller") for name in pids()))
-    assert fleet.start() == ("controller-0", "controller-1")
-    fleet.load(fleet.materialise())
-    receipts = sorted(fleet.collect(tasks), key=lambda receipt: receipt.key)
+    assert actors.start() == ("controller-0", "controller-1")
+    actors.load(actors.materialise())
+    receipts = sorted(actors.collect(tasks), key=lambda receipt: receipt.key)
     check_gone_on_with(tmp_path, tasks[0], receipts[0])
 
 
 CHUNKED = ("rollout.engine.base_seconds=0.2", "rollout.batch_samples=4")
 
 
-def begun_fleet(folder: Path) -> Fleet:
+def begun_actors(folder: Path) -> RunActors:
     """One of its two engines stands still until a controller is struck, so that no shard is complete before."""
-    fleet = fleet_of(fleet_spec(*CHUNKED), folder, 1)
-    begin(fleet)
+    actors = actors_of(actors_spec(*CHUNKED), folder, 1)
+    begin(actors)
     os.kill(pid_of("rollout-1"), signal.SIGSTOP)
-    return fleet
+    return actors
 
 
 def two_shards() -> list[ShardTask]:
     """Of four prompts each; a prompt is a decode batch of its own."""
-    tasks = shard_tasks(fleet_spec(*CHUNKED), 1)
+    tasks = shard_tasks(actors_spec(*CHUNKED), 1)
     prompts = [task.prompts[0] for task in tasks]
     return [replace(task, prompts=tuple(prompts[i::2])) for i, task in enumerate(tasks[:2])]
 
@@ -226,27 +234,27 @@ def mark_responses(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["rollout-1", *(pytest.param(m, marks=VERIFY) for m in ("dispatcher-0", "trainer-1"))])
-def test_what_is_lost_is_made_anew_and_the_rest_is_kept(fleets: list[Fleet], tmp_path: Path, lost: str) -> None:
-    spec = fleet_spec(SLOW)
-    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
-    begin(fleet)
+def test_what_is_lost_is_made_anew_and_the_rest_is_kept(actor_sets: list[RunActors], tmp_path: Path, lost: str) -> None:
+    spec = actors_spec(SLOW)
+    actor_sets.append(actors := actors_of(spec, tmp_path, 1))
+    begin(actors)
     before = pids()
     os.kill(pid_of(lost), signal.SIGKILL)
     tasks = shard_tasks(spec, 1)
     with pytest.raises(InfrastructureError, match="dispatcher" if lost == "dispatcher-0" else lost):
-        list(fleet.collect(tasks)) if lost != "trainer-1" else fleet.skip(batch_of([], 1))
+        list(actors.collect(tasks)) if lost != "trainer-1" else actors.skip(batch_of([], 1))
     wait_until(lambda: before[lost_name(before, lost)] not in pids().values())
-    created = fleet.start()
+    created = actors.start()
     assert set(created) == ({"trainer-0", "trainer-1"} if lost == "trainer-1" else {lost})
-    assert [failure.actor for failure in fleet.failures] == [lost]
-    assert fleet.failures[0].node
-    standing = fleet.load(fleet.materialise())
+    assert [failure.actor for failure in actors.failures] == [lost]
+    assert actors.failures[0].node
+    standing = actors.load(actors.materialise())
     assert standing.trainer_version == (-1 if lost == "trainer-1" else 0)
     assert standing.engine_versions == ((0, -1) if lost == "rollout-1" else (0, 0))
     if lost == "trainer-1":
-        fleet.warm_up()
-    assert [receipt.instance for receipt in fleet.sync(0)] == ([1] if lost == "rollout-1" else [])
-    assert len(list(fleet.collect(tasks))) == len(tasks)
+        actors.warm_up()
+    assert [receipt.instance for receipt in actors.sync(0)] == ([1] if lost == "rollout-1" else [])
+    assert len(list(actors.collect(tasks))) == len(tasks)
     assert all(len(find_sealed(tmp_path, task.key)) == 1 for task in tasks)
 
 
@@ -255,22 +263,22 @@ def lost_name(registered: dict[str, int], name: str) -> str:
 
 
 @VERIFY
-def test_another_spec_or_branch_gets_actors_of_its_own(fleets: list[Fleet], tmp_path: Path) -> None:
-    fleets.append(fleet := fleet_of(fleet_spec(), tmp_path, 1))
-    fleet.start()
+def test_another_spec_or_branch_gets_actors_of_its_own(actor_sets: list[RunActors], tmp_path: Path) -> None:
+    actor_sets.append(actors := actors_of(actors_spec(), tmp_path, 1))
+    actors.start()
     names = set(ray.util.list_named_actors())
-    fleets.append(other := fleet_of(fleet_spec("seed=5"), tmp_path, 2))
+    actor_sets.append(other := actors_of(actors_spec("seed=5"), tmp_path, 2))
     assert len(other.start()) == 7
     wait_until(lambda: not names & set(ray.util.list_named_actors()))
 
 
 @VERIFY
-def test_a_skipped_update_is_applied_once(fleets: list[Fleet], tmp_path: Path) -> None:
-    spec = fleet_spec("trainer.engine.non_finite_at=[1]")
-    fleets.append(fleet := fleet_of(spec, tmp_path, 1))
-    begin(fleet)
+def test_a_skipped_update_is_applied_once(actor_sets: list[RunActors], tmp_path: Path) -> None:
+    spec = actors_spec("trainer.engine.non_finite_at=[1]")
+    actor_sets.append(actors := actors_of(spec, tmp_path, 1))
+    begin(actors)
     task = batch_of([], 1)
-    receipt = fleet.skip(task)
+    receipt = actors.skip(task)
     assert receipt.version == 1 and receipt.fingerprint["skipped"] == 1.0 and receipt.fingerprint["weights_digest"]
-    assert fleet.skip(task) == receipt
+    assert actors.skip(task) == receipt
     assert RUN in str(receipt.key)

@@ -1,4 +1,4 @@
-"""Fleets of virtual actors on a Ray head, and drivers of their own processes that die in the middle of their work."""
+"""Virtual actors on a Ray head, and drivers of their own processes that die in the middle of their work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from yatt_core.cluster.metering import BytesMeter
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
-from yatt_core.run_actors.run_actors import Fleet
+from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.supervisor.client import Heartbeat
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 RUN = "run"
 
 
-def fleet_spec(*overrides: str) -> RunSpec:
+def actors_spec(*overrides: str) -> RunSpec:
     """Two actors of a kind; the deadline is generous, since two cores may be busy."""
     counts = ("controllers.count=2", "rollout.engine.instances=2", "trainer.engine.ranks=2")
     return load_spec(ROOT / "tests" / "specs" / "virtual.yaml", [*counts, *overrides])
@@ -48,12 +48,12 @@ def batch_of(receipts: Sequence[ShardReceipt], epoch: int, iteration: int = 1, p
     return BatchTask(WorkKey(RUN, 0, iteration, phase), epoch, references)
 
 
-def behind_buckets(fleet: Fleet) -> dict[int, Callable[[], object]]:
+def behind_buckets(actors: RunActors) -> dict[int, Callable[[], object]]:
     """What is done within a sync once so many buckets are exported, and the one before the last of them is on its way to the
     engines; empty at first.
     """
     wanted: dict[int, Callable[[], object]] = {}
-    get, exported = fleet._calls.get, itertools.count(1)
+    get, exported = actors._calls.get, itertools.count(1)
 
     def counting(references: list[Any], what: str, *arguments: Any) -> list[Any]:
         values = get(references, what, *arguments)
@@ -61,31 +61,31 @@ def behind_buckets(fleet: Fleet) -> dict[int, Callable[[], object]]:
             wanted.get(next(exported), lambda: None)()
         return values
 
-    fleet._calls.get = counting  # type: ignore[method-assign]
+    actors._calls.get = counting  # type: ignore[method-assign]
     return wanted
 
 
-def fleet_of(spec: RunSpec, folder: Path, epoch: int) -> Fleet:
-    return Fleet(spec, folder, epoch, 0, BytesMeter())
+def actors_of(spec: RunSpec, folder: Path, epoch: int) -> RunActors:
+    return RunActors(spec, folder, epoch, 0, BytesMeter())
 
 
-def begin(fleet: Fleet) -> None:
+def begin(actors: RunActors) -> None:
     """Iteration 0, if the actors have not done it: warmed up, and engines that hold its weights."""
-    fleet.start()
-    standing = fleet.load(fleet.materialise())
+    actors.start()
+    standing = actors.load(actors.materialise())
     if standing.trainer_version < 0:
-        fleet.warm_up()
-    fleet.sync(0)
+        actors.warm_up()
+    actors.sync(0)
 
 
 DRIVER = """
 import sys, time
 from pathlib import Path
-from tests.cluster.fleets import *
+from tests.cluster.run_actors import *
 from yatt_core.cluster.connect import connect_ray
 address, namespace, ray_folder, folder, moment, *overrides = sys.argv[1:]
 connect_ray(address, namespace, Path(ray_folder))
-spec, folder = fleet_spec(*overrides), Path(folder)
+spec, folder = actors_spec(*overrides), Path(folder)
 
 def reached(name):
     if name == moment:
@@ -93,24 +93,24 @@ def reached(name):
         time.sleep(600)
 
 with Heartbeat(folder, 1):
-    fleet = fleet_of(spec, folder, 1)
-    fleet.start()
+    actors = actors_of(spec, folder, 1)
+    actors.start()
     reached("start")
-    inputs = fleet.materialise()
-    fleet.load(inputs)
+    inputs = actors.materialise()
+    actors.load(inputs)
     reached("load")
-    fleet.warm_up()
+    actors.warm_up()
     reached("warm_up")
-    buckets = behind_buckets(fleet)
+    buckets = behind_buckets(actors)
     buckets[2] = lambda: reached("bucket")
-    fleet.sync(0)
+    actors.sync(0)
     receipts = []
-    for receipt in fleet.collect(shard_tasks(spec, 1)):
+    for receipt in actors.collect(shard_tasks(spec, 1)):
         receipts.append(receipt)
         reached("collect")
-    prepared = fleet.prepare(batch_of(receipts, 1, phase="prepare"))
-    fleet.learn(batch_of(receipts, 1), prepared)
-    fleet.begin_snapshot(RUN, "head")
+    prepared = actors.prepare(batch_of(receipts, 1, phase="prepare"))
+    actors.learn(batch_of(receipts, 1), prepared)
+    actors.begin_snapshot(RUN, "head")
     reached("learn")
 """
 
@@ -137,8 +137,8 @@ __all__ = [
     "begin",
     "behind_buckets",
     "driver_killed_at",
-    "fleet_of",
-    "fleet_spec",
+    "actors_of",
+    "actors_spec",
     "shard_tasks",
 ]
 

@@ -1,6 +1,6 @@
-"""A driver's view of a simulated cluster: the calls of `yatt_core.run_actors.run_actors.Fleet`, on simulated time.
+"""A driver's view of a simulated cluster: the calls of `yatt_core.run_actors.run_actors.RunActors`, on simulated time.
 
-What the real fleet learns from Ray, that an actor is gone, it learns here from the cluster: at the call that needs the actor,
+What the real class learns from Ray, that an actor is gone, it learns here from the cluster: at the call that needs the actor,
 also when the actor was lost long before.
 """
 
@@ -29,13 +29,13 @@ from yatt_core.protocols.receipts import (
     UpdateReceipt,
     WarmupReceipt,
 )
-from yatt_core.run_actors.run_actors import FleetStanding
+from yatt_core.run_actors.run_actors import ActorsState
 from yatt_core.spec import RunSpec
 
 HELD_OUT = 4
 
 
-class SimulatedFleet:
+class SimulatedRunActors:
     """One epoch's hold on the cluster; the cluster stays when a driver goes."""
 
     def __init__(self, cluster: Cluster, spec: RunSpec, epoch: int) -> None:
@@ -70,12 +70,12 @@ class SimulatedFleet:
         """There is nothing to write."""
         return InputsReceipt("inputs", "", "0" * 64, "0" * 64, 1, HELD_OUT, 1, 1, 1)
 
-    def load(self, inputs: InputsReceipt) -> FleetStanding:
+    def load(self, inputs: InputsReceipt) -> ActorsState:
         """What the actors hold, behind what they were asked to do before."""
         trainer = self._cluster.trainer
         if trainer.update is not None:
             self._cluster.spend(trainer.update.remaining, needs=(TRAINER,))
-        return FleetStanding(
+        return ActorsState(
             trainer_version=trainer.version,
             trainer_key=None if trainer.receipt is None else trainer.receipt.key,
             engine_versions=tuple(self._cluster.engine_versions),
