@@ -3,7 +3,7 @@
 Consumes a described workload; makes a spec of it whose virtual engines have its constants and lengths of its kind, trains it
 through `yatt train` on a clock that runs two and a half times as fast as the wall's, and then has the simulator carry out the
 recorded work under the recorded actions. Produces both times of each iteration, and a third: what the simulator foresees where
-the conduct acts there by itself. A part of `benchmarks.placement`.
+the runtime policy acts there by itself. A part of `benchmarks.placement`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import yaml
 from benchmarks.common import progress, trained
 from flows.placement.inputs import REMEMBERED
 from yatt_core.placement.actions import SERVES, parse_action
-from yatt_core.placement.logged import LoggedConduct
+from yatt_core.placement.logged import LoggedRuntimePolicy
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.seen import IterationTelemetry, Setting
@@ -39,7 +39,7 @@ MODE = "dynamic"
 @dataclass(frozen=True, slots=True)
 class LiveIteration:
     """Seconds of an iteration's collect: as it was, as the simulator has it under the same actions, and under those that the
-    conduct takes in the simulator. training: seconds of that.
+    runtime policy takes in the simulator. training: seconds of that.
     """
 
     measured: float
@@ -54,7 +54,7 @@ class LiveIteration:
 
     @property
     def foresight_gap(self) -> float:
-        """Of the simulator under its own conduct's actions, likewise."""
+        """Of the simulator under its own runtime policy's actions, likewise."""
         return abs(self.measured - self.foreseen) / (self.foreseen + self.training)
 
 
@@ -89,19 +89,19 @@ def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
         plan = policy.plan(setting, past[-REMEMBERED:], state)
         if plan.roles != telemetry.roles:
             raise ValueError(f"{path}: the plan says {plan.roles}, the run began with {telemetry.roles}")
-        simulated = collect(setting, plan.roles, recorded_conduct(record, setting), telemetry.waves, before)
-        foreseen = collect(setting, plan.roles, plan.conduct, telemetry.waves, before)
+        simulated = collect(setting, plan.roles, recorded_runtime_policy(record, setting), telemetry.waves, before)
+        foreseen = collect(setting, plan.roles, plan.runtime_policy, telemetry.waves, before)
         tokens = sum(sample.prompt + sample.response for wave in telemetry.waves for sample in wave.samples)
         share = workload.training.device_seconds_per_token * tokens / workload.cluster.devices
         yield LiveIteration(telemetry.collect_s, simulated.collect_s, foreseen.collect_s, training + share)
         past, state, before = [*past, telemetry], plan.state, plan.roles
 
 
-def recorded_conduct(record: Mapping[str, Any], setting: Setting) -> LoggedConduct:
+def recorded_runtime_policy(record: Mapping[str, Any], setting: Setting) -> LoggedRuntimePolicy:
     """The actions on record, each at the begin of its control period: real ones come some milliseconds behind that."""
     period = setting.control_period_s
     lines = [line for line in record["actions"] if line["do"] != SERVES]
-    return LoggedConduct((line["t"] // period * period, parse_action(line, "the record")) for line in lines)
+    return LoggedRuntimePolicy((line["t"] // period * period, parse_action(line, "the record")) for line in lines)
 
 
 def scaled_down(workload: Workload, divisor: int) -> Workload:

@@ -16,7 +16,7 @@ from benchmarks.simulation.trace import ENGINE, TRAINER
 from yatt_core.checkpoints.publish import SnapshotIdentity
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, snapshot_folder
-from yatt_core.placement.seen import Conduct
+from yatt_core.placement.seen import RuntimePolicy
 from yatt_core.protocols.receipts import (
     BatchTask,
     EvaluateReceipt,
@@ -102,7 +102,7 @@ class SimulatedRunActors:
         trainer.version, trainer.state = 0, b"initial"
         return WarmupReceipt(0, 0.0, 0.0, 0.0, trainer.state.hex())
 
-    def place(self, roles: str, conduct: Conduct) -> None:
+    def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
         """All devices roll out: no judge is simulated."""
 
     def rest(self) -> None:

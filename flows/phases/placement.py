@@ -25,7 +25,7 @@ from yatt_core.experience.shard_log import read_shard_work
 from yatt_core.installed import failure_text
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.policies.fixed import Hold
-from yatt_core.placement.seen import Conduct, IterationTelemetry, Usage
+from yatt_core.placement.seen import IterationTelemetry, RuntimePolicy, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.spec.roles import device_judges
 
@@ -59,13 +59,13 @@ class CollectedWork:
         return self.recorded.telemetry.usage
 
 
-def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> tuple[Placement, Conduct]:
+def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> tuple[Placement, RuntimePolicy]:
     """Returns the decision in force, recorded now unless an earlier driver did, and how to carry it on within the iteration."""
     context, spec, devices = session.context, session.context.spec, session.start.devices
     past, names = past_of(context, iteration) if device_judges(spec) else ((), ())
     inputs = Inputs(pool_setting(spec), past, names, state)
     plan = session.foresight.plan(inputs, session.actors.deadline)
-    _require_portable(plan.conduct)
+    _require_portable(plan.runtime_policy)
     row = DecisionRow(
         branch=context.branch,
         iteration=iteration,
@@ -87,7 +87,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     )
     recorded = context.ledger.records.decision(context.fence, row)
     if recorded.decision == row.decision:
-        return Placement(recorded, inputs), plan.conduct
+        return Placement(recorded, inputs), plan.runtime_policy
     if "start" not in recorded.decision:
         # Made before judges shared the devices: all instances roll out, as they did then.
         everyone = {"start": ROLLOUT * len(plan.roles), "state": {}}
@@ -104,13 +104,13 @@ def _seconds_before(context: RunContext, iteration: int) -> dict[str, float]:
     return {} if before is None else context.ledger.phases.seconds(before.run, before.branch, before.iteration)
 
 
-def _require_portable(conduct: Conduct) -> None:
-    """Raises `ConfigurationError` for a conduct that cannot go to the dispatcher's process."""
+def _require_portable(runtime_policy: RuntimePolicy) -> None:
+    """Raises `ConfigurationError` for a runtime policy that cannot go to the dispatcher's process."""
     try:
-        cloudpickle.dumps(conduct)
-    except (Exception, SystemExit) as error:  # a conduct of one's own may say how it is pickled
+        cloudpickle.dumps(runtime_policy)
+    except (Exception, SystemExit) as error:  # a runtime policy of one's own may say how it is pickled
         raise ConfigurationError(
-            f"placement.mode: its policy's conduct cannot go to the process where it acts: {failure_text(error)}"
+            f"placement.mode: its policy's runtime policy cannot go to the process where it acts: {failure_text(error)}"
         ) from error
 
 
@@ -147,7 +147,7 @@ def keep_work(
     telemetry = IterationTelemetry(str(decision.decision["start"]), waves, usage, report.collect_s, report.judging_s)
     if report.defect:
         context.observer.warned(
-            f"iteration {iteration}: the placement's conduct failed, roles stayed as they were: {report.defect}"
+            f"iteration {iteration}: the placement's runtime policy failed, roles stayed as they were: {report.defect}"
         )
     work = RecordedWork(telemetry, report.actions)
     path = work_file(context.folder, context.branch, iteration)

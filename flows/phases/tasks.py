@@ -44,8 +44,8 @@ def warm_up(session: DriverSession, iteration: int) -> WarmupReceipt:
 def place(session: DriverSession, iteration: int, state: ControlState) -> Placement:
     """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
     discard_usage(session)
-    placement, conduct = decide(session, iteration, state.placement)
-    session.actors.place(str(placement.decision.decision["start"]), conduct)
+    placement, runtime_policy = decide(session, iteration, state.placement)
+    session.actors.place(str(placement.decision.decision["start"]), runtime_policy)
     return placement
 
 

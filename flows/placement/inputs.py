@@ -75,9 +75,9 @@ def checked_plan(plan: object, instances: int) -> Plan:
         raise ConfigurationError(
             f"placement.mode: its policy predicts {predicted!r:.80}; right would be seconds of collect, or None"
         )
-    if not isinstance(plan.reason, str) or not callable(getattr(plan.conduct, "act", None)):
+    if not isinstance(plan.reason, str) or not callable(getattr(plan.runtime_policy, "act", None)):
         raise ConfigurationError(
-            "placement.mode: its policy's plan needs a reason in words, and a conduct that can act"
+            "placement.mode: its policy's plan needs a reason in words, and a runtime policy that can act"
         )
     try:
         state = _as_recorded(plan.state)
@@ -87,7 +87,7 @@ def checked_plan(plan: object, instances: int) -> Plan:
             "of plain values"
         ) from None
     reason = plan.reason.encode("utf-8", "backslashreplace").decode()
-    return Plan(plan.roles, plan.conduct, predicted, reason, state)
+    return Plan(plan.roles, plan.runtime_policy, predicted, reason, state)
 
 
 def _as_recorded(state: Mapping[str, Any]) -> dict[str, Any]:

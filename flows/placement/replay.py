@@ -197,7 +197,7 @@ def _simulated(
     placement: RecordedPlacement, plan: Plan, past: tuple[IterationTelemetry, ...]
 ) -> tuple[float | None, tuple[str, ...]]:
     """Seconds of collect that the cost model gives a plan for the work that really came, none where that is not known; and why
-    its conduct does not come to an end with it, in words.
+    its runtime policy does not come to an end with it, in words.
 
     Constants that the engines do not tell are fitted to the same work and the past.
     """
@@ -208,9 +208,9 @@ def _simulated(
     if not inputs["policy"]["constants_known"]:
         setting = fitted(setting, [*past, work])
     try:
-        took = collect(setting, plan.roles, plan.conduct, work.waves, past[-1].roles if past else None)
+        took = collect(setting, plan.roles, plan.runtime_policy, work.waves, past[-1].roles if past else None)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy raises is that policy's failure
-        return None, (f"its conduct fails in the simulation: {failure_text(error)}",)
+        return None, (f"its runtime policy fails in the simulation: {failure_text(error)}",)
     return took.collect_s, ()
 
 

@@ -1,4 +1,4 @@
-"""The dispatcher carries a placement out: roles change as its conduct says, and a conduct that fails costs no run."""
+"""The dispatcher carries a placement out: roles change as its runtime policy says, and one that fails costs no run."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Broken:
         (42, "is no action"),
     ],
 )
-def test_a_conduct_that_fails_is_said_and_the_work_goes_on(
+def test_a_runtime_policy_that_fails_is_said_and_the_work_goes_on(
     pool: tuple[Dispatcher, list[Engine]], answer: Any, said: str
 ) -> None:
     dispatcher, engines = pool
@@ -122,7 +122,7 @@ def test_a_conduct_that_fails_is_said_and_the_work_goes_on(
     assert not [line for line in report.actions if line["do"] == "switch"], "what could not be was not done"
 
 
-def test_numbers_that_a_conduct_computed_are_logged_as_plain_ones(pool: tuple[Dispatcher, list[Engine]]) -> None:
+def test_numbers_that_a_runtime_policy_computed_are_logged_as_plain_ones(pool: tuple[Dispatcher, list[Engine]]) -> None:
     dispatcher, engines = pool
 
     async def wave() -> Any:
@@ -175,7 +175,7 @@ def test_control_periods_count_from_the_waves_start_however_long_acting_takes(
 
     monkeypatch.setattr(module.asyncio, "sleep", passing)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    dispatcher._conduct = Slow()
+    dispatcher._runtime_policy = Slow()
     dispatcher._queue.begin_wave("w0", 8)
     asyncio.run(dispatcher._tick())
     assert acted == pytest.approx(expected)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.placement import Outcome, best_split, changed_starts, figures_of, golden_of
-from benchmarks.placement_live import recorded_conduct
+from benchmarks.placement_live import recorded_runtime_policy
 from tests.placement.workloads import described, small
 from yatt_core.placement.actions import Intake, action_line, serves_line
 from yatt_core.placement.moments import Moment
@@ -77,10 +77,10 @@ def test_recorded_actions_are_taken_at_the_begin_of_their_control_period() -> No
         {"t": 2.3 * period, **action_line(Intake(0, None))},
         {"t": 3.1 * period, **action_line(late)},
     ]
-    conduct = recorded_conduct({"actions": lines}, setting)
+    runtime_policy = recorded_runtime_policy({"actions": lines}, setting)
 
     def at(now: float) -> Any:
         pool: Any = SimpleNamespace(now=now, instances=())
-        return conduct.act(Moment.TICK, pool)
+        return runtime_policy.act(Moment.TICK, pool)
 
     assert [at(period), at(2 * period), at(2 * period), at(4 * period)] == [[], [Intake(0, None)], [], [late]]

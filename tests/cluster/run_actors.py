@@ -133,12 +133,12 @@ def driver_killed_at(moment: str, head: Head, namespace: str, folder: Path, *ove
 __all__ = [
     "RUN",
     "Heartbeat",
+    "actors_of",
+    "actors_spec",
     "batch_of",
     "begin",
     "behind_buckets",
     "driver_killed_at",
-    "actors_of",
-    "actors_spec",
     "shard_tasks",
 ]
 

@@ -1,4 +1,4 @@
-"""Roles of a pool's instances: who goes over, when, and that nobody waits for ever whatever a conduct does."""
+"""Roles of a pool's instances: who goes over, when, and that nobody waits for ever whatever a runtime policy does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver, Intake, Switch
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.policies.curve import Curve, Knobs
 from yatt_core.placement.policies.fixed import InTurn
-from yatt_core.placement.seen import Conduct
+from yatt_core.placement.seen import RuntimePolicy
 
 ROLES = st.sampled_from([ROLLOUT, JUDGE])
 
@@ -218,7 +218,7 @@ def test_newest_sequences_that_are_asked_for_are_no_more_than_there_are() -> Non
 
 
 @pytest.mark.parametrize(
-    ("roles", "moment", "conduct"),
+    ("roles", "moment", "runtime_policy"),
     [
         (
             "RJ",
@@ -229,8 +229,10 @@ def test_newest_sequences_that_are_asked_for_are_no_more_than_there_are() -> Non
         ("JJ", Moment.WAVE, InTurn()),
     ],
 )
-def test_who_is_done_and_has_yet_to_say_so_goes_over_when_it_has(roles: str, moment: Moment, conduct: Conduct) -> None:
-    """Controllers tell of ended samples before they give a batch back: a conduct may act between the two."""
+def test_who_is_done_and_has_yet_to_say_so_goes_over_when_it_has(
+    roles: str, moment: Moment, runtime_policy: RuntimePolicy
+) -> None:
+    """Controllers tell of ended samples before they give a batch back: a runtime policy may act between the two."""
     before, after = (ROLLOUT, JUDGE) if roles[0] == ROLLOUT else (JUDGE, ROLLOUT)
     queue = DispatchQueue([1.0, 1.0], roles=roles)
     queue.begin_wave("w0", 4)
@@ -238,7 +240,7 @@ def test_who_is_done_and_has_yet_to_say_so_goes_over_when_it_has(roles: str, mom
     ((held, index),) = queue.grant()
     queue.note("w0", "0/0", 4, 0)
     queue.submit("controller-0", 4, after)
-    for action in conduct.act(moment, queue):
+    for action in runtime_policy.act(moment, queue):
         queue.apply(action)
     assert index not in dict(queue.switches())
     queue.release(held.number)

@@ -70,7 +70,7 @@ def test_a_policy_that_fails_is_said_before_anything_is_recorded(
         (Plan(["R"] * 4, Hold(), None, "a list"), "right would be 4 letters"),  # type: ignore[arg-type]
         (Plan("RRRR", Hold(), float("nan"), "not a number"), "its policy predicts nan"),
         (Plan("RRRR", Hold(), "soon", "no number"), "its policy predicts 'soon'"),  # type: ignore[arg-type]
-        (Plan("RRRR", None, None, "nobody acts"), "a conduct that can act"),  # type: ignore[arg-type]
+        (Plan("RRRR", None, None, "nobody acts"), "a runtime policy that can act"),  # type: ignore[arg-type]
         (Plan("RRRR", Hold(), None, None), "a reason in words"),  # type: ignore[arg-type]
         (Plan("RRRR", Hold(), None, "", {"seen": {1}}), "remembers what cannot be recorded .*TypeError"),
         (Plan("RRRR", Hold(), None, "", {"mean": float("inf")}), "remembers what cannot be recorded .*ValueError"),
@@ -89,7 +89,7 @@ def test_what_is_no_plan_is_said_before_anything_is_recorded(segment: Any, plan:
 
 
 class Locked:
-    """A conduct with what lives in one process alone."""
+    """A runtime policy with what lives in one process alone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,13 +98,13 @@ class Locked:
         return []
 
 
-def test_a_conduct_that_cannot_leave_its_process_is_said_before_anything_is_recorded(segment: Any) -> None:
+def test_a_runtime_policy_that_cannot_leave_its_process_is_said_before_anything_is_recorded(segment: Any) -> None:
     class Own:
         def plan(self, *_: Any) -> Plan:
             return Plan("RRRR", Locked(), None, "")
 
     segment.foresight = Foresight(Own())
-    with pytest.raises(ConfigurationError, match=r"placement.mode: .*conduct cannot go .*TypeError: .*lock"):
+    with pytest.raises(ConfigurationError, match=r"placement.mode: .*runtime policy cannot go .*TypeError: .*lock"):
         decide(segment, 1, {})
     assert segment.ledger.records.decisions(segment.run, 0, 1) == []
 
@@ -114,24 +114,24 @@ def record(segment: Any, decision: dict[str, Any]) -> None:
 
 
 def test_a_decision_made_now_is_carried_on_as_it_says(segment: Any) -> None:
-    row, conduct = decide(segment, 1, {})
-    assert isinstance(conduct, Curve) and len(row.decision["start"]) == 4
-    again, conduct = decide(segment, 1, {})
-    assert again.decision == row.decision and isinstance(conduct, Curve)
+    row, runtime_policy = decide(segment, 1, {})
+    assert isinstance(runtime_policy, Curve) and len(row.decision["start"]) == 4
+    again, runtime_policy = decide(segment, 1, {})
+    assert again.decision == row.decision and isinstance(runtime_policy, Curve)
 
 
 def test_another_one_that_is_recorded_is_obeyed_and_left_alone(segment: Any) -> None:
     record(segment, {"mode": "dynamic", "start": "RJJJ", "roles": {}, "state": {"kept": 1}})
-    row, conduct = decide(segment, 1, {})
+    row, runtime_policy = decide(segment, 1, {})
     assert (row.decision["start"], row.decision["state"], row.reason) == ("RJJJ", {"kept": 1}, "as it was")
-    assert isinstance(conduct, Hold)
+    assert isinstance(runtime_policy, Hold)
 
 
 def test_one_from_before_judges_shared_the_devices_has_all_of_them_roll_out(segment: Any) -> None:
     record(segment, {"mode": "colocate", "roles": {"collect": ["rollout-0"]}})
-    row, conduct = decide(segment, 1, {})
+    row, runtime_policy = decide(segment, 1, {})
     assert (row.decision["start"], row.decision["state"]) == ("RRRR", {})
-    assert row.decision["roles"] == {"collect": ["rollout-0"]} and isinstance(conduct, Hold)
+    assert row.decision["roles"] == {"collect": ["rollout-0"]} and isinstance(runtime_policy, Hold)
 
 
 class Noting:
@@ -145,8 +145,8 @@ class Noting:
 
 def test_what_a_policy_remembers_is_the_ledgers_and_no_mistake_of_its_own(segment: Any) -> None:
     segment.foresight, state = Foresight(Noting()), {"seen": [7]}
-    row, conduct = decide(segment, 1, state)
-    assert not isinstance(conduct, Hold), "the decision that was made now is in force as it is"
+    row, runtime_policy = decide(segment, 1, state)
+    assert not isinstance(runtime_policy, Hold), "the decision that was made now is in force as it is"
     assert row.decision["state"] == {"seen": [7, 1], "pair": [1, 2], "by": {"3": 4}}
     assert row.inputs["state"] == state == {"seen": [7]}, "it was made from what it was given"
     (recorded,) = segment.ledger.records.decisions(segment.run, 0, 1)

@@ -189,7 +189,7 @@ def test_an_unknown_policy_is_refused(home: Home) -> None:
 
 
 class Stubborn:
-    """Its conduct gives up from the second iteration on."""
+    """Its runtime policy gives up from the second iteration on."""
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
         return Plan("RRRJ", self if past else Hold(), None, "stubborn")
@@ -198,11 +198,11 @@ class Stubborn:
         raise RuntimeError("I will not")
 
 
-def test_a_conduct_that_fails_is_said_and_its_iterations_are_left_out(
+def test_a_runtime_policy_that_fails_is_said_and_its_iterations_are_left_out(
     home: Home, dynamic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "find_policy", lambda *_: Stubborn())
     found = compared(home, dynamic, "my-own")
     assert found.iterations == 1 and found.rows[0].other_s and found.rows[0].why == ()
-    assert found.rows[1].why == ("my-own: its conduct fails in the simulation: RuntimeError: I will not",)
+    assert found.rows[1].why == ("my-own: its runtime policy fails in the simulation: RuntimeError: I will not",)
     assert found.rows[1].recorded_s and found.rows[1].other_s is None and found.rows[1].start == "RRRJ"

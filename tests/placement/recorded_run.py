@@ -29,16 +29,16 @@ from yatt_core.dispatch.pool import constants_known, pool_setting
 from yatt_core.placement.actions import Action, serves_line
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.policies.registry import find_policy
-from yatt_core.placement.seen import Conduct, PoolSeen
+from yatt_core.placement.seen import PoolSeen, RuntimePolicy
 from yatt_core.placement.simulation.campaign import collect, draw_iterations
 from yatt_core.spec import RunSpec, load_spec
 
 
 class Watched:
-    """A conduct that is logged as a dispatcher logs it: its actions, and from when on instances serve a role."""
+    """A runtime policy that is logged as a dispatcher logs it: its actions, and from when on instances serve a role."""
 
-    def __init__(self, conduct: Conduct) -> None:
-        self._conduct = conduct
+    def __init__(self, runtime_policy: RuntimePolicy) -> None:
+        self._runtime_policy = runtime_policy
         self._serving: dict[int, str] = {}
         self.lines: list[dict[str, Any]] = []
 
@@ -49,7 +49,7 @@ class Watched:
                 self.lines.append({"t": round(pool.now, 3), **serves_line(instance.index, role)})
             if role:
                 self._serving[instance.index] = role
-        return self._conduct.act(moment, pool)
+        return self._runtime_policy.act(moment, pool)
 
     def log(self, line: dict[str, Any]) -> None:
         self.lines.append(line | {"t": round(line["t"], 3)})
@@ -93,9 +93,9 @@ def record_run(
         state: dict[str, Any] = {}
         roles: str | None = None
         for iteration in range(1, iterations + 1):
-            placement, conduct = decide(session, iteration, state)
+            placement, runtime_policy = decide(session, iteration, state)
             row = placement.decision
-            watched = Watched(conduct)
+            watched = Watched(runtime_policy)
             roles_now = row.decision["start"]
             work = None
             if setting.judgements:

@@ -94,7 +94,7 @@ def test_samples_whose_judge_wrote_nothing_can_be_planned_with(judge: tuple[int,
     assert {s.judge for world in expected_work(setting, past) for w in world for s in w.samples} == {judge}
     assert {s.judge for s in scaled(waves, 2.0, 2.0)[0].samples} == {judge}
     plan = Dynamic().plan(setting, past, {})
-    again = collect(setting, plan.roles, plan.conduct, waves, None)
+    again = collect(setting, plan.roles, plan.runtime_policy, waves, None)
     assert again.collect_s > 0 and sum(u.sequence_steps for u in again.usage if u.role == JUDGE) == 0
 
 

@@ -74,7 +74,7 @@ def test_spans_tile_the_time_and_hold_all_work(policy: PlacementPolicy) -> None:
     past, state = [], {}
     for waves in draw_iterations(workload):
         plan = policy.plan(setting, past, state)
-        watched = Watched(plan.conduct)
+        watched = Watched(plan.runtime_policy)
         telemetry = collect(setting, plan.roles, watched, waves, before, watched.log)
         spans = spans_of(plan.roles, changes_of(plan.roles, watched.lines), setting.switch.role_s, telemetry.collect_s)
         for index in range(len(plan.roles)):

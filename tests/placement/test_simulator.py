@@ -85,8 +85,8 @@ def test_a_change_of_start_costs_its_price_once() -> None:
     same = collect(setting, "RRJJ", Hold(), waves, "RRJJ").collect_s
     assert same == collect(setting, "RRJJ", Hold(), waves, None).collect_s
     late: list[float] = []
-    conduct = Scripted({Moment.SWITCHED: lambda pool: late.append(pool.now) or []})
-    collect(setting, "RRJJ", conduct, waves, "RJJJ")
+    runtime_policy = Scripted({Moment.SWITCHED: lambda pool: late.append(pool.now) or []})
+    collect(setting, "RRJJ", runtime_policy, waves, "RJJJ")
     assert late == [setting.switch.repartition_s]
 
 

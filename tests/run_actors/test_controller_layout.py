@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.run_actors.controller_layout import staff
+from yatt_core.run_actors.controller_layout import lay_out_controllers
 from yatt_core.spec.run import ControllerSpec
 
 PER_NODE = ControllerSpec(count=2, per="node")
@@ -17,25 +17,34 @@ NODES = st.sets(st.sampled_from("abcde"), min_size=1)
 def test_a_number_for_the_run_leaves_the_place_to_ray() -> None:
     spec = ControllerSpec(count=3)
     expected = {"controller-0": "", "controller-1": "", "controller-2": ""}
-    assert staff(spec, {"a"}, {}) == staff(spec, {"a", "b"}, {"controller-1": "b", "controller-7": "a"}) == expected
+    assert (
+        lay_out_controllers(spec, {"a"}, {})
+        == lay_out_controllers(spec, {"a", "b"}, {"controller-1": "b", "controller-7": "a"})
+        == expected
+    )
 
 
 def test_a_number_per_node_follows_the_nodes() -> None:
-    two = staff(PER_NODE, {"a", "b"}, {})
+    two = lay_out_controllers(PER_NODE, {"a", "b"}, {})
     assert two == {"controller-0": "a", "controller-1": "a", "controller-2": "b", "controller-3": "b"}
-    without_a = staff(PER_NODE, {"b"}, two)
+    without_a = lay_out_controllers(PER_NODE, {"b"}, two)
     assert without_a == {"controller-2": "b", "controller-3": "b"}, "who lives keeps name and node"
-    assert staff(PER_NODE, {"b", "c"}, without_a) == without_a | {"controller-0": "c", "controller-1": "c"}
+    assert lay_out_controllers(PER_NODE, {"b", "c"}, without_a) == without_a | {
+        "controller-0": "c",
+        "controller-1": "c",
+    }
 
 
 def test_a_lost_controller_is_made_again_where_it_was() -> None:
-    assert staff(PER_NODE, {"a", "b"}, {"controller-0": "a", "controller-2": "b", "controller-3": "b"}) == {
+    assert lay_out_controllers(PER_NODE, {"a", "b"}, {"controller-0": "a", "controller-2": "b", "controller-3": "b"}) == {
         "controller-0": "a", "controller-1": "a", "controller-2": "b", "controller-3": "b",
     }  # fmt: skip
 
 
 def test_a_controller_without_a_known_place_is_replaced() -> None:
-    assert staff(ControllerSpec(count=1, per="node"), {"a"}, {"controller-4": ""}) == {"controller-0": "a"}
+    assert lay_out_controllers(ControllerSpec(count=1, per="node"), {"a"}, {"controller-4": ""}) == {
+        "controller-0": "a"
+    }
 
 
 @given(st.integers(1, 3), st.lists(NODES, min_size=1, max_size=6))
@@ -43,7 +52,7 @@ def test_each_node_has_its_number_and_nobody_moves(count: int, history: list[set
     spec, living = ControllerSpec(count=count, per="node"), dict[str, str]()
     for nodes in history:
         before = {name: node for name, node in living.items() if node in nodes}
-        living = staff(spec, nodes, living)
+        living = lay_out_controllers(spec, nodes, living)
         assert before.items() <= living.items()
         assert Counter(living.values()) == dict.fromkeys(nodes, count)
         assert list(living) == sorted(living, key=lambda name: int(name.rpartition("-")[2]))

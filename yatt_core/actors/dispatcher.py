@@ -2,7 +2,7 @@
 
 Consumes `acquire` calls of controllers; each waits until its batch is granted an instance and is unblocked by a `release`. A
 grant brings the instance's handle along, so that controllers never hold one that was replaced. Within an iteration it is here
-that a placement's conduct acts: at a wave's start, every control period, behind the last rollout and behind switches.
+that a placement's runtime policy acts: at a wave's start, every control period, behind the last rollout and behind switches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from yatt_core.placement.actions import (
 )
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.policies.fixed import Hold
-from yatt_core.placement.seen import Conduct
+from yatt_core.placement.seen import RuntimePolicy
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.rollout import VirtualRollout
 
@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
     """What came of an iteration's placement. collect_s: from its start to the last judgement; judging_s: behind the last
-    rollouts of its waves; both on the engines' clock. actions: of the conduct, as log lines, and from when on roles were served.
-    defect: what the conduct did wrong, after which it was not asked any more; else empty.
+    rollouts of its waves; both on the engines' clock. actions: of the runtime policy, as log lines, and from when on roles were
+    served. defect: what the runtime policy did wrong, after which it was not asked any more; else empty.
     """
 
     collect_s: float
@@ -75,7 +75,7 @@ class Dispatcher:
         self._clock = ScaledClock(engine.clock_factor if isinstance(engine, VirtualRollout) else 1.0)
         self._started = self._drained_at = self._judged_at = self._judging = 0.0
         self._period = self._clock.real_seconds(spec.placement.control_seconds)
-        self._conduct: Conduct = Hold()
+        self._runtime_policy: RuntimePolicy = Hold()
         self._actions: list[dict[str, Any]] = []
         self._defect = ""
         self._was_drained, self._watched = True, False
@@ -145,11 +145,11 @@ class Dispatcher:
 
     # -- placement ----------------------------------------------------------------------------------------------------
 
-    async def place(self, epoch: int, roles: str, conduct: Conduct, starting: bool) -> None:
-        """The devices get these roles, and go on as the conduct says. starting: an iteration begins with them."""
+    async def place(self, epoch: int, roles: str, runtime_policy: RuntimePolicy, starting: bool) -> None:
+        """The devices get these roles, and go on as the runtime policy says. starting: an iteration begins with them."""
         self._presence.fence.check(epoch)
         self._stop_ticking()
-        self._conduct, self._was_drained = conduct, True
+        self._runtime_policy, self._was_drained = runtime_policy, True
         if starting:
             self._actions, self._judging, self._defect = [], 0.0, ""
             self._started = self._judged_at = self._drained_at = self._clock.now()
@@ -199,7 +199,7 @@ class Dispatcher:
             self._ticking.cancel()
 
     async def _watch(self) -> None:
-        """Ends a standstill that no conduct ends, once it has lasted."""
+        """Ends a standstill that no runtime policy ends, once it has lasted."""
         stood_still = False
         while True:
             await asyncio.sleep(STANDSTILL_SECONDS)
@@ -211,14 +211,14 @@ class Dispatcher:
             stood_still = bool(actions)
 
     def _act(self, moment: Moment) -> None:
-        """Has the conduct act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
+        """Has the runtime policy act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
         self._queue.now = self._seconds()
         try:
-            asked = self._conduct.act(moment, self._queue)
+            asked = self._runtime_policy.act(moment, self._queue)
             self._carry_out(moment, [checked_action(action, len(self._queue.instances)) for action in asked])
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
-            self._defect, self._conduct = failure_text(error), Hold()
-            log.error("the placement's conduct failed, roles stay as they are: %s", self._defect)
+            self._defect, self._runtime_policy = failure_text(error), Hold()
+            log.error("the placement's runtime policy failed, roles stay as they are: %s", self._defect)
         self._advance(acts=False)
 
     def _carry_out(self, moment: Moment, actions: Sequence[Action]) -> None:
@@ -279,7 +279,7 @@ class Dispatcher:
     # -- plumbing -----------------------------------------------------------------------------------------------------
 
     def _advance(self, acts: bool = True) -> None:
-        """Grants what may go. acts: the conduct may have something to do as well."""
+        """Grants what may go. acts: the runtime policy may have something to do as well."""
         if acts and not self._was_drained and self._queue.drained:
             self._was_drained, self._drained_at = True, self._clock.now()
             self._act(Moment.DRAINED)

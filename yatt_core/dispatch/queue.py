@@ -1,7 +1,7 @@
 """Which instance of the pool gets the next batch, and which role each instance has: a pure state machine, owning no I/O.
 
 Late binding: requests wait in one queue a role, and the head goes to the instance with the least outstanding work for its
-speed once that instance takes it in, so that a slow one never holds work that a fast one could do. A placement's conduct
+speed once that instance takes it in, so that a slow one never holds work that a fast one could do. A placement's runtime policy
 looks at it (`placement.seen.PoolSeen`), and its actions change roles; what an instance holds decides when it goes over.
 """
 
@@ -73,7 +73,7 @@ class PoolInstance:
 
 
 class DispatchQueue:
-    """Grants tickets to instances, first come first served by role. It is the pool that a conduct sees.
+    """Grants tickets to instances, first come first served by role. It is the pool that a runtime policy sees.
 
     speeds: of each instance. limits: of an instance by role; two batches where a role is not named. roles: of each at first;
     all roll out by default. now: seconds of the iteration, kept up to date by the owner.
@@ -288,7 +288,7 @@ class DispatchQueue:
     def unserved(self) -> list[Action]:
         """What has to happen where all stands still: a role that is waited for, and that nobody has, gets all that is idle.
 
-        Of use where a placement's conduct counted on less than there was to do, such as shards that are made once more.
+        Of use where a placement's runtime policy counted on less than there was to do, such as shards that are made once more.
         """
         devices = [i for i in self.instances if not i.lost]
         if any(i.held or not i.ready or i.leaving for i in devices):

@@ -57,7 +57,7 @@ _KINDS = {name: kind for kind, name in _NAMES.items()}
 
 
 def checked_action(action: object, instances: int) -> Action:
-    """What a conduct asked for, with plain numbers, such as the log holds.
+    """What a runtime policy asked for, with plain numbers, such as the log holds.
 
     Raises `ConfigurationError` for what is no action, and for one that names another role or instance than there are.
     """

@@ -1,6 +1,6 @@
 """A placement that was logged, carried out again: the same actions at the same times.
 
-Consumes the lines of an action log (see `actions.py`); produces plans and conducts. Raises `ConfigurationError` for a log that
+Consumes the lines of an action log (see `actions.py`); produces plans and runtime policies. Raises `ConfigurationError` for a log that
 does not fit the run.
 """
 
@@ -36,11 +36,11 @@ class Logged:
         iteration = len(past)
         if iteration not in self._roles:
             raise ConfigurationError(f"{self._origin}: no roles for iteration {iteration}")
-        return Plan(self._roles[iteration], LoggedConduct(self._actions[iteration]), None, "as logged")
+        return Plan(self._roles[iteration], LoggedRuntimePolicy(self._actions[iteration]), None, "as logged")
 
 
-class LoggedConduct:
-    """An iteration's actions in their order. Unlike other conducts it remembers how far it has come."""
+class LoggedRuntimePolicy:
+    """An iteration's actions in their order. Unlike other runtime policies it remembers how far it has come."""
 
     def __init__(self, actions: Iterable[tuple[float, Action]]) -> None:
         self._left = deque(actions)

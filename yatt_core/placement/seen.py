@@ -106,7 +106,7 @@ class PoolSeen(Protocol):
         ...
 
 
-class Conduct(Protocol):
+class RuntimePolicy(Protocol):
     """How a placement is carried on within an iteration."""
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
@@ -119,7 +119,7 @@ class Plan:
     """roles: of each instance at the iteration's start. prediction_s: seconds of collect. state: goes to the next plan."""
 
     roles: str
-    conduct: Conduct
+    runtime_policy: RuntimePolicy
     prediction_s: float | None
     reason: str
     state: dict[str, Any] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from yatt_core.cluster.reservation import Seat, release, reserve
 from yatt_core.code_revision import code_revision
 from yatt_core.dispatch.pool import WORK_THREADS
 from yatt_core.errors import FencedError, InfrastructureError
-from yatt_core.run_actors.controller_layout import CONTROLLER, staff
+from yatt_core.run_actors.controller_layout import CONTROLLER, lay_out_controllers
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
 from yatt_core.supervisor.state import SupervisorFiles, driver_epoch
@@ -136,7 +136,7 @@ class ActorRegistry:
         there = {name: self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members}
         nodes = node_names() if self._controllers.per == "node" else {}
         usable = nodes.keys() - avoided_nodes(nodes, avoid_nodes)
-        return staff(self._controllers, usable, there).keys() != there.keys()
+        return lay_out_controllers(self._controllers, usable, there).keys() != there.keys()
 
     def controllers_by_node(self) -> dict[str, int]:
         """How many controllers each node has, by the nodes' names; empty where their number does not follow the nodes."""
@@ -175,7 +175,7 @@ class ActorRegistry:
     def _staff(self, found: dict[str, Member], avoided: frozenset[str]) -> dict[str, str]:
         """Settles which controllers are wanted, and ends the others; returns the node of each."""
         living = {name: member.node for name, member in found.items() if _role(name) == CONTROLLER}
-        places = staff(self._controllers, self._living.keys() - avoided, living)
+        places = lay_out_controllers(self._controllers, self._living.keys() - avoided, living)
         self._wanted[CONTROLLER] = list(places)
         self._end([found.pop(name) for name in living if name not in places])
         return places

@@ -14,7 +14,7 @@ from yatt_core.spec.run import ControllerSpec
 CONTROLLER = "controller"
 
 
-def staff(spec: ControllerSpec, nodes: Collection[str], living: Mapping[str, str]) -> dict[str, str]:
+def lay_out_controllers(spec: ControllerSpec, nodes: Collection[str], living: Mapping[str, str]) -> dict[str, str]:
     """Name -> id of its node of each controller that there should be, in order of their numbers.
 
     nodes: ids of those that may be used. living: name -> node of the controllers there are. A node is empty where Ray may

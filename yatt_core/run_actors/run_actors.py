@@ -29,7 +29,7 @@ from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.keys import WorkKey
 from yatt_core.placement.actions import ROLLOUT as ROLLING
 from yatt_core.placement.policies.fixed import Hold
-from yatt_core.placement.seen import Conduct, Usage
+from yatt_core.placement.seen import RuntimePolicy, Usage
 from yatt_core.protocols.receipts import (
     BatchTask,
     EvaluateReceipt,
@@ -51,7 +51,7 @@ from yatt_core.run_actors.wave_collection import collect
 from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
 from yatt_core.spec import RunSpec
 
-__all__ = ["ActorFailure", "RunActors", "ActorsState"]
+__all__ = ["ActorFailure", "ActorsState", "RunActors"]
 
 log = logging.getLogger(__name__)
 START_SECONDS = 180.0
@@ -248,9 +248,9 @@ class RunActors:
         receipt: WarmupReceipt = self._all_ranks("warm_up", self._epoch)[0]
         return receipt
 
-    def place(self, roles: str, conduct: Conduct) -> None:
-        """Gives the devices their roles at an iteration's start, and the conduct that it goes on with."""
-        self._ask_dispatcher("place", self._epoch, roles, conduct, True)
+    def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
+        """Gives the devices their roles at an iteration's start, and the runtime policy that it goes on with."""
+        self._ask_dispatcher("place", self._epoch, roles, runtime_policy, True)
 
     def begin_wave(self, wave: str, samples: int) -> None:
         """Says how many samples of a wave are to be rolled out and judged."""

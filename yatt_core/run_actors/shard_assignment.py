@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import ShardTask
 
-Share = dict[str, tuple[ShardTask, ...]]
+Assigned = dict[str, tuple[ShardTask, ...]]
 
 
-class Shares:
+class ShardAssignment:
     """An iteration's shards, dealt out by their numbers.
 
     So a second attempt gives a shard to whom the first one gave it, behind what that one may still be at.
@@ -24,7 +24,7 @@ class Shares:
         for task in tasks:
             self._open[controllers[task.key.shard % len(controllers)]][task.key] = task
 
-    def unfinished(self) -> Share:
+    def unfinished(self) -> Assigned:
         """What each controller that has anything to do still has to."""
         return {name: tuple(tasks.values()) for name, tasks in self._open.items() if tasks}
 
@@ -32,7 +32,7 @@ class Shares:
         """A controller has sealed a shard."""
         del self._open[controller][key]
 
-    def lose(self, controller: str) -> Share | None:
+    def lose(self, controller: str) -> Assigned | None:
         """Gives a lost controller's unfinished shards to the others, each to the one that has least to do.
 
         Returns who gets what; none where there is work and nobody is left to do it.

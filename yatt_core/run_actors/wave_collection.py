@@ -18,7 +18,7 @@ from yatt_core.protocols.receipts import ShardReceipt, ShardTask
 from yatt_core.run_actors.actor_registry import DISPATCHER, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
-from yatt_core.run_actors.shard_assignment import Share, Shares
+from yatt_core.run_actors.shard_assignment import Assigned, ShardAssignment
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
     The shards of a controller that is lost go to the others, who adopt what it finished and go on with what it began.
     Raises `InfrastructureError` when none is left, and what a controller that lives has met.
     """
-    shares = Shares(calls.registry.names_of(CONTROLLER), tasks)
-    streams = _begin(calls.registry, shares.unfinished())
+    assignment = ShardAssignment(calls.registry.names_of(CONTROLLER), tasks)
+    streams = _begin(calls.registry, assignment.unfinished())
     deadline = time.monotonic() + calls.deadline
     while streams:
         stream = first_ready(list(streams), deadline - time.monotonic(), calls.interruptions)
@@ -41,7 +41,7 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
         try:
             receipt = _next_receipt(calls, stream, name)
         except InfrastructureError as error:
-            if name in calls.registry.names or (moved := shares.lose(name)) is None:
+            if name in calls.registry.names or (moved := assignment.lose(name)) is None:
                 raise
             log.warning("%s; its shards go to %s", error, ", ".join(moved) or "nobody, they are finished")
             streams = {other: owner for other, owner in streams.items() if owner != name}
@@ -51,15 +51,16 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
             if receipt is None:
                 del streams[stream]
             else:
-                shares.finish(name, receipt.key)
+                assignment.finish(name, receipt.key)
                 yield receipt
 
 
-def _begin(registry: ActorRegistry, share: Share) -> dict[Any, str]:
+def _begin(registry: ActorRegistry, assigned: Assigned) -> dict[Any, str]:
     """Gives controllers their shards; each stream of receipts, with the controller's name."""
     controllers = dict(zip(registry.names_of(CONTROLLER), registry.of(CONTROLLER), strict=True))
     return {
-        controllers[name].collect.options(num_returns="streaming").remote(tasks): name for name, tasks in share.items()
+        controllers[name].collect.options(num_returns="streaming").remote(tasks): name
+        for name, tasks in assigned.items()
     }
 
 

@@ -47,7 +47,7 @@ class Bounds:
     characters: int
 
 
-def guard_call(number: int, tool: Bounds, arguments: Mapping[str, Any], answer: int, leash: int) -> None:
+def sandbox_call(number: int, tool: Bounds, arguments: Mapping[str, Any], answer: int, leash: int) -> None:
     """The guard, in a forked process: has the call made, ends all that is left of it, and writes what came of it to `answer`.
 
     leash: descriptor that is read from, and at its end once the parent is gone. Nothing is written then.

@@ -21,7 +21,7 @@ from typing import Any
 from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.tool_calls import DIED
 from yatt_core.tools.registry import find_tool
-from yatt_core.tools.sandbox import Bounds, death, guard_call, write_line
+from yatt_core.tools.sandbox import Bounds, death, sandbox_call, write_line
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Worker:
             try:
                 for descriptor in (reading, self._requests, self._answers, self._leash_holder):
                     os.close(descriptor)
-                guard_call(number, self._tools[name], arguments, writing, self._leash)
+                sandbox_call(number, self._tools[name], arguments, writing, self._leash)
             finally:
                 os._exit(1)
         os.close(writing)

@@ -1,4 +1,4 @@
-"""`dynamic`: plans an iteration by replaying what the last ones were made of under many conducts, and keeps the best.
+"""`dynamic`: plans an iteration by replaying what the last ones were made of under many runtime policies, and keeps the best.
 
 Consumes the facts of the pool and the telemetry of the last `LOOKS_BACK` iterations; produces the start's roles, the knobs of
 the curve to follow within the iteration, the predicted seconds and the reason. A start changes only for a gain beyond the

@@ -119,9 +119,9 @@ class Search:
         """Logarithm of the seconds; none for more than so many. The change of start is paid in the first world."""
         speeds, self.replays = self._setting.speeds, self.replays + 1
         roles = roles_of(speeds, min(len(speeds) - 1, round(knobs.judges / self.step)))
-        conduct, before = Curve(knobs, roles, self._setting), None if world else self._before
+        runtime_policy, before = Curve(knobs, roles, self._setting), None if world else self._before
         try:
-            replay = collect(self._setting, roles, conduct, self.worlds[world], before, longest_s=longest_s)
+            replay = collect(self._setting, roles, runtime_policy, self.worlds[world], before, longest_s=longest_s)
         except TooLongError:
             return None
         return self._logs.setdefault((knobs, world), math.log(replay.collect_s))

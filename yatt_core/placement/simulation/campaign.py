@@ -14,7 +14,7 @@ from typing import Any
 
 from yatt_core.placement.actions import Action
 from yatt_core.placement.moments import Moment
-from yatt_core.placement.seen import Conduct, IterationTelemetry, PlacementPolicy, Plan, PoolSeen, Setting
+from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan, PoolSeen, RuntimePolicy, Setting
 from yatt_core.placement.simulation.simulator import Pool
 from yatt_core.placement.work import Quota, WaveWork, draw_wave
 from yatt_core.placement.workload import Workload
@@ -75,11 +75,11 @@ def run_campaign(
         tell = _teller(workload.name, iteration, log)
         if tell is not None:
             tell({"t": 0, "do": "roles", "roles": plan.roles})
-        conduct = _Timed(plan.conduct)
+        runtime_policy = _Timed(plan.runtime_policy)
         telemetry = collect(
-            setting, plan.roles, conduct, waves, campaign.past[-1].roles if campaign.past else None, tell
+            setting, plan.roles, runtime_policy, waves, campaign.past[-1].roles if campaign.past else None, tell
         )
-        campaign.tick_cpu_s += conduct.cpu_s
+        campaign.tick_cpu_s += runtime_policy.cpu_s
         campaign.plans.append(plan)
         campaign.past.append(telemetry)
         state = plan.state
@@ -89,7 +89,7 @@ def run_campaign(
 def collect(
     setting: Setting,
     roles: str,
-    conduct: Conduct,
+    runtime_policy: RuntimePolicy,
     waves: Sequence[WaveWork],
     before: str | None,
     log: Log | None = None,
@@ -99,7 +99,7 @@ def collect(
 
     Raises `TooLongError` where it takes longer than `longest_s` seconds.
     """
-    pool = Pool(setting, conduct, log, longest_s)
+    pool = Pool(setting, runtime_policy, log, longest_s)
     pool.start(roles, before)
     for wave in waves:
         pool.run_wave(wave)
@@ -108,15 +108,15 @@ def collect(
 
 
 class _Timed:
-    """A conduct, and the CPU time that it takes."""
+    """A runtime policy, and the CPU time that it takes."""
 
-    def __init__(self, conduct: Conduct) -> None:
-        self._conduct, self.cpu_s = conduct, 0.0
+    def __init__(self, runtime_policy: RuntimePolicy) -> None:
+        self._runtime_policy, self.cpu_s = runtime_policy, 0.0
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
-        """The conduct's own answer."""
+        """The runtime policy's own answer."""
         started = time.process_time()
-        actions = self._conduct.act(moment, pool)
+        actions = self._runtime_policy.act(moment, pool)
         self.cpu_s += time.process_time() - started
         return actions
 

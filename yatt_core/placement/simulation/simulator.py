@@ -1,6 +1,6 @@
 """An iteration's collect phase in simulated time: engines, dispatcher, waves and switches of the placement cost model, exactly.
 
-Consumes a setting, the work of waves, and the conduct that acts on the pool; produces when each sample was rolled out and
+Consumes a setting, the work of waves, and the runtime policy that acts on the pool; produces when each sample was rolled out and
 judged, and what the engines did. Between two changes of an engine's batch its time is a closed form, so that nothing is stepped.
 """
 
@@ -25,7 +25,7 @@ from yatt_core.placement.actions import (
     ahead_of_dispatch,
 )
 from yatt_core.placement.moments import Moment
-from yatt_core.placement.seen import Conduct, Setting
+from yatt_core.placement.seen import RuntimePolicy, Setting
 from yatt_core.placement.simulation.instance import Doing, Instance, Request, Sample, Stream
 from yatt_core.placement.work import WaveWork
 
@@ -50,7 +50,7 @@ class Pool:
     def __init__(
         self,
         setting: Setting,
-        conduct: Conduct,
+        runtime_policy: RuntimePolicy,
         log: Callable[[dict[str, Any]], None] | None = None,
         longest_s: float = math.inf,
     ) -> None:
@@ -60,7 +60,7 @@ class Pool:
         self.queues: dict[str, deque[Request]] = {ROLLOUT: deque(), JUDGE: deque()}
         self._waiting = {ROLLOUT: 0, JUDGE: 0}
         self.submitted = self.unrolled = self.unjudged = 0
-        self._conduct, self._log = conduct, log
+        self._runtime_policy, self._log = runtime_policy, log
         self._constants = {ROLLOUT: setting.rollout, JUDGE: setting.judge}
         self._ready: dict[str, list[Entry]] = {ROLLOUT: [], JUDGE: []}
         self._events: list[tuple[float, int, int, Any]] = []
@@ -272,7 +272,7 @@ class Pool:
     # -- actions -----------------------------------------------------------------------------------------------------
 
     def _act(self, moment: Moment) -> None:
-        actions = self._conduct.act(moment, self)
+        actions = self._runtime_policy.act(moment, self)
         if moment is Moment.SWITCHED:
             ahead, actions = ahead_of_dispatch(actions)
             self._apply(ahead)

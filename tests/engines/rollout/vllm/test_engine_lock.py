@@ -7,13 +7,13 @@ from collections import deque
 
 import pytest
 
-from yatt_core.engines.rollout.vllm.engine_lock import Turns
+from yatt_core.engines.rollout.vllm.engine_lock import EngineLock
 
 SECONDS = 20.0
 
 
 def test_whoever_waits_takes_the_step() -> None:
-    turns, arrived, steps = Turns(), deque[int](), []
+    lock, arrived, steps = EngineLock(), deque[int](), []
 
     def step() -> None:
         steps.append(len(steps))
@@ -21,14 +21,14 @@ def test_whoever_waits_takes_the_step() -> None:
             arrived.append(7)
 
     while not arrived:
-        turns.wait_for(arrived, step)
+        lock.wait_for(arrived, step)
     assert steps == [0, 1, 2]
-    turns.wait_for(arrived, step)
+    lock.wait_for(arrived, step)
     assert len(steps) == 3, "nothing is stepped for what is there"
 
 
 def test_one_thread_steps_for_all_that_wait() -> None:
-    turns, entered, go_on = Turns(), threading.Event(), threading.Event()
+    lock, entered, go_on = EngineLock(), threading.Event(), threading.Event()
     first, second, at_once = deque[int](), deque[int](), []
 
     def step() -> None:
@@ -38,7 +38,7 @@ def test_one_thread_steps_for_all_that_wait() -> None:
         first.append(1)
         second.append(2)
 
-    threads = [threading.Thread(target=turns.wait_for, args=(mine, step)) for mine in (first, second)]
+    threads = [threading.Thread(target=lock.wait_for, args=(mine, step)) for mine in (first, second)]
     threads[0].start()
     assert entered.wait(SECONDS)
     threads[1].start()
@@ -50,7 +50,7 @@ def test_one_thread_steps_for_all_that_wait() -> None:
 
 
 def test_what_has_to_be_alone_waits_for_the_end_of_a_step() -> None:
-    turns, entered, go_on, log = Turns(), threading.Event(), threading.Event(), list[str]()
+    lock, entered, go_on, log = EngineLock(), threading.Event(), threading.Event(), list[str]()
 
     def step() -> None:
         entered.set()
@@ -58,10 +58,10 @@ def test_what_has_to_be_alone_waits_for_the_end_of_a_step() -> None:
         log.append("step")
 
     def update() -> None:
-        with turns.alone():
+        with lock.alone():
             log.append("alone")
 
-    stepping = threading.Thread(target=turns.wait_for, args=(deque(), step))
+    stepping = threading.Thread(target=lock.wait_for, args=(deque(), step))
     updating = threading.Thread(target=update)
     stepping.start()
     assert entered.wait(SECONDS)
@@ -73,12 +73,12 @@ def test_what_has_to_be_alone_waits_for_the_end_of_a_step() -> None:
 
 
 def test_a_step_that_fails_leaves_the_turn_to_others() -> None:
-    turns = Turns()
+    lock = EngineLock()
 
     def fail() -> None:
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        turns.wait_for(deque(), fail)
-    with turns.alone():
+        lock.wait_for(deque(), fail)
+    with lock.alone():
         pass

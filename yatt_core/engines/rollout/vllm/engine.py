@@ -17,7 +17,7 @@ from typing import Any
 
 from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
 from yatt_core.engines.rollout.tensor_layout import read_layout
-from yatt_core.engines.rollout.vllm.engine_lock import Turns
+from yatt_core.engines.rollout.vllm.engine_lock import EngineLock
 from yatt_core.engines.rollout.vllm.environment import prepare_environment
 from yatt_core.engines.rollout.vllm.responses import Response, result_of
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
@@ -67,7 +67,7 @@ class VllmRolloutEngine(WeightTaker):
             longest = min(longest, self._layout.positions)
         self._longest = longest
         self._engine = open_engine(model_path, spec, longest)
-        self._turns = Turns()
+        self._lock = EngineLock()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
         self._sleep, self._transferring, self._spoilt = Sleep(), False, False
@@ -117,27 +117,27 @@ class VllmRolloutEngine(WeightTaker):
         """As of `RolloutEngine`. Responses under way wait, and then go on as `in_flight_update` says; an update that fails loses
         them. What the old weights had made of prompts is forgotten.
         """
-        with self._turns.alone():
-            self._turns.pause()
+        with self._lock.alone():
+            self._lock.pause()
             self._or_resume(lambda: super(VllmRolloutEngine, self).begin_update(version))
 
     def take(self, bucket: WeightBucket) -> None:
         """As of `RolloutEngine`."""
-        with self._turns.alone():
+        with self._lock.alone():
             self._or_resume(lambda: super(VllmRolloutEngine, self).take(bucket))
 
     def end_update(self) -> None:
         """As of `RolloutEngine`."""
-        with self._turns.alone():
+        with self._lock.alone():
             self._or_resume(super().end_update)
-            self._turns.resume()
+            self._lock.resume()
 
     def _or_resume(self, part: Callable[[], None]) -> None:
         """A part of an update. Where it fails, responses under way go on, to hear that there are no weights any more."""
         try:
             part()
         except BaseException:
-            self._turns.resume()
+            self._lock.resume()
             raise
 
     def _begin(self, version: int) -> Wanted:
@@ -178,13 +178,13 @@ class VllmRolloutEngine(WeightTaker):
 
     def take_work(self) -> Work:
         """The work since this was last asked."""
-        with self._turns.alone():
+        with self._lock.alone():
             done, self._work = self._work, Work()
             return done
 
     def sleep(self) -> None:
         """On a GPU moves the weights to the host and gives the cache back; a CPU's memory comes back with the process alone."""
-        with self._turns.alone():
+        with self._lock.alone():
             if not self._capabilities["sleep"]:
                 return
             due, awake = self._sleep.lie_down()
@@ -203,13 +203,13 @@ class VllmRolloutEngine(WeightTaker):
         arrived: Arrived = deque()
         names: list[str] = []
         try:
-            with self._turns.alone():
+            with self._lock.alone():
                 self._check(request)
                 self._wake("weights", "kv_cache")
                 self._submit(request, arrived, names)
             missing = len(names)
             while missing:
-                self._turns.wait_for(arrived, self._step)
+                self._lock.wait_for(arrived, self._step)
                 ended = [arrived.popleft() for _ in range(len(arrived))]
                 missing -= len(ended)
                 yield sorted(((row, Response.of(completion)) for row, completion in ended), key=_row)
@@ -253,7 +253,7 @@ class VllmRolloutEngine(WeightTaker):
     def _withdraw(self, names: Sequence[str]) -> None:
         """Ends what of some responses is still under way."""
         if names:
-            with self._turns.alone():
+            with self._lock.alone():
                 self._engine.abort_request([name for name in names if self._open.pop(name, None) is not None])
 
     def _check(self, request: GenerateRequest) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 
 
-class Turns:
+class EngineLock:
     """Who may touch the engine: one thread at a time."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_
 from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
 from yatt_core.engines.train.model.optimizer import MOMENTS
 from yatt_core.engines.train.model.state_files import OPTIMIZER, REFERENCE, WEIGHTS, StateFacts, require_same
-from yatt_core.engines.train.ranks.collective import Shares
+from yatt_core.engines.train.ranks.collective import ReplicaCollective
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.loading import read_config
@@ -55,7 +55,7 @@ class MegatronTrainEngine(SharedModelEngine):
     def _divide(self) -> None:
         with on_this_device(), lost_group(self._world):
             self._grid = grid = make_grid(self._engine)
-        self._collective = Shares(self._world, grid.copy, grid.copies, grid.speaks)
+        self._collective = ReplicaCollective(self._world, grid.copy, grid.copies, grid.speaks)
 
     def _build(self) -> None:
         require_process_group(self._world)

@@ -95,14 +95,14 @@ class Collective:
         return tensor
 
 
-class Shares(Collective):
-    """The shares of the samples, where several ranks have the same one: `rank` and `ranks` count shares. All ranks get the sums
-    over those that speak.
+class ReplicaCollective(Collective):
+    """Counts replicas of the model, each held by several ranks: `rank` and `ranks` are the replica's number and their count. All
+    ranks get the sums over those that speak.
     """
 
-    def __init__(self, world: Collective, share: int, shares: int, speaks: bool) -> None:
+    def __init__(self, world: Collective, replica: int, replicas: int, speaks: bool) -> None:
         super().__init__()
-        self.rank, self.ranks, self.speaks = share, shares, speaks
+        self.rank, self.ranks, self.speaks = replica, replicas, speaks
         self._world = world
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
