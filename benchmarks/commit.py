@@ -1,7 +1,7 @@
 """What a commit of the ledger costs, and whether that grows with the run.
 
 Compared in the same run, in turn, with a bare one-row transaction of the same durability on the same disk. The run is
-booked as a driver books it: 4 controllers' shards, 30 metrics, six phases, placement, outbox, now and then a snapshot; nothing
+booked as a driver books it: 4 controllers' shards, 30 metrics, six phases, placement, outbox, now and then a checkpoint; nothing
 is pruned.
 """
 
@@ -26,7 +26,7 @@ from db.ledger import Ledger
 from db.write.commit import IterationCommit
 from db.write.metrics import Metric
 from db.write.outbox import OutboxEntry
-from db.write.records import DecisionRow, ShardRow, SnapshotRow
+from db.write.records import CheckpointRow, DecisionRow, ShardRow
 
 ITERATIONS = 10_000
 WINDOW = 500
@@ -34,7 +34,7 @@ WINDOW = 500
 SHARDS = 4
 METRICS = 30
 PROMPTS_A_SHARD = 16
-SNAPSHOT_EVERY = 50
+CHECKPOINT_EVERY = 50
 PHASES = ("place", "collect", "prepare", "learn", "sync", "commit")
 BARE_TABLE = "commit_benchmark"
 
@@ -99,7 +99,7 @@ class Driver:
 
     def _shards(self, iteration: int) -> None:
         for shard in range(SHARDS):
-            folder = f"b00/i{iteration:06d}/w00-s{shard:04d}.e0001"
+            folder = f"b00/i{iteration:06d}/w00-s{shard:04d}.t0001"
             digests = bytes(32 * PROMPTS_A_SHARD)
             sums = {"reward": 1.5, "length": 900.0, "truncated": 2.0}
             row = ShardRow(0, iteration, 0, shard, 1, folder, "d" * 64, PROMPTS_A_SHARD * 8, 4096, digests, sums)
@@ -124,10 +124,10 @@ class Driver:
         self.ledger.leases.renew(self.fence, 600)
         rows = self.ledger.outbox.claim(self.fence)
         self.ledger.outbox.delivered(self.fence, [row.id for row in rows])
-        if iteration % SNAPSHOT_EVERY == 0:
+        if iteration % CHECKPOINT_EVERY == 0:
             name = f"b00-i{iteration:06d}-e0001"
-            row = SnapshotRow(self.fence.run, 0, iteration, 1, name, "d" * 64, 10**9, "f" * 64, 1.5)
-            self.ledger.records.snapshot(self.fence, row)
+            row = CheckpointRow(self.fence.run, 0, iteration, 1, name, "d" * 64, 10**9, "f" * 64, 1.5)
+            self.ledger.records.checkpoint(self.fence, row)
             entry = OutboxEntry(f"{self.fence.run}/{name}", "artifact", {"folder": name}, 1_700_000_000_000)
             self.ledger.outbox.enqueue(self.fence, [entry])
 

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
-from benchmarks.payload.actors import EPOCH
+from benchmarks.payload.actors import TERM
 from benchmarks.payload.coordination import coordinate_ms
 from benchmarks.payload.drivers import ACTORS, CENTRAL, PIPELINED, SHARDED, DriverProcess, Iteration, Place
 from benchmarks.payload.images import Look, look_at, make_images, read_image
@@ -115,7 +115,7 @@ def _ray_head(folder: Path, store_bytes: int) -> Iterator[str]:
     """A head with such an object store, and a driver's sign of life for its actors."""
     ensure_supervisor(folder, [ray_head_service(folder, object_store_bytes=store_bytes)], START_SECONDS)
     try:
-        with Heartbeat(folder, EPOCH):
+        with Heartbeat(folder, TERM):
             yield wait_ready(folder, [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME).address
     finally:
         stop_supervisor(folder)

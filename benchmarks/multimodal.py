@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
 from examples.shapes import write_shapes
 from flows.run.home import Home
-from ops.cli.commands.checkpoints.evaluate import snapshot_weights, wilson_interval
-from ops.cli.lookup import opened_snapshot
+from ops.cli.commands.checkpoints.evaluate import checkpoint_weights, wilson_interval
+from ops.cli.lookup import opened_checkpoint
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
@@ -49,14 +49,14 @@ class Asker:
 
     def __init__(self, home: Home, run: str) -> None:
         self._spec: RunSpec
-        _, self._spec, row = opened_snapshot(home, run, None)
+        _, self._spec, row = opened_checkpoint(home, run, None)
         folder = home.run_folder(run)
         model_path = str(folder / INPUTS / "model")
         self.held_out: Sequence[Prompt] = Inputs.open(folder / INPUTS, self._spec).held_out
         self._codec: TextCodec = open_codec(self._spec, model_path)
         self._scorer = RewardScorer(self._spec.rewards)
         self._engine: RolloutEngine = build_rollout_engine(self._spec, model_path, folder / INPUTS)
-        self._engine.update_weights(snapshot_weights(folder, self._spec, row), row.iteration)
+        self._engine.update_weights(checkpoint_weights(folder, self._spec, row), row.iteration)
 
     def accuracy(self, media: Sequence[tuple[str, ...]]) -> float:
         """Share of the tasks that are answered rightly when their prompts show these images."""

@@ -1,8 +1,8 @@
 """How much of its time does a run spend on training while parts of it die again and again, and what does its safety cost?
 
 Consumes nothing, or a report of `make chaos`. Drives runs through the product's own loop, ledger and recovery on simulated time,
-beside the same faults met with snapshots alone, each way at its own best snapshot interval; and measures commits and the stall
-of snapshots for real.
+beside the same faults met with checkpoints alone, each way at its own best checkpoint interval; and measures commits and the stall
+of checkpoints for real.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks import commit, snapshot_stall
+from benchmarks import checkpoint_stall, commit
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
-from benchmarks.simulation import snapshot_only
+from benchmarks.simulation import checkpoint_only
 from benchmarks.simulation.drive import DEVICES, ENGINES, RANKS, SHARDS, Driven, drive
 from benchmarks.simulation.trace import Durations, Trace, draw_trace
 
 RUNS, FAULTS_A_RUN, ITERATIONS_A_FAULT = 4, 125, 10
-INTERVALS, INTERVALS_SNAPSHOT_ONLY = (2, 3, 4, 5), tuple(range(1, 11))
+INTERVALS, INTERVALS_CHECKPOINT_ONLY = (2, 3, 4, 5), tuple(range(1, 11))
 PARTS = ("simulation", "commit", "stall")
 CHAOS_FIGURES = ("recover_warm_p50_s", "recover_warm_p95_s", "recover_cold_max_s")
 
@@ -35,11 +35,11 @@ def ettr(traces: Sequence[Trace], walls: Sequence[float]) -> float:
     return sum(trace.iterations * trace.durations.iteration for trace in traces) / sum(walls)
 
 
-def best_snapshot_only(traces: Sequence[Trace]) -> tuple[int, dict[int, float]]:
-    """The best interval of snapshots alone over all runs, and the ETTR of every one tried."""
+def best_checkpoint_only(traces: Sequence[Trace]) -> tuple[int, dict[int, float]]:
+    """The best interval of checkpoints alone over all runs, and the ETTR of every one tried."""
     tried = {
-        every: ettr(traces, [snapshot_only.wall_seconds(trace, every) for trace in traces])
-        for every in INTERVALS_SNAPSHOT_ONLY
+        every: ettr(traces, [checkpoint_only.wall_seconds(trace, every) for trace in traces])
+        for every in INTERVALS_CHECKPOINT_ONLY
     }
     return max(tried, key=tried.__getitem__), tried
 
@@ -80,15 +80,15 @@ def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tu
     traces = [draw_trace(faults, ITERATIONS_A_FAULT, seed + number, Durations()) for number in range(runs)]
     progress(f"{runs} simulated runs of {traces[0].iterations} iterations, {faults} faults each")
     simulated = simulate(traces, workers)
-    best_alone, tried_alone = best_snapshot_only(traces)
+    best_alone, tried_alone = best_checkpoint_only(traces)
     own, alone = ettr(traces, [run.wall_seconds for run in simulated.runs]), tried_alone[best_alone]
     figures = {
         "ettr": own,
-        "ettr_snapshot_only": alone,
+        "ettr_checkpoint_only": alone,
         "ettr_gain": own - alone,
         "faults_simulated": float(sum(run.struck for run in simulated.runs)),
-        "snapshot_interval": float(simulated.interval),
-        "snapshot_interval_snapshot_only": float(best_alone),
+        "checkpoint_interval": float(simulated.interval),
+        "checkpoint_interval_checkpoint_only": float(best_alone),
     }
     details = {
         "inputs": {
@@ -100,7 +100,7 @@ def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tu
             "logical_shards": SHARDS,
         },
         "ettr_by_interval": simulated.tried,
-        "ettr_snapshot_only_by_interval": tried_alone,
+        "ettr_checkpoint_only_by_interval": tried_alone,
         "drivers": [run.drivers for run in simulated.runs],
         "digest_as_undisturbed": simulated.same_digest,
         "ettr_by_accounts": [run.accounts.ettr for run in simulated.runs],
@@ -141,9 +141,9 @@ def main() -> None:
         names = ("commit_ratio", "commit_ratio_after_10000", "database_mb_after_10000")
         figures |= {name: measured[name] for name in names}
     if "stall" in arguments.parts:
-        progress("the stall of snapshots")
-        measured_stall = snapshot_stall.measure()
-        figures["snapshot_stall_share"] = measured_stall.figures["snapshot_stall_share"]
+        progress("the stall of checkpoints")
+        measured_stall = checkpoint_stall.measure()
+        figures["checkpoint_stall_share"] = measured_stall.figures["checkpoint_stall_share"]
         details["stall"] = measured_stall.details
     baselines = {} if arguments.chaos is None else {"chaos": chaos_figures(arguments.chaos)}
     seeds = [arguments.seed + number for number in range(arguments.runs)]

@@ -29,6 +29,7 @@ from sqlalchemy import (
 from db.core.engine import Fence
 from db.core.holder import this_process
 from db.core.models import (
+    Checkpoint,
     ControlState,
     Event,
     Iteration,
@@ -40,7 +41,6 @@ from db.core.models import (
     Run,
     Segment,
     Shard,
-    Snapshot,
 )
 from db.ledger import Ledger
 from db.write.events import GENESIS
@@ -57,8 +57,8 @@ RUNS, ITERATIONS, SHORT = 1_000, 100_000, 50
 START = 1_700_000_000_000
 PHASES = ("place", "collect", "prepare", "learn", "sync", "commit")
 PHASE_MS, ITERATION_MS = 9_000, 60_000
-FAILING, SEGMENT, SNAPSHOT = 400, 1_000, 200
-"""Every so many iterations an attempt fails, a segment begins, a snapshot is taken."""
+FAILING, SEGMENT, CHECKPOINT = 400, 1_000, 200
+"""Every so many iterations an attempt fails, a segment begins, a checkpoint is taken."""
 METRICS = (
     "reward/mean", "reward/std", "accuracy", "evaluation/accuracy", "kl", "entropy", "length/response_mean",
     "truncated_share", "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "log_prob_gap_mean", "log_prob_gap_max", "loss",
@@ -145,7 +145,7 @@ def _long_run(connection: Connection, run: str, iterations: int, state: Mapping[
     at = literal(START, BigInteger) + step * ITERATION_MS
     key = {"run": run, "branch": 0, "iteration": step}
     digest = cast(step, Text)
-    committed = key | {"epoch": 1, "experience_digest": digest, "weights_digest": digest}
+    committed = key | {"term": 1, "experience_digest": digest, "weights_digest": digest}
     _insert(connection, Iteration, steps, committed | {"fingerprint": _json({"loss": 0.5}), "committed_at": at})
     _insert(connection, ControlState, steps, key | {"state": _json(state)})
     _attempts(connection, steps, key, at)
@@ -153,7 +153,7 @@ def _long_run(connection: Connection, run: str, iterations: int, state: Mapping[
     inputs = _json({"setting": {"switch": {"role_s": 1.0}}, "past": [], "state": {}, "policy": {"kind": "dynamic"}})
     placed = key | {
         "seq": 0,
-        "epoch": 1,
+        "term": 1,
         "inputs": inputs,
         "decision": decision,
         "prediction": _json({"collect": 10.0}),
@@ -163,7 +163,7 @@ def _long_run(connection: Connection, run: str, iterations: int, state: Mapping[
     behind = select(steps.c.i).where(steps.c.i > 0).subquery()
     later = {name: behind.c.i if value is step else value for name, value in placed.items()}
     _insert(connection, PlacementDecision, behind, later | {"reason": reason, "outcome": outcome, "recorded_at": START})
-    body = _json({"branch": 0, "epoch": 1, "experience_digest": "d" * 64, "weights_digest": "d" * 64, "iteration": 1})
+    body = _json({"branch": 0, "term": 1, "experience_digest": "d" * 64, "weights_digest": "d" * 64, "iteration": 1})
     link = {
         "run": run,
         "seq": step + 20,
@@ -185,7 +185,7 @@ def _long_run(connection: Connection, run: str, iterations: int, state: Mapping[
         _insert(connection, MetricPoint, steps, {"series": number, "branch": 0, "step": step, "value": value})
     shards = _counter(SHARDS - 1, name="shards")
     both = steps.join(shards, (literal(True)) & (steps.c.i > 0) & (steps.c.i < iterations))
-    sealed = key | {"wave": 0, "shard": shards.c.i, "epoch": 1, "folder": literal("gone/") + digest}
+    sealed = key | {"wave": 0, "shard": shards.c.i, "term": 1, "folder": literal("gone/") + digest}
     sealed |= {"manifest_sha256": "d" * 64, "samples": 128, "tokens": 65_536, "sums": _json({"samples": 128.0})}
     many = {"group_digests": literal(bytes(32 * PROMPTS)), "adopted": literal(False), "recorded_at": at}
     _insert(connection, Shard, both, sealed | many)
@@ -197,26 +197,32 @@ def _attempts(connection: Connection, steps: Any, key: Mapping[str, Any], at: Nu
     for place, phase in enumerate(PHASES):
         begin = at + place * PHASE_MS
         times = {"planned_at": begin, "dispatched_at": begin + 5, "ended_at": begin + PHASE_MS - 10}
-        done = {"state": "DONE", "receipt": receipt, "seconds": 8.9, "bytes_to_driver": 1000, "epoch": 1}
+        done = {"state": "DONE", "receipt": receipt, "seconds": 8.9, "bytes_to_driver": 1000, "term": 1}
         _insert(connection, PhaseAttempt, steps, {**key, "phase": phase, "number": 2, **done, **times})
     failed = select(steps.c.i).where(steps.c.i % FAILING == 1).subquery()
     begin = literal(START, BigInteger) + failed.c.i * ITERATION_MS + PHASE_MS - 1_000
-    values = {**key, "iteration": failed.c.i, "phase": "collect", "number": 1, "state": "FAILED", "epoch": 1}
+    values = {**key, "iteration": failed.c.i, "phase": "collect", "number": 1, "state": "FAILED", "term": 1}
     values |= {"planned_at": begin, "dispatched_at": begin + 5, "ended_at": begin + 900, "seconds": 0.9}
     values |= {"failure_class": "infrastructure", "reason": "rollout-3 was lost", "receipt": null()}
     _insert(connection, PhaseAttempt, failed, values)
 
 
 def _sparse(connection: Connection, run: str, iterations: int) -> None:
-    """Snapshots and segments, of which there are few."""
-    taken = _counter(iterations // SNAPSHOT)
-    place = taken.c.i * SNAPSHOT
-    row = {"run": run, "branch": 0, "iteration": place, "epoch": 1, "folder": literal("snapshots/") + cast(place, Text)}
+    """Checkpoints and segments, of which there are few."""
+    taken = _counter(iterations // CHECKPOINT)
+    place = taken.c.i * CHECKPOINT
+    row = {
+        "run": run,
+        "branch": 0,
+        "iteration": place,
+        "term": 1,
+        "folder": literal("checkpoints/") + cast(place, Text),
+    }
     row |= {"manifest_sha256": "d" * 64, "bytes": 10**9, "weights_digest": cast(place, Text), "seconds": 3.5}
-    _insert(connection, Snapshot, taken, row | {"state": "pruned", "recorded_at": literal(START, BigInteger) + place})
+    _insert(connection, Checkpoint, taken, row | {"state": "pruned", "recorded_at": literal(START, BigInteger) + place})
     segments = _counter(iterations // SEGMENT, first=2)
     begin = literal(START, BigInteger) + segments.c.i * SEGMENT * ITERATION_MS
-    row = {"run": run, "epoch": segments.c.i, "flow_run_id": "", "flow_run_name": "long segment", "started_at": begin}
+    row = {"run": run, "term": segments.c.i, "flow_run_id": "", "flow_run_name": "long segment", "started_at": begin}
     _insert(
         connection, Segment, segments, row | {"ended_at": begin + SEGMENT * ITERATION_MS - 5_000, "outcome": "ended"}
     )
@@ -228,11 +234,11 @@ def _files(ledger: Ledger, home: Home, fence: Fence, iteration: int) -> None:
     (folder / "logs").mkdir(parents=True)
     for number in (iteration - 1, iteration):
         for shard in range(SHARDS):
-            log = ShardLog(folder, WorkKey(fence.run, 0, number, "collect", shard=shard), fence.epoch)
+            log = ShardLog(folder, WorkKey(fence.run, 0, number, "collect", shard=shard), fence.term)
             receipt = log.seal(_samples(number, shard), {"generate": 0.1})
             names = ("folder", "manifest_sha256", "samples", "tokens", "group_digests")
             facts = {name: getattr(receipt, name) for name in names} | {"sums": dict(receipt.sums)}
-            row = ShardRow(branch=0, iteration=number, wave=0, shard=shard, epoch=fence.epoch, **facts)
+            row = ShardRow(branch=0, iteration=number, wave=0, shard=shard, term=fence.term, **facts)
             with ledger._database.write() as connection:
                 place = (Shard.run == fence.run, Shard.iteration == number, Shard.shard == shard)
                 connection.execute(Shard.__table__.delete().where(*place))  # type: ignore[attr-defined]
@@ -249,7 +255,7 @@ def _files(ledger: Ledger, home: Home, fence: Fence, iteration: int) -> None:
             }
             for n in range(10_000)
         )
-        (folder / "logs" / f"e0001.{actor}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "logs" / f"t0001.{actor}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _samples(iteration: int, shard: int) -> pa.Table:

@@ -117,7 +117,7 @@ def _end_services(home: Home, session: DriverSession) -> None:
     """Stops the run's cluster, unless a driver that took over, or came after this one gave the lease back, uses it."""
     if not attached():
         session.context.observer.stage("stopping the run's cluster")
-        stop_supervisor(home.run_folder(session.context.run), STOP_SECONDS, session.context.fence.epoch)
+        stop_supervisor(home.run_folder(session.context.run), STOP_SECONDS, session.context.fence.term)
 
 
 def open_session(
@@ -138,7 +138,7 @@ def open_session(
     except BaseException:
         ledger.close()
         raise
-    actor_logs(home.run_folder(run), "driver", fence.epoch)
+    actor_logs(home.run_folder(run), "driver", fence.term)
     if spec.tracking.enabled:
         ledger.outbox.enqueue(fence, first_entries(run, spec))
     context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift)

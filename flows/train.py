@@ -9,7 +9,7 @@ goes on behind the last commit: experience that is sealed is not made again, upd
     learn      trainer ranks      -> weights of the next version
     sync       rollout engines    <- weights, in place
     evaluate   controllers        -> held-out accuracy, when due
-    checkpoint trainer rank 0     -> snapshot in the background, when due
+    checkpoint trainer rank 0     -> checkpoint in the background, when due
     commit     ledger             -> one transaction; after it, the iteration is done
 """
 
@@ -81,7 +81,7 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
 
 
 def begin(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
-    """Iteration 0: the policy before the first update, warmed up, kept as a snapshot and measured."""
+    """Iteration 0: the policy before the first update, warmed up, kept as a checkpoint and measured."""
     warm = warm_up(session, 0)
     sync(session, 0)
     evaluation = evaluate(session, 0)
@@ -97,7 +97,7 @@ def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) 
     update = learn(session, iteration, collected.experience, prepared)
     synced = sync(session, iteration)
     evaluation = evaluate(session, iteration) if session.evaluates(iteration) else None
-    if session.takes_snapshot(iteration):
+    if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)
     results = IterationResults(placement, collected, prepared, update, synced, evaluation)
     return commit(session, iteration, state, results, meter)

@@ -14,11 +14,11 @@ Which test catches which missing fsync (`tests.storage.missing` drops one by its
     durable.write_file, the file          a chunk, manifest or Parquet file is torn behind a crash: what was told is gone
     durable.sync_folder in write_file     the file's name is gone, though it was acknowledged
     durable.sync_folder in make_folder    a new folder is gone, with all that was acknowledged inside
-    durable.sync_folder in move_folder    a published snapshot has lost its name
+    durable.sync_folder in move_folder    a published checkpoint has lost its name
     durable.sync_folder in remove_file    a deleted file is back
-    durable.sync_file                     a snapshot's object is torn behind its publication
-    durable.sync_folder in publish._seal  files below a snapshot's folder are gone
-    durable.sync_folder in ShardLog, _adopt_epoch, _published, find_unrecorded
+    durable.sync_file                     a checkpoint's object is torn behind its publication
+    durable.sync_folder in publish._seal  files below a checkpoint's folder are gone
+    durable.sync_folder in ShardLog, _adopt_term, _published, find_unrecorded
                                           what a killed writer left is built upon, and then gone
 """
 

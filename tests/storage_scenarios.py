@@ -15,10 +15,10 @@ import numpy as np
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, write
 from tests.experience.scenarios import BATCHES, KEY, SAMPLES, make_shard, prepare, prepared_ranks, sealed_folders
 from yatt_core import durable
-from yatt_core.checkpoints.publish import publish_snapshot
-from yatt_core.checkpoints.retention import delete_snapshot, sweep_snapshots
+from yatt_core.checkpoints.publish import publish_checkpoint
+from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
 from yatt_core.checkpoints.unrecorded import find_unrecorded
-from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.experience.prepared import PREPARED_KIND, prepared_folder, read_prepared, write_prepared
 from yatt_core.experience.shard_log import ShardLog, sweep, verify_shard
 from yatt_core.experience.table import group_digests
@@ -59,16 +59,16 @@ def _check_files(folder: Path, told: tuple[str, ...]) -> None:
     durable.write_file(path, b"on")
 
 
-def _shard(epoch: int) -> Callable[[Path, Tell], None]:
+def _shard(term: int) -> Callable[[Path, Tell], None]:
     """One holder's work; what it finds and builds upon counts as told, since its scores are worth nothing without it."""
 
     def make(folder: Path, tell: Tell) -> None:
         if not sealed_folders(folder):
-            log = ShardLog(folder, KEY, epoch)
+            log = ShardLog(folder, KEY, term)
             for number in range(BATCHES):
                 if log.responses(number) is not None:
                     tell(f"responses-{number}")
-        if make_shard(folder, epoch, tell).adopted:
+        if make_shard(folder, term, tell).adopted:
             tell("sealed")
 
     return make
@@ -89,32 +89,32 @@ def _check_shard(folder: Path, told: tuple[str, ...]) -> None:
 def _publish_again(folder: Path, tell: Tell) -> None:
     """A driver that takes over: adopts what is whole, else has it published again."""
     if not find_unrecorded(folder, []):
-        publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+        publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")
 
 
 def _republish(folder: Path, tell: Tell) -> None:
-    """A trainer that is asked for the same snapshot again."""
-    publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    """A trainer that is asked for the same checkpoint again."""
+    publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")
 
 
-def _check_snapshot(folder: Path, told: tuple[str, ...]) -> None:
+def _check_checkpoint(folder: Path, told: tuple[str, ...]) -> None:
     found = find_unrecorded(folder, [])
     for _, receipt in found:
-        verify_snapshot(folder, receipt.folder, receipt.manifest_sha256)
+        verify_checkpoint(folder, receipt.folder, receipt.manifest_sha256)
     assert found or "published" not in told
-    receipt = publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
-    verify_snapshot(folder, FOLDER, receipt.manifest_sha256)
-    sweep_snapshots(folder, [FOLDER])
+    receipt = publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
+    verify_checkpoint(folder, FOLDER, receipt.manifest_sha256)
+    sweep_checkpoints(folder, [FOLDER])
     assert [path.name for path in (folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
 
 
 def _delete(folder: Path, tell: Tell) -> None:
-    publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")
     tell("deleting")
-    delete_snapshot(folder, FOLDER)
+    delete_checkpoint(folder, FOLDER)
     tell("deleted")
 
 
@@ -122,16 +122,16 @@ def _check_deletion(folder: Path, told: tuple[str, ...]) -> None:
     visible = (folder / FOLDER).exists()
     assert not (visible and "deleted" in told)
     if visible:
-        verify_snapshot(folder, FOLDER, load_manifest(folder / FOLDER, "snapshot").sha256)
+        verify_checkpoint(folder, FOLDER, load_manifest(folder / FOLDER, "checkpoint").sha256)
     else:
         assert "published" not in told or "deleting" in told
-    sweep_snapshots(folder, [])
+    sweep_checkpoints(folder, [])
     assert not (folder / FOLDER).exists()
 
 
 def _delete_again(folder: Path, tell: Tell) -> None:
     tell("deleting")
-    delete_snapshot(folder, FOLDER)
+    delete_checkpoint(folder, FOLDER)
     if (folder / FOLDER).parent.exists():
         durable.sync_folder((folder / FOLDER).parent)
     tell("deleted")
@@ -155,9 +155,9 @@ def _check_prepared(folder: Path, told: tuple[str, ...]) -> None:
 SCENARIOS = (
     Scenario("files", _files, _files, _check_files),
     Scenario("shard", _shard(1), _shard(2), _check_shard),
-    Scenario("shard resumed in its epoch", _shard(1), _shard(1), _check_shard),
-    Scenario("snapshot adopted", publish, _publish_again, _check_snapshot),
-    Scenario("snapshot published again", publish, _republish, _check_snapshot),
+    Scenario("shard resumed in its term", _shard(1), _shard(1), _check_shard),
+    Scenario("checkpoint adopted", publish, _publish_again, _check_checkpoint),
+    Scenario("checkpoint published again", publish, _republish, _check_checkpoint),
     Scenario("deletion", _delete, _delete_again, _check_deletion),
     Scenario("prepared", prepare, _prepare_again, _check_prepared),
 )

@@ -1,4 +1,4 @@
-"""The fence: the highest epoch ever heard of rules."""
+"""The fence: the highest term ever heard of rules."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yatt_core.errors import ExitCode, FailureClass, FencedError
-from yatt_core.fence import EpochFence
+from yatt_core.fence import TermFence
 
 
 def test_a_replaced_driver_is_refused_for_ever():
-    fence = EpochFence(3)
+    fence = TermFence(3)
     fence.check(3)
     fence.check(5)
-    for epoch in (3, 4, 0):
-        with pytest.raises(FencedError, match=f"^epoch {epoch} was replaced by 5$"):
-            fence.check(epoch)
+    for term in (3, 4, 0):
+        with pytest.raises(FencedError, match=f"^term {term} was replaced by 5$"):
+            fence.check(term)
     fence.check(5)
-    assert fence.epoch == 5
+    assert fence.term == 5
 
 
 @given(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=20))
-def test_who_is_let_through(start, epochs):
-    fence, highest = EpochFence(start), start
-    for epoch in epochs:
-        if epoch < highest:
+def test_who_is_let_through(start, terms):
+    fence, highest = TermFence(start), start
+    for term in terms:
+        if term < highest:
             with pytest.raises(FencedError):
-                fence.check(epoch)
+                fence.check(term)
         else:
-            fence.check(epoch)
-            highest = epoch
-        assert fence.epoch == highest
+            fence.check(term)
+            highest = term
+        assert fence.term == highest
 
 
 def test_being_fenced_is_a_class_of_its_own():
@@ -41,10 +41,10 @@ def test_being_fenced_is_a_class_of_its_own():
 
 def test_who_drives_the_run_can_be_looked_up():
     announced = [2]
-    fence = EpochFence(3, lambda: announced[0])
-    assert not fence.renew() and fence.epoch == 3
+    fence = TermFence(3, lambda: announced[0])
+    assert not fence.renew() and fence.term == 3
     announced[0] = 4
-    assert fence.renew() and fence.epoch == 4
+    assert fence.renew() and fence.term == 4
     assert not fence.renew()
     with pytest.raises(FencedError):
         fence.check(3)

@@ -7,7 +7,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.keys import WorkKey, iteration_folder, sample_seed, shard_folder, snapshot_folder, stable_seed
+from yatt_core.keys import WorkKey, checkpoint_folder, iteration_folder, sample_seed, shard_folder, stable_seed
 
 KEY = WorkKey("quickstart-3", branch=1, iteration=12, phase="collect", wave=2, shard=7)
 COUNTERS = st.tuples(*[st.integers(0, 40)] * 7)
@@ -32,20 +32,20 @@ def test_two_keys_are_two_texts(pair):
 
 def test_folders():
     assert str(iteration_folder(0, 12)) == "experience/b000/i000012"
-    assert str(shard_folder(KEY, epoch=3)) == "experience/b001/i000012/w02-s0007.e0003"
-    assert str(snapshot_folder(1, 20, 4)) == "snapshots/b001-i000020.e0004"
+    assert str(shard_folder(KEY, term=3)) == "experience/b001/i000012/w02-s0007.t0003"
+    assert str(checkpoint_folder(1, 20, 4)) == "checkpoints/b001-i000020.t0004"
 
 
-def test_epoch_and_writer_are_in_the_folder_and_not_in_the_key():
+def test_term_and_writer_are_in_the_folder_and_not_in_the_key():
     assert shard_folder(KEY, 1) != shard_folder(KEY, 2)
-    assert str(shard_folder(KEY, 3, writer=2)) == "experience/b001/i000012/w02-s0007.e0003.2"
-    assert "epoch" not in WorkKey.__dataclass_fields__
+    assert str(shard_folder(KEY, 3, writer=2)) == "experience/b001/i000012/w02-s0007.t0003.2"
+    assert "term" not in WorkKey.__dataclass_fields__
 
 
 def test_seeds_are_the_first_eight_bytes_of_a_hash():
     expected = int.from_bytes(hashlib.sha256(b"sample:0:1:2:3:4:0:0").digest()[:8], "little")
     assert sample_seed(0, branch=1, iteration=2, ordinal=3, sample=4) == expected == 2_672_908_953_726_015_697
-    assert stable_seed("epoch", 5, 6) == int.from_bytes(hashlib.sha256(b"epoch:5:6").digest()[:8], "little")
+    assert stable_seed("term", 5, 6) == int.from_bytes(hashlib.sha256(b"term:5:6").digest()[:8], "little")
 
 
 @given(st.lists(COUNTERS, min_size=2, max_size=2, unique=True))

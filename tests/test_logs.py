@@ -124,13 +124,13 @@ def root_logger():
 
 
 def test_an_actor_has_a_file_of_its_own(tmp_path, root_logger):
-    label = actor_logs(tmp_path, "controller-1", epoch=4)
+    label = actor_logs(tmp_path, "controller-1", term=4)
     with log_context(iteration=2):
         logging.getLogger("yatt_core.controllers").info("token=%s", "abc")
         logging.getLogger("some.library").warning("careful")
         logging.getLogger("some.library").debug("noise")
     path = log_file(tmp_path, "controller-1", 4)
-    assert path == tmp_path / "logs" / "e0004.controller-1.jsonl"
+    assert path == tmp_path / "logs" / "t0004.controller-1.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["message"] for line in lines] == [f"controller-1 started, pid {os.getpid()}", "token=***", "careful"]
     assert [line["actor"] for line in lines] == ["controller-1"] * 3
@@ -138,7 +138,7 @@ def test_an_actor_has_a_file_of_its_own(tmp_path, root_logger):
     assert (label.name, label.pid) == ("controller-1", os.getpid())
 
 
-def test_a_second_epoch_does_not_touch_the_first_ones_file(tmp_path):
+def test_a_second_term_does_not_touch_the_first_ones_file(tmp_path):
     assert log_file(tmp_path, "a", 1) != log_file(tmp_path, "a", 2)
 
 

@@ -75,7 +75,7 @@ class Bench:
 
 @pytest.mark.parametrize(
     "scenario",
-    [s for s in SCENARIOS if s.name != "shard resumed in its epoch"],
+    [s for s in SCENARIOS if s.name != "shard resumed in its term"],
     ids=lambda scenario: scenario.name,
 )
 def test_what_was_told_survives_any_crash(tmp_path: Path, scenario: Scenario) -> None:

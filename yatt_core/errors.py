@@ -81,7 +81,7 @@ class DriftError(ConfigurationError):
 
 
 class FencedError(YattError):
-    """A newer epoch owns the run; this holder must leave without another write."""
+    """A newer term owns the run; this holder must leave without another write."""
 
     failure_class = FailureClass.FENCED
     exit_code = ExitCode.LEASE_HELD

@@ -1,4 +1,4 @@
-"""The actors' side of fencing: an actor obeys the highest epoch it has heard of and refuses every lower one."""
+"""The actors' side of fencing: an actor obeys the highest term it has heard of and refuses every lower one."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections.abc import Callable
 from yatt_core.errors import FencedError
 
 
-class EpochFence:
-    """Holds the highest epoch seen, by any thread; `check` comes first in every method that has an effect.
+class TermFence:
+    """Holds the highest term seen, by any thread; `check` comes first in every method that has an effect.
 
-    announced: reads the epoch of the run's driver, where an actor can look it up.
+    announced: reads the term of the run's driver, where an actor can look it up.
     """
 
-    def __init__(self, epoch: int, announced: Callable[[], int] | None = None) -> None:
-        self._epoch = epoch
+    def __init__(self, term: int, announced: Callable[[], int] | None = None) -> None:
+        self._term = term
         self._announced = announced
         self._lock = threading.Lock()
 
     @property
-    def epoch(self) -> int:
-        """The highest epoch heard of: work that began under an earlier one goes on under it."""
-        return self._epoch
+    def term(self) -> int:
+        """The highest term heard of: work that began under an earlier one goes on under it."""
+        return self._term
 
-    def check(self, epoch: int) -> None:
+    def check(self, term: int) -> None:
         """Raises `FencedError` for the call of a driver that has been replaced."""
         with self._lock:
-            if epoch < self._epoch:
-                raise FencedError(f"epoch {epoch} was replaced by {self._epoch}")
-            self._epoch = epoch
+            if term < self._term:
+                raise FencedError(f"term {term} was replaced by {self._term}")
+            self._term = term
 
     def renew(self) -> bool:
-        """Looks the driver's epoch up; True if it is newer than all that was heard of."""
-        if self._announced is None or (announced := self._announced()) <= self._epoch:
+        """Looks the driver's term up; True if it is newer than all that was heard of."""
+        if self._announced is None or (announced := self._announced()) <= self._term:
             return False
         with self._lock:
-            newer = announced > self._epoch
-            self._epoch = max(self._epoch, announced)
+            newer = announced > self._term
+            self._term = max(self._term, announced)
         return newer

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkKey:
-    """Idempotency key of one piece of work; the epoch travels beside it as the fence, never in it."""
+    """Idempotency key of one piece of work; the term travels beside it as the fence, never in it."""
 
     run: str
     branch: int
@@ -36,18 +36,18 @@ def iteration_folder(branch: int, iteration: int) -> PurePosixPath:
     return PurePosixPath(f"experience/b{branch:03d}/i{iteration:06d}")
 
 
-def shard_folder(key: WorkKey, epoch: int, writer: int = 0) -> PurePosixPath:
-    """Folder of one logical shard as written under one epoch, relative to the run folder.
+def shard_folder(key: WorkKey, term: int, writer: int = 0) -> PurePosixPath:
+    """Folder of one logical shard as written under one term, relative to the run folder.
 
-    writer: number of those who wrote at the shard under this epoch before; each has a folder of its own.
+    writer: number of those who wrote at the shard under this term before; each has a folder of its own.
     """
     suffix = f".{writer}" if writer else ""
-    return iteration_folder(key.branch, key.iteration) / f"w{key.wave:02d}-s{key.shard:04d}.e{epoch:04d}{suffix}"
+    return iteration_folder(key.branch, key.iteration) / f"w{key.wave:02d}-s{key.shard:04d}.t{term:04d}{suffix}"
 
 
-def snapshot_folder(branch: int, iteration: int, epoch: int) -> PurePosixPath:
-    """Folder of a snapshot, relative to the run folder."""
-    return PurePosixPath(f"snapshots/b{branch:03d}-i{iteration:06d}.e{epoch:04d}")
+def checkpoint_folder(branch: int, iteration: int, term: int) -> PurePosixPath:
+    """Folder of a checkpoint, relative to the run folder."""
+    return PurePosixPath(f"checkpoints/b{branch:03d}-i{iteration:06d}.t{term:04d}")
 
 
 def stable_seed(purpose: str, *parts: int) -> int:

@@ -76,17 +76,17 @@ class ProcessLabel:
     node: str
 
 
-def log_file(run_folder: Path, actor: str, epoch: int, part: int = 1) -> Path:
-    """Where an actor that was started under an epoch logs; what is too long for one file goes on in part 2, 3, ..."""
-    name = f"e{epoch:04d}.{actor}" + (f".part{part}" if part > 1 else "")
+def log_file(run_folder: Path, actor: str, term: int, part: int = 1) -> Path:
+    """Where an actor that was started under a term logs; what is too long for one file goes on in part 2, 3, ..."""
+    name = f"t{term:04d}.{actor}" + (f".part{part}" if part > 1 else "")
     return run_folder / "logs" / f"{name}.jsonl"
 
 
 class PartsHandler(logging.FileHandler):
     """Writes into one part after the other and keeps the newest: readers see files that only grow, until they go."""
 
-    def __init__(self, run_folder: Path, actor: str, epoch: int, part_bytes: int = PART_BYTES) -> None:
-        self._place, self._part_bytes = (run_folder, actor, epoch), part_bytes
+    def __init__(self, run_folder: Path, actor: str, term: int, part_bytes: int = PART_BYTES) -> None:
+        self._place, self._part_bytes = (run_folder, actor, term), part_bytes
         first = log_file(*self._place)
         found = [
             int(match[1]) for path in first.parent.glob(f"{first.stem}.part*") if (match := _PART.search(path.name))
@@ -110,14 +110,14 @@ class PartsHandler(logging.FileHandler):
             log_file(*self._place, self._part - PARTS).unlink(missing_ok=True)
 
 
-def actor_logs(run_folder: Path, actor: str, epoch: int) -> ProcessLabel:
+def actor_logs(run_folder: Path, actor: str, term: int) -> ProcessLabel:
     """Sends YATT's and Python's log records of this process to the actor's file, and to no other any more."""
-    log_file(run_folder, actor, epoch).parent.mkdir(parents=True, exist_ok=True)
+    log_file(run_folder, actor, term).parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if isinstance(handler, PartsHandler)]:
         root.removeHandler(handler)
         handler.close()
-    root.addHandler(PartsHandler(run_folder, actor, epoch))
+    root.addHandler(PartsHandler(run_folder, actor, term))
     logging.getLogger("yatt_core").setLevel(logging.INFO)
     logging.getLogger("yatt_core").info("%s started, pid %d", actor, os.getpid())
     return ProcessLabel(actor, os.getpid(), socket.gethostname())

@@ -14,35 +14,35 @@ from yatt_core.experience.batch import load_batch
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import ShardRef
 
-EPOCH, VERSION = 1, 0
+TERM, VERSION = 1, 0
 
 
 class LookingEngine(RolloutActor):
     """The product's engine actor around a virtual engine in no time, which looks at a request's images first."""
 
-    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int, images: str) -> None:
-        super().__init__(spec_json, run_folder, instance, epoch)
+    def __init__(self, spec_json: str, run_folder: str, instance: int, term: int, images: str) -> None:
+        super().__init__(spec_json, run_folder, instance, term)
         self._images, self._seen = Path(images), Look()
-        self.load(epoch, "", resident=True)
+        self.load(term, "", resident=True)
         self._ready().update_weights({"state": np.zeros(1, np.uint8)}, VERSION)
 
-    def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Reads the images by their addresses; nothing of them is in the answer."""
         for addresses in request.media:
             for address in addresses:
                 self._seen += look_at(read_image(self._images, address))
-        yield from super().generate(epoch, request)
+        yield from super().generate(term, request)
 
     def generate_from(
-        self, epoch: int, request: GenerateRequest, images: Sequence[UInt8]
+        self, term: int, request: GenerateRequest, images: Sequence[UInt8]
     ) -> tuple[GenerateResult, list[UInt8]]:
         """Takes the images by value, and gives them back with the answer, as rows of a batch that carries them do."""
         for image in images:
             self._seen += look_at(image)
-        return self._answered(epoch, request), list(images)
+        return self._answered(term, request), list(images)
 
     def generate_all(
-        self, epoch: int, requests: Sequence[GenerateRequest], batch: Packed
+        self, term: int, requests: Sequence[GenerateRequest], batch: Packed
     ) -> tuple[list[GenerateResult], Packed]:
         """The same for an engine's whole share of an iteration, in one packed batch."""
         images = batch.images()
@@ -50,11 +50,11 @@ class LookingEngine(RolloutActor):
         for request in requests:
             for _ in request.prompts:
                 self._seen += look_at(next(images))
-            results.append(self._answered(epoch, request))
+            results.append(self._answered(term, request))
         return results, batch
 
-    def _answered(self, epoch: int, request: GenerateRequest) -> GenerateResult:
-        with self._presence.serving("generate", epoch):
+    def _answered(self, term: int, request: GenerateRequest) -> GenerateResult:
+        with self._presence.serving("generate", term):
             return self._ready().generate(request)
 
     def seen(self) -> Look:

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from benchmarks.payload.actors import EPOCH
+from benchmarks.payload.actors import TERM
 from benchmarks.payload.images import Look, Packed, UInt8, read_image
 from benchmarks.payload.sharded import SHARD_SAMPLES, request_of, tasks_of
 from yatt_core.cluster.metering import BytesMeter
@@ -57,7 +57,7 @@ class CentralIteration:
             mine = tasks[bounds[i] : bounds[i + 1]]
             requests = [request_of(task, addresses) for task in mine]
             part = batch.part(SHARD_SAMPLES * bounds[i], min(SHARD_SAMPLES * bounds[i + 1], len(addresses)))
-            generating.append(engine.generate_all.remote(EPOCH, requests, ray.put(part)))
+            generating.append(engine.generate_all.remote(TERM, requests, ray.put(part)))
         answers: list[tuple[list[GenerateResult], Packed]] = ray.get(generating)
         return self._fetched(Packed.joined([part for _, part in answers]))
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import ray
 
-from benchmarks.payload.actors import EPOCH, LookingEngine, LookingRank, actor
+from benchmarks.payload.actors import TERM, LookingEngine, LookingRank, actor
 from benchmarks.payload.central import CentralIteration, Loader
 from benchmarks.payload.images import Look
 from benchmarks.payload.memory import Growth, PeakGrowth
@@ -81,7 +81,7 @@ def _serve(design: str, place: Place, pipe: Connection) -> None:
     connect_ray(place.address, design, place.run_folder)
     meter = BytesMeter()
     engines = [
-        actor(LookingEngine, place.spec.model_dump_json(), str(place.run_folder), i, EPOCH, str(place.images))
+        actor(LookingEngine, place.spec.model_dump_json(), str(place.run_folder), i, TERM, str(place.images))
         for i in range(ACTORS)
     ]
     ranks = [actor(LookingRank, str(place.run_folder), str(place.images), i, ACTORS) for i in range(ACTORS)]
@@ -115,9 +115,9 @@ def _sharded(place: Place, engines: Actors, ranks: Actors, meter: BytesMeter) ->
     dispatcher = (
         ray.remote(Dispatcher)
         .options(num_cpus=0, max_concurrency=CONCURRENT_CALLS)
-        .remote(place.spec.model_dump_json(), str(place.run_folder), 0, EPOCH)
+        .remote(place.spec.model_dump_json(), str(place.run_folder), 0, TERM)
     )
-    ray.get(dispatcher.engage.remote(EPOCH, engines))
+    ray.get(dispatcher.engage.remote(TERM, engines))
     grace = place.spec.recovery.grace_seconds
     controllers = [actor(ImageController, str(place.run_folder), i, dispatcher, grace) for i in range(ACTORS)]
     iteration = ShardedIteration(place.run_folder, controllers, ranks, meter)

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from benchmarks.payload.actors import EPOCH
+from benchmarks.payload.actors import TERM
 from benchmarks.payload.images import Look, UInt8
 from benchmarks.payload.sharded import request_of, tasks_of
 from yatt_core.cluster.metering import BytesMeter
@@ -47,7 +47,7 @@ class PipelinedIteration:
                 index = loading.pop(ready)
                 request = request_of(tasks[index], addresses)
                 put = ray.put(self._fetched(ray.get(ready)))
-                generating[self._engines[index % len(self._engines)].generate_from.remote(EPOCH, request, put)] = index
+                generating[self._engines[index % len(self._engines)].generate_from.remote(TERM, request, put)] = index
             else:
                 answer: tuple[GenerateResult, list[UInt8]] = ray.get(ready)
                 whole[generating.pop(ready)] = self._fetched(answer[1])

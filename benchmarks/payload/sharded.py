@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from ray import cloudpickle
 
-from benchmarks.payload.actors import EPOCH, VERSION
+from benchmarks.payload.actors import TERM, VERSION
 from benchmarks.payload.images import Look, batches
 from benchmarks.payload.memory import Growth, PeakGrowth
 from yatt_core.actors.presence import Presence
@@ -39,7 +39,7 @@ class ImageController:
 
     def __init__(self, run_folder: str, index: int, dispatcher: Any, grace: float) -> None:
         self._folder, self._name, self._dispatcher = Path(run_folder), f"controller-{index}", dispatcher
-        self._presence = Presence(self._folder, self._name, EPOCH, grace)
+        self._presence = Presence(self._folder, self._name, TERM, grace)
         self._growth = Growth(0.0, 0.0)
 
     def collect(self, prompts: str, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
@@ -52,7 +52,7 @@ class ImageController:
             for task in tasks:
                 stream.submit(task, request_of(task, addresses))
             for task, result in stream.results():
-                log = ShardLog(self._folder, task.key, task.epoch)
+                log = ShardLog(self._folder, task.key, task.term)
                 table = _table(task, addresses, result)
                 log.append_responses(0, table)
                 yield log.seal(table, {"generate": result.seconds})
@@ -111,7 +111,7 @@ def tasks_of(iteration: int, prompts: int) -> list[ShardTask]:
     return [
         ShardTask(
             WorkKey("payload", 0, iteration, "collect", shard=shard),
-            EPOCH,
+            TERM,
             tuple(PromptRef(ordinal, 0, ordinal) for ordinal in rows),
             VERSION,
         )

@@ -1,7 +1,7 @@
 """A simulated cluster: its clock, the work that goes on in its actors, and the faults that strike them.
 
 Actors outlive the driver here as in the product: shards under way go on being sealed and an update under way is finished while
-nobody drives. Shards and snapshots are real files with real manifests, of a few bytes each. The trainer's weights are a chain
+nobody drives. Shards and checkpoints are real files with real manifests, of a few bytes each. The trainer's weights are a chain
 of digests over the experience that it learnt from, so that a replay that went wrong would show.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.simulation.files import seal_shard, write_snapshot
+from benchmarks.simulation.files import seal_shard, write_checkpoint
 from benchmarks.simulation.trace import DRIVER, ENGINE, TRAINER, Fault, Trace
-from yatt_core.checkpoints.publish import SnapshotIdentity
+from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardTask, SnapshotReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import BatchTask, CheckpointReceipt, ShardReceipt, ShardTask, UpdateReceipt
 
 START_MS = 1_700_000_000_000
 
@@ -63,9 +63,9 @@ class Update:
 
 @dataclass(slots=True)
 class Publication:
-    """A snapshot being written in the background."""
+    """A checkpoint being written in the background."""
 
-    identity: SnapshotIdentity
+    identity: CheckpointIdentity
     folder: str
     state: bytes
     remaining: float
@@ -80,7 +80,7 @@ class Trainer:
     receipt: UpdateReceipt | None = None
     update: Update | None = None
     publication: Publication | None = None
-    published: SnapshotReceipt | None = None
+    published: CheckpointReceipt | None = None
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class Cluster:
             publication.remaining -= seconds
             if publication.remaining <= 1e-9:
                 trainer.publication = None
-                trainer.published = write_snapshot(
+                trainer.published = write_checkpoint(
                     self.folder, publication.folder, publication.identity, publication.state
                 )
 

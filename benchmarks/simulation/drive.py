@@ -90,7 +90,7 @@ def simulated_spec(trace: Trace, every: int) -> RunSpec:
             "rollout": {"engine": {**engine, "instances": ENGINES}},
             "trainer": {"engine": {**engine, "ranks": RANKS}},
             "rewards": {"parts": [{"name": "virtual", "function": "virtual_score"}], "correct_at": 0.5},
-            "snapshots": {"every": every},
+            "checkpoints": {"every": every},
             "evaluation": {"every": 0},
             "tracking": {"enabled": False},
             "retention": {"experience": "needed"},
@@ -101,7 +101,7 @@ def simulated_spec(trace: Trace, every: int) -> RunSpec:
 
 
 def drive(trace: Trace, every: int) -> Driven:
-    """Drives a run to its end with a snapshot every so many iterations."""
+    """Drives a run to its end with a checkpoint every so many iterations."""
     where = MEMORY_FILES if os.access(MEMORY_FILES, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="yatt-simulated-", dir=where) as folder, without_prefect_and_ray():
         home = Home(Path(folder))
@@ -125,7 +125,7 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
     ledger = Ledger.open(home.ledger, migrate=False, clock=cluster.clock.time_ms)
     try:
         fence = ledger.leases.acquire(run, this_process(), LEASE_SECONDS, lambda holder: True)
-        actors = cast(RunActors, SimulatedRunActors(cluster, spec, fence.epoch))
+        actors = cast(RunActors, SimulatedRunActors(cluster, spec, fence.term))
         session = DriverSession(
             RunContext.of(home, spec, ledger, fence, Watcher(cluster), cluster.clock), actors=actors
         )

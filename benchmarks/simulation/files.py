@@ -1,4 +1,4 @@
-"""The files of a simulated cluster: sealed shards and snapshots as the product knows them, of a few bytes each."""
+"""The files of a simulated cluster: sealed shards and checkpoints as the product knows them, of a few bytes each."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import asdict
 from pathlib import Path
 
 from yatt_core import durable
-from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
-from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
+from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND
 from yatt_core.keys import shard_folder
 from yatt_core.manifests import entry_of_bytes, publish_manifest
-from yatt_core.protocols.receipts import GroupFacts, ShardReceipt, ShardTask, SnapshotReceipt
+from yatt_core.protocols.receipts import CheckpointReceipt, GroupFacts, ShardReceipt, ShardTask
 
 STATE_FILE = "state"
 
 
 def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
-    """Publishes one shard of one sample a prompt; its bytes follow from its key alone, whichever epoch makes it."""
+    """Publishes one shard of one sample a prompt; its bytes follow from its key alone, whichever term makes it."""
     key, prompts = task.key, len(task.prompts)
     data = str(key).encode()
-    folder = shard_folder(key, task.epoch)
+    folder = shard_folder(key, task.term)
     durable.make_folder(run_folder / folder)
     durable.write_file(run_folder / folder / SAMPLES_FILE, data)
     groups = GroupFacts((0.0,) * prompts, (1.0,) * prompts, (1,) * prompts)
@@ -31,7 +31,7 @@ def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
     counts = dict.fromkeys(("prompts", "samples", "prompt_tokens", "response_tokens", "loss_tokens"), float(prompts))
     return ShardReceipt(
         key=key,
-        epoch=task.epoch,
+        term=task.term,
         folder=str(folder),
         manifest_sha256=manifest_sha256,
         prompts=prompts,
@@ -44,16 +44,16 @@ def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
     )
 
 
-def write_snapshot(run_folder: Path, folder: str, identity: SnapshotIdentity, state: bytes) -> SnapshotReceipt:
+def write_checkpoint(run_folder: Path, folder: str, identity: CheckpointIdentity, state: bytes) -> CheckpointReceipt:
     """Publishes the trainer's state."""
 
     def write(target: Path) -> None:
         (target / STATE_FILE).write_bytes(state)
 
-    return publish_snapshot(run_folder, folder, identity, write, len(state))
+    return publish_checkpoint(run_folder, folder, identity, write, len(state))
 
 
-def read_snapshot(run_folder: Path, folder: str, manifest_sha256: str) -> bytes:
+def read_checkpoint(run_folder: Path, folder: str, manifest_sha256: str) -> bytes:
     """A published state. Raises `DataError` where it does not agree with the digest."""
-    verify_snapshot(run_folder, folder, manifest_sha256)
+    verify_checkpoint(run_folder, folder, manifest_sha256)
     return (run_folder / folder / STATE_FILE).read_bytes()

@@ -11,20 +11,20 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.simulation.cluster import Cluster, Gathering, Publication, Update
-from benchmarks.simulation.files import read_snapshot
+from benchmarks.simulation.files import read_checkpoint
 from benchmarks.simulation.trace import ENGINE, TRAINER
-from yatt_core.checkpoints.publish import SnapshotIdentity
+from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import InfrastructureError
-from yatt_core.keys import WorkKey, snapshot_folder
+from yatt_core.keys import WorkKey, checkpoint_folder
 from yatt_core.placement.seen import RuntimePolicy
 from yatt_core.protocols.receipts import (
     BatchTask,
+    CheckpointReceipt,
     EvaluateReceipt,
     InputsReceipt,
     PrepareReceipt,
     ShardReceipt,
     ShardTask,
-    SnapshotReceipt,
     SyncReceipt,
     UpdateReceipt,
     WarmupReceipt,
@@ -36,10 +36,10 @@ HELD_OUT = 4
 
 
 class SimulatedRunActors:
-    """One epoch's hold on the cluster; the cluster stays when a driver goes."""
+    """One term's hold on the cluster; the cluster stays when a driver goes."""
 
-    def __init__(self, cluster: Cluster, spec: RunSpec, epoch: int) -> None:
-        self._cluster, self._spec, self._epoch = cluster, spec, epoch
+    def __init__(self, cluster: Cluster, spec: RunSpec, term: int) -> None:
+        self._cluster, self._spec, self._term = cluster, spec, term
         self._created: tuple[str, ...] = ()
         self.deadline = 0.0
         self.failures: list[Any] = []
@@ -79,7 +79,7 @@ class SimulatedRunActors:
             trainer_version=trainer.version,
             trainer_key=None if trainer.receipt is None else trainer.receipt.key,
             engine_versions=tuple(self._cluster.engine_versions),
-            snapshot_in_flight=trainer.publication is not None or trainer.published is not None,
+            checkpoint_in_flight=trainer.publication is not None or trainer.published is not None,
             created=self._created,
         )
 
@@ -121,12 +121,12 @@ class SimulatedRunActors:
                     raise InfrastructureError("simulated: the controllers stopped, an engine was lost")
                 cluster.spend(cluster.shard_seconds - cluster.collection.worked, needs=(ENGINE,))
             receipt = cluster.sealed[task.key]
-            yield replace(receipt, adopted=receipt.epoch != self._epoch)
+            yield replace(receipt, adopted=receipt.term != self._term)
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Takes its time; an attempt that is lost begins anew."""
         self._cluster.spend(self._cluster.trace.durations.prepare, needs=(TRAINER,))
-        return PrepareReceipt(task.key, f"prepared.e{self._epoch:04d}", {}, {}, {})
+        return PrepareReceipt(task.key, f"prepared.e{self._term:04d}", {}, {}, {})
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """Files are not lost here; a rank has to be there to say so."""
@@ -161,19 +161,19 @@ class SimulatedRunActors:
         key = WorkKey(run, 0, iteration, "evaluate")
         return [EvaluateReceipt(key, held_out, held_out, (0.0,) * held_out)]
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+    # -- checkpoints ----------------------------------------------------------------------------------------------------
 
-    def begin_snapshot(self, run: str, audit_head: str) -> None:
-        """The stall, behind which the snapshot is published in the background."""
+    def begin_checkpoint(self, run: str, audit_head: str) -> None:
+        """The stall, behind which the checkpoint is published in the background."""
         cluster, trainer, times = self._cluster, self._cluster.trainer, self._cluster.trace.durations
         cluster.spend(times.stall, needs=(TRAINER,))
         digest = trainer.state.hex()
-        identity = SnapshotIdentity(run, 0, trainer.version, self._epoch, self._spec.digest, digest, audit_head)
-        folder = str(snapshot_folder(0, trainer.version, self._epoch))
+        identity = CheckpointIdentity(run, 0, trainer.version, self._term, self._spec.digest, digest, audit_head)
+        folder = str(checkpoint_folder(0, trainer.version, self._term))
         trainer.publication = Publication(identity, folder, trainer.state, times.publish)
 
-    def snapshot_result(self, wait_seconds: float = 0.0) -> SnapshotReceipt | None:
-        """The receipt of the snapshot in flight, once."""
+    def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
+        """The receipt of the checkpoint in flight, once."""
         cluster, trainer = self._cluster, self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
         if trainer.publication is not None and wait_seconds:
@@ -182,11 +182,11 @@ class SimulatedRunActors:
         return receipt
 
     def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
-        """Loads a snapshot; its time is part of the reload."""
+        """Loads a checkpoint; its time is part of the reload."""
         cluster, trainer = self._cluster, self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
         trainer.state, trainer.version, trainer.receipt = (
-            read_snapshot(cluster.folder, folder, manifest_sha256),
+            read_checkpoint(cluster.folder, folder, manifest_sha256),
             version,
             None,
         )

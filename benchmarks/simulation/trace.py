@@ -15,10 +15,10 @@ TRAINER, ENGINE, DRIVER = "trainer rank", "engine", "driver"
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Seconds. stall: how long the trainer stands still for a snapshot. publish: until it is durable, in the background.
+    """Seconds. stall: how long the trainer stands still for a checkpoint. publish: until it is durable, in the background.
 
     learn and sync take 80 s together; prepare stands for all the rest. reload: until what was lost is there again, loading
-    of the snapshot included.
+    of the checkpoint included.
     """
 
     collect: float = 210.0
@@ -33,7 +33,7 @@ class Durations:
 
     @property
     def iteration(self) -> float:
-        """An undisturbed iteration without a snapshot."""
+        """An undisturbed iteration without a checkpoint."""
         return self.collect + self.prepare + self.learn + self.sync
 
     def reload(self, kind: str) -> float:

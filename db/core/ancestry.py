@@ -53,7 +53,7 @@ def stretch_of(stretches: Sequence[Stretch], iteration: int) -> Stretch | None:
 def own_places(stretches: Sequence[Stretch], run: str) -> list[Stretch]:
     """Where the rows and files hang that a run itself has of a line's iterations.
 
-    What it inherited, a fork has copies of, under the branch numbers of those that made it. A snapshot of the state that a
+    What it inherited, a fork has copies of, under the branch numbers of those that made it. A checkpoint of the state that a
     branch starts from may hang on that branch, though the iteration belongs to the one before it.
     """
     return [

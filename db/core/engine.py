@@ -62,15 +62,15 @@ def _sqlite_time(*_: Any, **__: Any) -> str:
 @compiles(DatabaseTime, "postgresql")
 def _postgresql_time(*_: Any, **__: Any) -> str:
     # Not now(): that is the transaction's start, before it waited for a lock.
-    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+    return "CAST(EXTRACT(TERM FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right to write to a run, good as long as its epoch is the newest."""
+    """The right to write to a run, good as long as its term is the newest."""
 
     run: str
-    epoch: int
+    term: int
 
 
 def _plain(value: object) -> object:
@@ -119,7 +119,7 @@ class Database:
 
     @contextmanager
     def fenced(self, fence: Fence) -> Iterator[tuple[Connection, int]]:
-        """One transaction of a driver, and the time. Raises `Fenced` before anything is written if its epoch is old.
+        """One transaction of a driver, and the time. Raises `Fenced` before anything is written if its term is old.
 
         The lease's row stays locked to the end, so nobody can take the run over in between.
         """
@@ -128,16 +128,16 @@ class Database:
 
     def _check(self, connection: Connection, fence: Fence) -> int:
         lease = connection.execute(
-            select(Lease.epoch, Lease.holder, self.now().label("now"))
+            select(Lease.term, Lease.holder, self.now().label("now"))
             .where(Lease.run == fence.run)
             .with_for_update(key_share=True)
         ).one_or_none()
         if lease is None:
             raise Fenced(f"run {fence.run} is not in this ledger")
-        if lease.epoch != fence.epoch:
-            raise Fenced(f"run {fence.run}: epoch {fence.epoch} is over, epoch {lease.epoch} has taken the lease")
+        if lease.term != fence.term:
+            raise Fenced(f"run {fence.run}: term {fence.term} is over, term {lease.term} has taken the lease")
         if lease.holder is None:
-            raise Fenced(f"run {fence.run}: the lease of epoch {fence.epoch} was given back")
+            raise Fenced(f"run {fence.run}: the lease of term {fence.term} was given back")
         return int(lease.now)
 
 

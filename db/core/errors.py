@@ -40,7 +40,7 @@ class RunNotFound(LedgerError):
 
 
 class Fenced(LedgerError):
-    """A newer epoch owns the run, or the lease was given back: nothing was written, and the holder must leave."""
+    """A newer term owns the run, or the lease was given back: nothing was written, and the holder must leave."""
 
 
 class LeaseHeld(LedgerError):
@@ -69,4 +69,4 @@ class Conflict(LedgerError):
 
 
 class AliasRefused(LedgerError):
-    """A snapshot cannot have the alias: it is not kept, there is no such alias, or it would make no sense."""
+    """A checkpoint cannot have the alias: it is not kept, there is no such alias, or it would make no sense."""

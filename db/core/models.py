@@ -114,7 +114,7 @@ class Lease(Base):
     __tablename__ = "lease"
 
     run: Mapped[str] = _run_key()
-    epoch: Mapped[int]
+    term: Mapped[int]
     holder: Mapped[str | None]
     host: Mapped[str | None]
     boot_id: Mapped[str | None]
@@ -125,12 +125,12 @@ class Lease(Base):
 
 
 class Segment(Base):
-    """One flow run's stretch of the run, from taking the lease to giving it back; there is one to an epoch."""
+    """One flow run's stretch of the run, from taking the lease to giving it back; there is one to a term."""
 
     __tablename__ = "segment"
 
     run: Mapped[str] = _run_key()
-    epoch: Mapped[int] = _key()
+    term: Mapped[int] = _key()
     flow_run_id: Mapped[str]
     flow_run_name: Mapped[str]
     started_at: Mapped[int]
@@ -146,7 +146,7 @@ class Iteration(Base):
     run: Mapped[str] = _run_key()
     branch: Mapped[int] = _key()
     iteration: Mapped[int] = _key()
-    epoch: Mapped[int]
+    term: Mapped[int]
     experience_digest: Mapped[str | None]
     weights_digest: Mapped[str | None]
     fingerprint: Mapped[dict[str, Any]]
@@ -206,7 +206,7 @@ class PhaseAttempt(Base):
     phase: Mapped[str] = _key()
     number: Mapped[int] = _key()
     state: Mapped[str]
-    epoch: Mapped[int]
+    term: Mapped[int]
     planned_at: Mapped[int]
     dispatched_at: Mapped[int | None]
     ended_at: Mapped[int | None]
@@ -218,7 +218,7 @@ class PhaseAttempt(Base):
 
 
 class Shard(Base):
-    """A sealed logical shard of experience; the key admits one, whichever epoch made it."""
+    """A sealed logical shard of experience; the key admits one, whichever term made it."""
 
     __tablename__ = "shard"
 
@@ -227,7 +227,7 @@ class Shard(Base):
     iteration: Mapped[int] = _key()
     wave: Mapped[int] = _key()
     shard: Mapped[int] = _key()
-    epoch: Mapped[int]
+    term: Mapped[int]
     folder: Mapped[str]
     manifest_sha256: Mapped[str]
     samples: Mapped[int]
@@ -247,7 +247,7 @@ class Wave(Base):
     branch: Mapped[int] = _key()
     iteration: Mapped[int] = _key()
     wave: Mapped[int] = _key()
-    epoch: Mapped[int]
+    term: Mapped[int]
     plan: Mapped[dict[str, Any]]
     outcome: Mapped[dict[str, Any] | None]
     recorded_at: Mapped[int]
@@ -262,7 +262,7 @@ class Choice(Base):
     branch: Mapped[int] = _key()
     iteration: Mapped[int] = _key()
     name: Mapped[str] = _key()
-    epoch: Mapped[int]
+    term: Mapped[int]
     body: Mapped[dict[str, Any]]
     recorded_at: Mapped[int]
 
@@ -276,7 +276,7 @@ class PlacementDecision(Base):
     branch: Mapped[int] = _key()
     iteration: Mapped[int] = _key()
     seq: Mapped[int] = _key()
-    epoch: Mapped[int]
+    term: Mapped[int]
     inputs: Mapped[dict[str, Any]]
     decision: Mapped[dict[str, Any]]
     prediction: Mapped[dict[str, Any]]
@@ -285,15 +285,15 @@ class PlacementDecision(Base):
     recorded_at: Mapped[int]
 
 
-class Snapshot(Base):
-    """A published snapshot of the tensors. state: kept or pruned; a pruned one leaves its row and digest."""
+class Checkpoint(Base):
+    """A published checkpoint of the tensors. state: kept or pruned; a pruned one leaves its row and digest."""
 
-    __tablename__ = "snapshot"
+    __tablename__ = "checkpoint"
 
     run: Mapped[str] = _run_key()
     branch: Mapped[int] = _key()
     iteration: Mapped[int] = _key()
-    epoch: Mapped[int] = _key()
+    term: Mapped[int] = _key()
     folder: Mapped[str]
     manifest_sha256: Mapped[str]
     bytes: Mapped[int]
@@ -304,14 +304,14 @@ class Snapshot(Base):
 
 
 class AliasMove(Base):
-    """An alias of the run came to point to a snapshot; the newest of an alias says where it points. seq: of its link."""
+    """An alias of the run came to point to a checkpoint; the newest of an alias says where it points. seq: of its link."""
 
     __tablename__ = "alias_move"
     __table_args__ = (
         ForeignKeyConstraint(
-            ["run", "branch", "iteration", "epoch"],
-            ["snapshot.run", "snapshot.branch", "snapshot.iteration", "snapshot.epoch"],
-            name="alias_move_snapshot_fk",
+            ["run", "branch", "iteration", "term"],
+            ["checkpoint.run", "checkpoint.branch", "checkpoint.iteration", "checkpoint.term"],
+            name="alias_move_checkpoint_fk",
         ),
     )
 
@@ -320,7 +320,7 @@ class AliasMove(Base):
     alias: Mapped[str]
     branch: Mapped[int]
     iteration: Mapped[int]
-    epoch: Mapped[int]
+    term: Mapped[int]
     by: Mapped[str]
     why: Mapped[str]
     at: Mapped[int]
@@ -372,7 +372,7 @@ class Outbox(Base):
     payload: Mapped[dict[str, Any]]
     logged_at: Mapped[int]
     claims: Mapped[int]
-    claimed_epoch: Mapped[int | None]
+    claimed_term: Mapped[int | None]
     delivered_at: Mapped[int | None]
     external_id: Mapped[str | None]
 

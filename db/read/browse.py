@@ -13,10 +13,10 @@ from sqlalchemy import ColumnElement, Connection, Select, select, true, tuple_
 
 from db.core.ancestry import ancestry
 from db.core.engine import Database
-from db.core.models import Event, PhaseAttempt, PlacementDecision, Snapshot
+from db.core.models import Checkpoint, Event, PhaseAttempt, PlacementDecision
 from db.core.rows import Row
 from db.write.events import EventRow
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FaultRow:
     iteration: int
     phase: str
     number: int
-    epoch: int
+    term: int
     planned_at: int
     ended_at: int
     failure_class: str
@@ -101,16 +101,16 @@ class Browser:
             rows = connection.execute(query.order_by(Event.seq.desc()).limit(limit))
             return [EventRow(**row._mapping) for row in rows]
 
-    def snapshots(self, run: str, limit: int, before: tuple[int, int, int] | None = None) -> list[SnapshotRow]:
-        """The run's own snapshots, the newest iteration first; before: behind this (iteration, branch, epoch)."""
-        key = (Snapshot.iteration, Snapshot.branch, Snapshot.epoch)
-        columns = [Snapshot.__table__.columns[name] for name in get_type_hints(SnapshotRow)]
-        query = select(*columns).where(Snapshot.run == run)
+    def checkpoints(self, run: str, limit: int, before: tuple[int, int, int] | None = None) -> list[CheckpointRow]:
+        """The run's own checkpoints, the newest iteration first; before: behind this (iteration, branch, term)."""
+        key = (Checkpoint.iteration, Checkpoint.branch, Checkpoint.term)
+        columns = [Checkpoint.__table__.columns[name] for name in get_type_hints(CheckpointRow)]
+        query = select(*columns).where(Checkpoint.run == run)
         if before is not None:
             query = query.where(tuple_(*key) < before)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(*(column.desc() for column in key)).limit(limit))
-            return [SnapshotRow(**row._mapping) for row in rows]
+            return [CheckpointRow(**row._mapping) for row in rows]
 
 
 def _whole_page(

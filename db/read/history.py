@@ -24,7 +24,7 @@ LEASE_TAKEN, LEASE_RELEASED = "lease_taken", "lease_released"
 class SegmentTimes:
     """One driver's stretch; outcome `lost` where its driver was gone when the next one came."""
 
-    epoch: int
+    term: int
     started_at: int
     ended_at: int | None
     outcome: str | None
@@ -32,11 +32,11 @@ class SegmentTimes:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """An epoch of the lease. released_at: none where it was lost or is held. renewed_at: its holder's last sign of life, where
+    """A term of the lease. released_at: none where it was lost or is held. renewed_at: its holder's last sign of life, where
     that is known.
     """
 
-    epoch: int
+    term: int
     holder: str
     taken_at: int
     released_at: int | None
@@ -52,7 +52,7 @@ class AttemptTimes:
     phase: str
     number: int
     state: str
-    epoch: int
+    term: int
     planned_at: int
     dispatched_at: int | None
     ended_at: int | None
@@ -117,7 +117,7 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
     return RunHistory(
         run=run,
         line=history.line,
-        segments=rows_of(connection, Segment, SegmentTimes, run, Segment.epoch),
+        segments=rows_of(connection, Segment, SegmentTimes, run, Segment.term),
         leases=read_leases(connection, run),
         attempts=tuple(sorted(attempts, key=lambda row: row.planned_at)),
         sealed=_sealed(connection, run, None),
@@ -135,12 +135,12 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
     if since is not None:
         attempts = attempts.where(PhaseAttempt.planned_at >= since)
     leases = read_leases(connection, run, since)
-    epochs = {lease.epoch for lease in leases}
-    segments = rows_of(connection, Segment, SegmentTimes, run, Segment.epoch)
+    terms = {lease.term for lease in leases}
+    segments = rows_of(connection, Segment, SegmentTimes, run, Segment.term)
     return RunHistory(
         run=run,
         line=line,
-        segments=tuple(_begun_behind(row, since) for row in segments if row.epoch in epochs),
+        segments=tuple(_begun_behind(row, since) for row in segments if row.term in terms),
         leases=leases,
         attempts=_rows(connection, attempts),
         sealed=_sealed(connection, run, since),
@@ -170,7 +170,7 @@ def _begun_behind(segment: SegmentTimes, since: int | None) -> SegmentTimes:
 
 
 def read_leases(connection: Connection, run: str, since: int | None = None) -> tuple[LeaseTimes, ...]:
-    """The epochs of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: those that ended
+    """The terms of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: those that ended
     behind it alone.
 
     Raises `RunNotFound`.
@@ -181,16 +181,16 @@ def read_leases(connection: Connection, run: str, since: int | None = None) -> t
         .order_by(Event.seq)
     ).all()
     taken = [event for event in events if event.kind == LEASE_TAKEN]
-    released = {event.body["epoch"]: event.at for event in events if event.kind == LEASE_RELEASED}
+    released = {event.body["term"]: event.at for event in events if event.kind == LEASE_RELEASED}
     # A taker finds the renewal of whoever held the lease before it.
-    renewed = {event.body["epoch"] - 1: event.body.get("renewed_at") for event in taken}
+    renewed = {event.body["term"] - 1: event.body.get("renewed_at") for event in taken}
     lease = connection.execute(select(*Lease.__table__.columns).where(Lease.run == run)).one_or_none()
     if lease is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
     if lease.holder is not None:
-        renewed[lease.epoch] = lease.expires_at - lease.ttl_ms
-    epochs = [(event.body["epoch"], event.body["holder"], event.at) for event in taken]
-    rows = [LeaseTimes(epoch, by, at, released.get(epoch), renewed.get(epoch)) for epoch, by, at in epochs]
+        renewed[lease.term] = lease.expires_at - lease.ttl_ms
+    terms = [(event.body["term"], event.body["holder"], event.at) for event in taken]
+    rows = [LeaseTimes(term, by, at, released.get(term), renewed.get(term)) for term, by, at in terms]
     if since is None:
         return tuple(rows)
     earlier = [row for row in rows if row.taken_at <= since]

@@ -11,11 +11,11 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from db.core.engine import Database
 from db.core.errors import RunNotFound
-from db.core.models import Branch, Lease, Outbox, PhaseAttempt, Run, Segment, Shard, Snapshot
+from db.core.models import Branch, Checkpoint, Lease, Outbox, PhaseAttempt, Run, Segment, Shard
 from db.core.rows import rows_of
 from db.read.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
 from db.write.outbox import NOTIFICATION
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from db.write.runs import RUN_COLUMNS, RunRow
 
 NEWEST_FIRST = (Run.created_at.desc(), Run.number.desc(), Run.id)
@@ -26,7 +26,7 @@ class RunLine:
     """A run at a glance. Ages and times in seconds; negative lease_expires_in: it ran out; holder None: nobody has it."""
 
     run: RunRow
-    epoch: int
+    term: int
     holder: str | None
     lease_expires_in: float
     last_commit_age: float | None
@@ -48,7 +48,7 @@ class PhaseSummary:
 class SegmentRow:
     """One flow run's stretch. Times: milliseconds since 1970."""
 
-    epoch: int
+    term: int
     flow_run_id: str
     flow_run_name: str
     started_at: int
@@ -87,7 +87,7 @@ class RunOverview:
     phases: tuple[PhaseSummary, ...]
     segments: tuple[SegmentRow, ...]
     branches: tuple[BranchRow, ...]
-    snapshots: tuple[SnapshotRow, ...]
+    checkpoints: tuple[CheckpointRow, ...]
     samples: int
     tokens: int
     outbox_pending: int
@@ -123,9 +123,9 @@ class Overviews:
             return RunOverview(
                 line=line,
                 phases=_phases(connection, run),
-                segments=rows_of(connection, Segment, SegmentRow, run, Segment.epoch),
+                segments=rows_of(connection, Segment, SegmentRow, run, Segment.term),
                 branches=rows_of(connection, Branch, BranchRow, run, Branch.number),
-                snapshots=rows_of(connection, Snapshot, SnapshotRow, run, Snapshot.recorded_at),
+                checkpoints=rows_of(connection, Checkpoint, CheckpointRow, run, Checkpoint.recorded_at),
                 samples=int(samples),
                 tokens=int(tokens),
                 outbox_pending=int(for_tracker),
@@ -148,7 +148,7 @@ class Overviews:
     def segments(self, run: str, newest: int | None = None) -> tuple[SegmentRow, ...]:
         """A run's segments in order; newest: of so many alone. Empty for an unknown run."""
         columns = [Segment.__table__.columns[name] for name in SegmentRow.__slots__]
-        query = select(*columns).where(Segment.run == run).order_by(Segment.epoch.desc()).limit(newest)
+        query = select(*columns).where(Segment.run == run).order_by(Segment.term.desc()).limit(newest)
         with self._database.read() as connection:
             return tuple(SegmentRow(**row._mapping) for row in reversed(connection.execute(query).all()))
 
@@ -182,7 +182,7 @@ def _lines(connection: Connection, database: Database, run: str | None, limit: i
 
 def select_lines(now: ColumnElement[int], *more: InstrumentedAttribute[Any]) -> Select[Any]:
     """What `line_of` takes, and more columns. now: the ledger's clock."""
-    columns = (*RUN_COLUMNS, Lease.epoch, Lease.holder, Lease.expires_at, now.label("now"), *more)
+    columns = (*RUN_COLUMNS, Lease.term, Lease.holder, Lease.expires_at, now.label("now"), *more)
     return select(*columns).join(Lease, Lease.run == Run.id)
 
 
@@ -190,7 +190,7 @@ def line_of(row: Any) -> RunLine:
     """A run in short, from a row of `select_lines`."""
     own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
     committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
-    return RunLine(own, row.epoch, row.holder, (row.expires_at - row.now) / 1000, committed)
+    return RunLine(own, row.term, row.holder, (row.expires_at - row.now) / 1000, committed)
 
 
 def _phases(connection: Connection, run: str) -> tuple[PhaseSummary, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Select, case, func, select
 
 from db.core.engine import Database
-from db.core.models import Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, Snapshot
+from db.core.models import Checkpoint, Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run
 from db.read.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 from db.write.alarms import ALARM
 
@@ -103,11 +103,11 @@ class RunListReader:
         with self._database.read() as connection:
             return {row[0]: row[1] for row in connection.execute(query.group_by(Outbox.run))}
 
-    def newest_snapshots(self, runs: Sequence[str]) -> dict[str, int]:
-        """When the newest snapshot of each run was recorded, in milliseconds since 1970; runs without any are left out."""
-        query = select(Snapshot.run, func.max(Snapshot.recorded_at)).where(Snapshot.run.in_(runs))
+    def newest_checkpoints(self, runs: Sequence[str]) -> dict[str, int]:
+        """When the newest checkpoint of each run was recorded, in milliseconds since 1970; runs without any are left out."""
+        query = select(Checkpoint.run, func.max(Checkpoint.recorded_at)).where(Checkpoint.run.in_(runs))
         with self._database.read() as connection:
-            return {row[0]: row[1] for row in connection.execute(query.group_by(Snapshot.run))}
+            return {row[0]: row[1] for row in connection.execute(query.group_by(Checkpoint.run))}
 
 
 def _states() -> Select[tuple[str, int]]:

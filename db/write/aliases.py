@@ -1,11 +1,11 @@
-"""Aliases: which snapshot of a run is the candidate, which the champion, and which one to roll back to.
+"""Aliases: which checkpoint of a run is the candidate, which the champion, and which one to roll back to.
 
-Consumes the name of an alias and a kept snapshot. Produces moves: rows that are only ever added, of which the newest of an alias
+Consumes the name of an alias and a kept checkpoint. Produces moves: rows that are only ever added, of which the newest of an alias
 says where it points, and with them one link of the audit chain that tells who promoted what, and why. Promotions of one run
 happen one after the other, each with the run's row locked.
 
     candidate   moves alone
-    champion    moves, and the snapshot that was champion becomes the one to roll back to
+    champion    moves, and the checkpoint that was champion becomes the one to roll back to
     rollback    moves alone, once there is a champion, and never to the champion itself
 """
 
@@ -20,7 +20,7 @@ from sqlalchemy import Connection, and_, func, insert, select
 from db.core.engine import Database
 from db.core.errors import AliasRefused
 from db.core.models import AliasMove as Table
-from db.core.models import Snapshot
+from db.core.models import Checkpoint
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
 
@@ -29,19 +29,19 @@ PROMOTION = "promotion"
 """The kind of link that a promotion leaves in the audit chain."""
 
 
-class SnapshotKey(NamedTuple):
-    """What tells a run's snapshots apart."""
+class CheckpointKey(NamedTuple):
+    """What tells a run's checkpoints apart."""
 
     branch: int
     iteration: int
-    epoch: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
 class AliasMove:
-    """An alias came to point to a snapshot. number: counts the moves of a run from 1. seq: of the link that records it.
+    """An alias came to point to a checkpoint. number: counts the moves of a run from 1. seq: of the link that records it.
 
-    by: who promoted it. at: milliseconds since 1970. folder to state: the snapshot's own row.
+    by: who promoted it. at: milliseconds since 1970. folder to state: the checkpoint's own row.
     """
 
     run: str
@@ -49,7 +49,7 @@ class AliasMove:
     alias: str
     branch: int
     iteration: int
-    epoch: int
+    term: int
     by: str
     why: str
     at: int
@@ -60,19 +60,19 @@ class AliasMove:
     state: str
 
     @property
-    def key(self) -> SnapshotKey:
-        """The snapshot that it points to."""
-        return SnapshotKey(self.branch, self.iteration, self.epoch)
+    def key(self) -> CheckpointKey:
+        """The checkpoint that it points to."""
+        return CheckpointKey(self.branch, self.iteration, self.term)
 
 
 Tell = Callable[[Sequence[AliasMove]], Sequence[OutboxEntry]]
 """Makes the outbox rows that go with a promotion's moves."""
 
 
-def moves_of(alias: str, target: SnapshotKey, current: Mapping[str, SnapshotKey]) -> dict[str, SnapshotKey]:
-    """What has to move, in order, for an alias to point to a snapshot; nothing if it does already.
+def moves_of(alias: str, target: CheckpointKey, current: Mapping[str, CheckpointKey]) -> dict[str, CheckpointKey]:
+    """What has to move, in order, for an alias to point to a checkpoint; nothing if it does already.
 
-    current: where the aliases point now. Raises `AliasRefused` for an unknown alias, and for a snapshot to roll back to that is
+    current: where the aliases point now. Raises `AliasRefused` for an unknown alias, and for a checkpoint to roll back to that is
     the champion, or while there is none.
     """
     if alias not in ALIASES:
@@ -90,17 +90,17 @@ def moves_of(alias: str, target: SnapshotKey, current: Mapping[str, SnapshotKey]
 
 
 class Aliases:
-    """Promotes snapshots, and tells where the aliases point and pointed."""
+    """Promotes checkpoints, and tells where the aliases point and pointed."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def promote(
-        self, run: str, alias: str, target: SnapshotKey, by: str, why: str, tell: Tell = lambda moves: ()
+        self, run: str, alias: str, target: CheckpointKey, by: str, why: str, tell: Tell = lambda moves: ()
     ) -> list[AliasMove]:
-        """Has an alias point to a kept snapshot of the run; returns the moves, none where it did already.
+        """Has an alias point to a kept checkpoint of the run; returns the moves, none where it did already.
 
-        tell: what the tracker is told of them. Raises `RunNotFound`; `AliasRefused` for a snapshot that is not kept, and as
+        tell: what the tracker is told of them. Raises `RunNotFound`; `AliasRefused` for a checkpoint that is not kept, and as
         `moves_of` does.
         """
         with self._database.write() as connection:
@@ -132,26 +132,30 @@ class Aliases:
         with self._database.read() as connection:
             return _moves(connection, run)
 
-    def pointing(self, run: str) -> dict[str, SnapshotKey]:
+    def pointing(self, run: str) -> dict[str, CheckpointKey]:
         """Where the run's aliases point."""
         with self._database.read() as connection:
             return pointing(connection, run)
 
 
-def pointing(connection: Connection, run: str) -> dict[str, SnapshotKey]:
+def pointing(connection: Connection, run: str) -> dict[str, CheckpointKey]:
     """Where a run's aliases point, in a transaction that is under way."""
     newest = select(func.max(Table.number)).where(Table.run == run).group_by(Table.alias)
-    columns = (Table.alias, Table.branch, Table.iteration, Table.epoch)
+    columns = (Table.alias, Table.branch, Table.iteration, Table.term)
     rows = connection.execute(select(*columns).where(Table.run == run, Table.number.in_(newest)))
-    return {alias: SnapshotKey(branch, iteration, epoch) for alias, branch, iteration, epoch in rows}
+    return {alias: CheckpointKey(branch, iteration, term) for alias, branch, iteration, term in rows}
 
 
-def _require_kept(connection: Connection, run: str, target: SnapshotKey) -> None:
-    key = (Snapshot.branch == target.branch, Snapshot.iteration == target.iteration, Snapshot.epoch == target.epoch)
-    state = connection.execute(select(Snapshot.state).where(Snapshot.run == run, *key)).scalar_one_or_none()
+def _require_kept(connection: Connection, run: str, target: CheckpointKey) -> None:
+    key = (
+        Checkpoint.branch == target.branch,
+        Checkpoint.iteration == target.iteration,
+        Checkpoint.term == target.term,
+    )
+    state = connection.execute(select(Checkpoint.state).where(Checkpoint.run == run, *key)).scalar_one_or_none()
     if state != "kept":
         why = "it was never recorded" if state is None else f"its files are {state}"
-        raise AliasRefused(f"run {run}: the snapshot of iteration {target.iteration} cannot be promoted, {why}")
+        raise AliasRefused(f"run {run}: the checkpoint of iteration {target.iteration} cannot be promoted, {why}")
 
 
 def _last_number(connection: Connection, run: str) -> int:
@@ -160,7 +164,7 @@ def _last_number(connection: Connection, run: str) -> int:
 
 def _moves(connection: Connection, run: str) -> list[AliasMove]:
     own = [column for column in Table.__table__.columns if column.name in AliasMove.__slots__]
-    of_snapshot = (Snapshot.folder, Snapshot.manifest_sha256, Snapshot.weights_digest, Snapshot.state)
-    same = [getattr(Table, name) == getattr(Snapshot, name) for name in ("run", *SnapshotKey._fields)]
-    query = select(*own, *of_snapshot).join(Snapshot, and_(*same)).where(Table.run == run).order_by(Table.number)
+    of_checkpoint = (Checkpoint.folder, Checkpoint.manifest_sha256, Checkpoint.weights_digest, Checkpoint.state)
+    same = [getattr(Table, name) == getattr(Checkpoint, name) for name in ("run", *CheckpointKey._fields)]
+    query = select(*own, *of_checkpoint).join(Checkpoint, and_(*same)).where(Table.run == run).order_by(Table.number)
     return [AliasMove(**row._mapping) for row in connection.execute(query)]

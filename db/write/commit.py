@@ -53,7 +53,7 @@ class CommitRow:
     run: str
     branch: int
     iteration: int
-    epoch: int
+    term: int
     experience_digest: str | None
     weights_digest: str | None
     fingerprint: Mapping[str, Any]
@@ -148,7 +148,7 @@ def _check_order(run: Any, commit: IterationCommit) -> None:
 def _insert_iteration(connection: Connection, fence: Fence, commit: IterationCommit, now: int) -> None:
     key = {"run": fence.run, "branch": commit.branch, "iteration": commit.iteration}
     row = key | {
-        "epoch": fence.epoch,
+        "term": fence.term,
         "experience_digest": commit.experience_digest,
         "weights_digest": commit.weights_digest,
         "fingerprint": commit.fingerprint,
@@ -173,7 +173,7 @@ def _event(fence: Fence, commit: IterationCommit) -> dict[str, Any]:
         **commit.event,
         "branch": commit.branch,
         "iteration": commit.iteration,
-        "epoch": fence.epoch,
+        "term": fence.term,
         "experience_digest": commit.experience_digest,
         "weights_digest": commit.weights_digest,
         "state_digest": state_digest(commit.control_state, commit.fingerprint),

@@ -73,7 +73,7 @@ class Events:
         self._database = database
 
     def append(self, run: str, kind: str, body: Mapping[str, Any], fence: Fence | None = None) -> EventRow:
-        """Adds a link; with a fence only while its epoch holds the run (`Fenced`), without one for operators."""
+        """Adds a link; with a fence only while its term holds the run (`Fenced`), without one for operators."""
         if fence is None:
             with self._database.write() as connection:
                 return append(connection, lock_run(connection, self._database, run), kind, body)

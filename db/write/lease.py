@@ -1,4 +1,4 @@
-"""The lease: one writer a run, by epoch. Whoever takes it raises the epoch, and every older holder is fenced.
+"""The lease: one writer a run, by term. Whoever takes it raises the term, and every older holder is fenced.
 
 Consumes the process that asks; produces a `Fence`, which every write of a driver carries. Expiry goes by the database's clock.
 """
@@ -31,7 +31,7 @@ class Leases:
     def acquire(
         self, run: str, holder: Holder, ttl_seconds: float, holder_is_gone: Callable[[Holder], bool] = is_gone
     ) -> Fence:
-        """Takes the lease if it is free, expired, or held by a process that is gone; the epoch goes up by one.
+        """Takes the lease if it is free, expired, or held by a process that is gone; the term goes up by one.
 
         What the last holder left open is closed: dispatched phases fail (class infrastructure), its segment ends as lost. A stop
         that was asked of it is not asked of the next.
@@ -42,13 +42,13 @@ class Leases:
             before = holder_of(lease)
             if before is not None and lease.expires_at > lease.now and not holder_is_gone(before):
                 raise LeaseHeld(run, before.text, (lease.expires_at - lease.now) / 1000)
-            fence = Fence(run, lease.epoch + 1)
+            fence = Fence(run, lease.term + 1)
             ttl = round(ttl_seconds * 1000)
             connection.execute(
                 update(Lease)
                 .where(Lease.run == run)
                 .values(
-                    epoch=fence.epoch,
+                    term=fence.term,
                     holder=holder.text,
                     host=holder.host,
                     boot_id=holder.boot_id,
@@ -62,7 +62,7 @@ class Leases:
             forget_stop(connection, self._database, run)
             # The last sign of life of whoever is replaced: nothing else tells when it went away.
             renewed_at = None if before is None else lease.expires_at - lease.ttl_ms
-            taken = {"epoch": fence.epoch, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
+            taken = {"term": fence.term, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
             self._record(connection, run, "lease_taken", taken)
         return fence
 
@@ -86,17 +86,17 @@ class Leases:
                 .where(Lease.run == fence.run)
                 .values(holder=None, host=None, boot_id=None, pid=None, process_start=None, expires_at=now)
             )
-            self._record(connection, fence.run, "lease_released", {"epoch": fence.epoch})
+            self._record(connection, fence.run, "lease_released", {"term": fence.term})
 
     def start_segment(self, fence: Fence, flow_run_id: str, flow_run_name: str) -> None:
-        """Books the flow run that holds this epoch. Raises `Fenced`, `Conflict` if the epoch has one."""
+        """Books the flow run that holds this term. Raises `Fenced`, `Conflict` if the term has one."""
         with self._database.fenced(fence) as (connection, now):
-            key = (Segment.run == fence.run, Segment.epoch == fence.epoch)
-            if connection.execute(select(Segment.epoch).where(*key)).one_or_none() is not None:
-                raise Conflict(f"run {fence.run}: epoch {fence.epoch} has its segment already")
+            key = (Segment.run == fence.run, Segment.term == fence.term)
+            if connection.execute(select(Segment.term).where(*key)).one_or_none() is not None:
+                raise Conflict(f"run {fence.run}: term {fence.term} has its segment already")
             row = {
                 "run": fence.run,
-                "epoch": fence.epoch,
+                "term": fence.term,
                 "flow_run_id": flow_run_id,
                 "flow_run_name": flow_run_name,
                 "started_at": now,
@@ -108,7 +108,7 @@ class Leases:
         with self._database.fenced(fence) as (connection, now):
             connection.execute(
                 update(Segment)
-                .where(Segment.run == fence.run, Segment.epoch == fence.epoch, Segment.ended_at.is_(None))
+                .where(Segment.run == fence.run, Segment.term == fence.term, Segment.ended_at.is_(None))
                 .values(ended_at=now, outcome=outcome)
             )
 

@@ -1,6 +1,6 @@
 """The outbox: what the tracker, or people, are still to be told, in order, each row once.
 
-Rows are claimed under the epoch. A row that was claimed before and not marked delivered may or may not have arrived: its
+Rows are claimed under the term. A row that was claimed before and not marked delivered may or may not have arrived: its
 deliverer searches before it creates. A metrics row holds branch and iteration; its values come from the points when claimed.
 """
 
@@ -93,7 +93,7 @@ def enqueue(connection: Connection, run: str, entries: Sequence[OutboxEntry]) ->
 
 
 class Deliveries:
-    """Hands out the rows to the one deliverer of an epoch, and books what arrived."""
+    """Hands out the rows to the one deliverer of a term, and books what arrived."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -104,7 +104,7 @@ class Deliveries:
             return enqueue(connection, fence.run, entries)
 
     def claim(self, fence: Fence, limit: int = 100, notifications: bool = False) -> list[ClaimedRow]:
-        """The oldest undelivered rows, which this epoch has not claimed yet or has given back. Raises `Fenced`.
+        """The oldest undelivered rows, which this term has not claimed yet or has given back. Raises `Fenced`.
 
         notifications: those for people, in place of those for the tracker: neither waits for the other.
         """
@@ -112,7 +112,7 @@ class Deliveries:
             rows = connection.execute(
                 select(*Outbox.__table__.columns)
                 .where(Outbox.run == fence.run, Outbox.delivered_at.is_(None))
-                .where(or_(Outbox.claimed_epoch.is_(None), Outbox.claimed_epoch != fence.epoch))
+                .where(or_(Outbox.claimed_term.is_(None), Outbox.claimed_term != fence.term))
                 .where(_of_lane(notifications))
                 .order_by(Outbox.seq)
                 .limit(limit)
@@ -120,35 +120,35 @@ class Deliveries:
             connection.execute(
                 update(Outbox)
                 .where(Outbox.seq.in_([row.seq for row in rows]))
-                .values(claimed_epoch=fence.epoch, claims=Outbox.claims + 1)
+                .values(claimed_term=fence.term, claims=Outbox.claims + 1)
             )
             claimed = [ClaimedRow(row.seq, row.id, row.kind, row.payload, row.logged_at, row.claims) for row in rows]
             return [_with_points(connection, fence.run, row) for row in claimed]
 
     def give_back(self, fence: Fence, notifications: bool = False) -> None:
-        """Rows that this epoch has claimed and that are not booked as delivered may be claimed again. Raises `Fenced`."""
+        """Rows that this term has claimed and that are not booked as delivered may be claimed again. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
             connection.execute(
                 update(Outbox)
-                .where(Outbox.run == fence.run, Outbox.delivered_at.is_(None), Outbox.claimed_epoch == fence.epoch)
+                .where(Outbox.run == fence.run, Outbox.delivered_at.is_(None), Outbox.claimed_term == fence.term)
                 .where(_of_lane(notifications))
-                .values(claimed_epoch=None)
+                .values(claimed_term=None)
             )
 
     def delivered(self, fence: Fence, ids: Sequence[str], external_id: str | None = None) -> None:
-        """Rows that this epoch claimed have arrived; external_id: the tracker's name for what was created.
+        """Rows that this term claimed have arrived; external_id: the tracker's name for what was created.
 
-        Raises `Fenced`; `OutOfOrder` for a row that is not claimed by this epoch, or was delivered, and then books none.
+        Raises `Fenced`; `OutOfOrder` for a row that is not claimed by this term, or was delivered, and then books none.
         """
         with self._database.fenced(fence) as (connection, now):
             changed = connection.execute(
                 update(Outbox)
                 .where(Outbox.id.in_(ids), Outbox.run == fence.run, Outbox.delivered_at.is_(None))
-                .where(Outbox.claimed_epoch == fence.epoch)
+                .where(Outbox.claimed_term == fence.term)
                 .values(delivered_at=now, external_id=external_id)
             ).rowcount
             if changed != len(set(ids)):
-                raise OutOfOrder(f"run {fence.run}: of {list(ids)} only {changed} are claimed by epoch {fence.epoch}")
+                raise OutOfOrder(f"run {fence.run}: of {list(ids)} only {changed} are claimed by term {fence.term}")
 
     def external_id(self, entry_id: str) -> str | None:
         """The tracker's name for what a delivered row created; None while there is none."""

@@ -45,7 +45,7 @@ class AttemptRow:
     phase: str
     number: int
     state: str
-    epoch: int
+    term: int
     planned_at: int
     dispatched_at: int | None
     ended_at: int | None
@@ -80,7 +80,7 @@ class Phases:
             ).scalar_one()
             attempt = Attempt(fence.run, branch, iteration, phase, (last or 0) + 1)
             row = {name: getattr(attempt, name) for name in Attempt.__slots__}
-            row |= {"state": PLANNED, "epoch": fence.epoch, "planned_at": now}
+            row |= {"state": PLANNED, "term": fence.term, "planned_at": now}
             connection.execute(insert(PhaseAttempt), row)
         return attempt
 

@@ -1,4 +1,4 @@
-"""What the driver records of an iteration besides its phases: sealed shards, waves, choices, placement decisions, snapshots.
+"""What the driver records of an iteration besides its phases: sealed shards, waves, choices, placement decisions, checkpoints.
 
 A choice is written before it takes effect and obeyed on recovery: recording it again returns what was recorded first.
 """
@@ -15,21 +15,21 @@ from sqlalchemy import Connection, and_, insert, or_, select, update
 from db.core.ancestry import ancestry, own_places
 from db.core.engine import Database, Fence, canonical_json
 from db.core.errors import Conflict, OutOfOrder
-from db.core.models import Choice, PlacementDecision, Shard, Snapshot, Wave
-from db.write.aliases import SnapshotKey, pointing
+from db.core.models import Checkpoint, Choice, PlacementDecision, Shard, Wave
+from db.write.aliases import CheckpointKey, pointing
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A sealed shard. epoch: the one that made it. group_digests: 32 bytes a prompt. sums: additive statistics."""
+    """A sealed shard. term: the one that made it. group_digests: 32 bytes a prompt. sums: additive statistics."""
 
     branch: int
     iteration: int
     wave: int
     shard: int
-    epoch: int
+    term: int
     folder: str
     manifest_sha256: str
     samples: int
@@ -52,13 +52,13 @@ class WaveRow:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRow:
-    """What depended on time, load or the outside. name: what was chosen, once an iteration. epoch: who chose; 0: nobody yet."""
+    """What depended on time, load or the outside. name: what was chosen, once an iteration. term: who chose; 0: nobody yet."""
 
     branch: int
     iteration: int
     name: str
     body: Mapping[str, Any]
-    epoch: int = 0
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRow:
-    """A published snapshot. epoch: the one that published it. run: whose it is, where a fork sees its parent's.
+class CheckpointRow:
+    """A published checkpoint. term: the one that published it. run: whose it is, where a fork sees its parent's.
 
     recorded_at: milliseconds since 1970, by the ledger's clock alone.
     """
@@ -85,7 +85,7 @@ class SnapshotRow:
     run: str
     branch: int
     iteration: int
-    epoch: int
+    term: int
     folder: str
     manifest_sha256: str
     bytes: int
@@ -94,14 +94,14 @@ class SnapshotRow:
     state: str = "kept"
     recorded_at: int = field(default=0, compare=False)
 
-    def is_meant(self, iteration: int | None = None, branch: int | None = None, epoch: int | None = None) -> bool:
+    def is_meant(self, iteration: int | None = None, branch: int | None = None, term: int | None = None) -> bool:
         """Whether somebody who gives these numbers, or leaves some out, may mean it."""
-        given = ((iteration, self.iteration), (branch, self.branch), (epoch, self.epoch))
+        given = ((iteration, self.iteration), (branch, self.branch), (term, self.term))
         return all(asked in (None, own) for asked, own in given)
 
 
 class Records:
-    """Books shards, waves, choices, decisions and snapshots."""
+    """Books shards, waves, choices, decisions and checkpoints."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -142,7 +142,7 @@ class Records:
                 raise Conflict(f"{place}: {row.folder} holds other samples than {found.folder}, which is recorded")
             connection.execute(update(Shard).where(*key).values(**asdict(row), recorded_at=now))
             body = {
-                **{name: getattr(row, name) for name in ("branch", "iteration", "wave", "shard", "epoch")},
+                **{name: getattr(row, name) for name in ("branch", "iteration", "wave", "shard", "term")},
                 "lost": {"folder": found.folder, "manifest_sha256": found.manifest_sha256},
                 "made": {"folder": row.folder, "manifest_sha256": row.manifest_sha256},
             }
@@ -164,7 +164,7 @@ class Records:
             found = _waves(connection, fence.run, row.branch, row.iteration, row.wave)
             if found:
                 return found[0]
-            extra = {"run": fence.run, "epoch": fence.epoch, "recorded_at": now}
+            extra = {"run": fence.run, "term": fence.term, "recorded_at": now}
             connection.execute(insert(Wave), asdict(row) | extra)
         return row
 
@@ -196,7 +196,7 @@ class Records:
             found = _choices(connection, fence.run, row.branch, row.iteration, row.name)
             if found:
                 return found[0]
-            chosen = replace(row, body=json.loads(canonical_json(row.body)), epoch=fence.epoch)
+            chosen = replace(row, body=json.loads(canonical_json(row.body)), term=fence.term)
             connection.execute(insert(Choice), asdict(chosen) | {"run": fence.run, "recorded_at": now})
             append(connection, lock_run(connection, self._database, fence.run), "choice", asdict(chosen))
         return chosen
@@ -212,7 +212,7 @@ class Records:
             found = _decisions(connection, fence.run, row.branch, row.iteration, row.seq)
             if found:
                 return found[0]
-            extra = {"run": fence.run, "epoch": fence.epoch, "recorded_at": now}
+            extra = {"run": fence.run, "term": fence.term, "recorded_at": now}
             connection.execute(insert(PlacementDecision), asdict(row) | extra)
         return row
 
@@ -228,73 +228,73 @@ class Records:
         with self._database.read() as connection:
             return _decisions(connection, run, branch, iteration)
 
-    def snapshot(self, fence: Fence, row: SnapshotRow, told: Sequence[OutboxEntry] = ()) -> bool:
-        """Records a published snapshot; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`.
+    def checkpoint(self, fence: Fence, row: CheckpointRow, told: Sequence[OutboxEntry] = ()) -> bool:
+        """Records a published checkpoint; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`.
 
         told: what the tracker is told of it.
         """
         with self._database.fenced(fence) as (connection, now):
-            key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
-            found = connection.execute(select(Snapshot.manifest_sha256).where(*key)).one_or_none()
+            key = (*_iteration(Checkpoint, fence.run, row.branch, row.iteration), Checkpoint.term == row.term)
+            found = connection.execute(select(Checkpoint.manifest_sha256).where(*key)).one_or_none()
             if found is None:
-                connection.execute(insert(Snapshot), asdict(row) | {"run": fence.run, "recorded_at": now})
+                connection.execute(insert(Checkpoint), asdict(row) | {"run": fence.run, "recorded_at": now})
                 enqueue(connection, fence.run, told)
                 return True
         if found.manifest_sha256 != row.manifest_sha256:
             raise Conflict(f"run {fence.run}: {row.folder} is recorded with another manifest")
         return False
 
-    def snapshot_pruned(self, fence: Fence, row: SnapshotRow, told: Sequence[OutboxEntry] = ()) -> bool:
-        """A snapshot's files are about to be deleted; its row stays. False if they have to stay, since an alias points to it.
+    def checkpoint_pruned(self, fence: Fence, row: CheckpointRow, told: Sequence[OutboxEntry] = ()) -> bool:
+        """A checkpoint's files are about to be deleted; its row stays. False if they have to stay, since an alias points to it.
 
         told: what the tracker is told of it. Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, _):
             # Whoever promotes it locks the run too, so that no alias can come to point to it in between.
             lock_run(connection, self._database, fence.run)
-            if SnapshotKey(row.branch, row.iteration, row.epoch) in pointing(connection, fence.run).values():
+            if CheckpointKey(row.branch, row.iteration, row.term) in pointing(connection, fence.run).values():
                 return False
-            key = (*_iteration(Snapshot, fence.run, row.branch, row.iteration), Snapshot.epoch == row.epoch)
-            connection.execute(update(Snapshot).where(*key).values(state="pruned"))
+            key = (*_iteration(Checkpoint, fence.run, row.branch, row.iteration), Checkpoint.term == row.term)
+            connection.execute(update(Checkpoint).where(*key).values(state="pruned"))
             enqueue(connection, fence.run, told)
             return True
 
-    def own_snapshots(self, run: str, state: str | None = None) -> list[SnapshotRow]:
-        """Every snapshot of the run itself on all branches, newest first; none of a parent's. state: those of it alone."""
-        columns = [Snapshot.__table__.columns[name] for name in SnapshotRow.__slots__]
-        query = select(*columns).where(Snapshot.run == run)
+    def own_checkpoints(self, run: str, state: str | None = None) -> list[CheckpointRow]:
+        """Every checkpoint of the run itself on all branches, newest first; none of a parent's. state: those of it alone."""
+        columns = [Checkpoint.__table__.columns[name] for name in CheckpointRow.__slots__]
+        query = select(*columns).where(Checkpoint.run == run)
         if state is not None:
-            query = query.where(Snapshot.state == state)
+            query = query.where(Checkpoint.state == state)
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(Snapshot.iteration.desc(), Snapshot.epoch.desc()))
-            return [SnapshotRow(**row._mapping) for row in rows]
+            rows = connection.execute(query.order_by(Checkpoint.iteration.desc(), Checkpoint.term.desc()))
+            return [CheckpointRow(**row._mapping) for row in rows]
 
-    def is_kept(self, row: SnapshotRow) -> bool:
-        """Whether a snapshot is kept now; it may have been pruned since its row was read."""
-        return row in self.own_snapshots(row.run, "kept")
+    def is_kept(self, row: CheckpointRow) -> bool:
+        """Whether a checkpoint is kept now; it may have been pruned since its row was read."""
+        return row in self.own_checkpoints(row.run, "kept")
 
-    def snapshots(self, run: str, state: str | None = "kept", branch: int | None = None) -> list[SnapshotRow]:
-        """The run's snapshots along a branch's line (the current one's by default), newest first; `state=None`: of every state.
+    def checkpoints(self, run: str, state: str | None = "kept", branch: int | None = None) -> list[CheckpointRow]:
+        """The run's checkpoints along a branch's line (the current one's by default), newest first; `state=None`: of every state.
 
         Of what a fork inherited, its own copies.
         """
-        columns = [Snapshot.__table__.columns[name] for name in SnapshotRow.__slots__]
+        columns = [Checkpoint.__table__.columns[name] for name in CheckpointRow.__slots__]
         with self._database.read() as connection:
             line = or_(
                 *(
                     and_(
-                        Snapshot.run == stretch.run,
-                        Snapshot.branch == stretch.branch,
-                        Snapshot.iteration.between(stretch.first, stretch.last),
+                        Checkpoint.run == stretch.run,
+                        Checkpoint.branch == stretch.branch,
+                        Checkpoint.iteration.between(stretch.first, stretch.last),
                     )
                     for stretch in own_places(ancestry(connection, run, branch), run)
                 )
             )
             query = select(*columns).where(line)
             if state is not None:
-                query = query.where(Snapshot.state == state)
-            rows = connection.execute(query.order_by(Snapshot.iteration.desc(), Snapshot.epoch.desc()))
-            return [SnapshotRow(**row._mapping) for row in rows]
+                query = query.where(Checkpoint.state == state)
+            rows = connection.execute(query.order_by(Checkpoint.iteration.desc(), Checkpoint.term.desc()))
+            return [CheckpointRow(**row._mapping) for row in rows]
 
 
 def _iteration(table: Any, run: str, branch: int, iteration: int) -> tuple[Any, ...]:

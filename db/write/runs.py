@@ -186,7 +186,7 @@ class Runs:
         with self._database.fenced(fence) as (connection, _):
             connection.execute(update(Run).where(Run.id == fence.run).values(state=state, state_reason=reason))
             row = lock_run(connection, self._database, fence.run)
-            append(connection, row, "state", {"state": state, "reason": reason, "epoch": fence.epoch})
+            append(connection, row, "state", {"state": state, "reason": reason, "term": fence.term})
             enqueue(connection, fence.run, told)
 
     def set_mlflow_run(self, fence: Fence, mlflow_run_id: str) -> None:
@@ -223,7 +223,7 @@ class Runs:
             )
             for name, chosen in (choices or {}).items():
                 row = {"run": fence.run, "branch": number, "iteration": at_iteration + 1, "name": name, "body": chosen}
-                connection.execute(insert(Choice), row | {"epoch": fence.epoch, "recorded_at": now})
+                connection.execute(insert(Choice), row | {"term": fence.term, "recorded_at": now})
             body = {"branch": number, "parent_branch": stretch.branch, "at": at_iteration, "reason": reason}
             append(connection, run, "branch", body | {"choices": dict(choices or {})})
             enqueue(connection, fence.run, tell(number))
@@ -271,7 +271,7 @@ class Runs:
             "event_hash": GENESIS,
         }
         connection.execute(insert(Run), row)
-        connection.execute(insert(Lease), {"run": run, "epoch": 0, "ttl_ms": 0, "expires_at": now})
+        connection.execute(insert(Lease), {"run": run, "term": 0, "ttl_ms": 0, "expires_at": now})
         if parent is not None and _missing(connection, parent):
             raise OutOfOrder(f"run {parent.run}, branch {parent.branch}: iteration {parent.iteration} is not committed")
         _insert_branch(connection, run, 0, parent, reason, now)

@@ -47,13 +47,13 @@ RECOVER = "recover"
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A fork that was made: where it begins, and the snapshot and number of replayed updates that lead there."""
+    """A fork that was made: where it begins, and the checkpoint and number of replayed updates that lead there."""
 
     run: str
     parent_run: str
     parent_branch: int
     parent_iteration: int
-    snapshot: int
+    checkpoint: int
     replayed: int
 
 
@@ -66,7 +66,7 @@ class RolledBack:
     iteration: int
     left_branch: int
     superseded: int
-    snapshot: int
+    checkpoint: int
     replayed: int
 
 
@@ -216,7 +216,7 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
         _refuse_change(before, after, row.iteration, home.run_folder(run))
         if after.storage != before.storage:
             raise ConfigurationError(
-                f"--set storage.url: it stays {before.storage.url} for run {run}, since its snapshots and experience lie there; "
+                f"--set storage.url: it stays {before.storage.url} for run {run}, since its checkpoints and experience lie there; "
                 f"`yatt fork {run} --at N --set storage.url=...` begins another run elsewhere"
             )
         _require_safe_point(ledger, home, run, before, after)
@@ -238,9 +238,9 @@ def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, a
     if row.iteration < 0:
         return
     keys = keys_read_by_updates(before, after)
-    if keys and not Reach(ledger, home.run_folder(run), run, row.current_branch).has_snapshot(row.iteration):
+    if keys and not Reach(ledger, home.run_folder(run), run, row.current_branch).has_checkpoint(row.iteration):
         raise ConfigurationError(
-            f"run {run}: {', '.join(keys)} can only be changed at a snapshot, and there is none of iteration "
+            f"run {run}: {', '.join(keys)} can only be changed at a checkpoint, and there is none of iteration "
             f"{row.iteration}, the last committed: updates would be replayed under other values than they were made with. "
             f"Resume it without --set, then `yatt stop {run} --wait`, which leaves one, then set it"
         )

@@ -1,9 +1,9 @@
 """Which iterations a run can go back to, and which changes of its spec leave that possible.
 
-Consumes the ledger's lines, snapshots and audit chain, and the run's folder. Produces the snapshot that a state is built from,
+Consumes the ledger's lines, checkpoints and audit chain, and the run's folder. Produces the checkpoint that a state is built from,
 or a `ConfigurationError` that says what is within reach. Writes nothing but what the durable tier gives back.
 
-A state is a snapshot, and the updates behind it replayed from the sealed experience. Replay has to go by the spec under which
+A state is a checkpoint, and the updates behind it replayed from the sealed experience. Replay has to go by the spec under which
 the updates were made: a change that an update reads can therefore only be made where there is nothing to replay.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from db.core.ancestry import stretch_of
 from db.ledger import Ledger
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.files.retention import EXPERIENCE, consecutive
 from flows.files.storage import store_of, verify_kept, whole_shards
 from yatt_core.errors import ConfigurationError, DataError
@@ -28,8 +28,8 @@ log = logging.getLogger("yatt_core.flow")
 
 FIXED = {
     "seed": "the order of the prompts and all that was drawn so far come from it",
-    "model": "the snapshots hold its weights",
-    "trainer.lora": "the snapshots hold its adapters, or all weights without it",
+    "model": "the checkpoints hold its weights",
+    "trainer.lora": "the checkpoints hold its adapters, or all weights without it",
     "warmup": "it is done",
     "algorithm.critic.model": "the critic has begun with it",
     "algorithm.distillation.teacher": "the run's inputs vouch for its files",
@@ -40,7 +40,7 @@ FIXED = {
 }
 """What stays as it is along a line of iterations, across forks too, and why."""
 UNREAD_BY_UPDATES = (
-    "name", "dynamic_sampling", "rewards", "controllers", "placement", "snapshots", "evaluation", "recovery", "guards",
+    "name", "dynamic_sampling", "rewards", "controllers", "placement", "checkpoints", "evaluation", "recovery", "guards",
     "retention", "tracking", "storage",
 )  # fmt: skip
 """What no update reads, so that updates replayed under another value come out the same; rewards and admissions are in the log."""
@@ -61,7 +61,7 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
     """Raises `ConfigurationError` for a change that would make the past of a line meaningless."""
     if before.algorithm.kind != after.algorithm.kind:
         raise ConfigurationError(
-            f"--set algorithm.kind: it stays {before.algorithm.kind} along a run's line, since the snapshots of one kind hold a "
+            f"--set algorithm.kind: it stays {before.algorithm.kind} along a run's line, since the checkpoints of one kind hold a "
             "critic and those of the other none; start a new run with `yatt train`"
         )
     for key in changed_keys(before, after):
@@ -73,11 +73,11 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
     if before.virtual != after.virtual:
         raise ConfigurationError(
             "--set rollout.engine.kind: virtual engines cannot go on with what real ones made, nor real ones with theirs, since "
-            "snapshots and experience are of the other kind; start a new run with `yatt train`"
+            "checkpoints and experience are of the other kind; start a new run with `yatt train`"
         )
     if before.algorithm.kl is None and after.algorithm.kl is not None:
         raise ConfigurationError(
-            "--set algorithm.kl: the run's snapshots hold no reference policy to be pulled towards; start a new run"
+            "--set algorithm.kl: the run's checkpoints hold no reference policy to be pulled towards; start a new run"
         )
 
 
@@ -156,21 +156,21 @@ class Reach:
         self._line = ledger.runs.line(run, branch)
         self.last = self._line[-1].last
         self._store = store_of(ledger, run, folder)
-        self._kept = [row for row in ledger.records.snapshots(run, branch=branch) if row.iteration <= self.last]
+        self._kept = [row for row in ledger.records.checkpoints(run, branch=branch) if row.iteration <= self.last]
 
-    def base(self, at: int, spec: RunSpec, past: PastSpecs) -> SnapshotRow:
-        """The newest good snapshot that the state after an iteration can be built from, to go on from there under `spec`.
+    def base(self, at: int, spec: RunSpec, past: PastSpecs) -> CheckpointRow:
+        """The newest good checkpoint that the state after an iteration can be built from, to go on from there under `spec`.
 
         Everything that will be read is verified byte by byte. Raises `ConfigurationError`, saying what is within reach.
         """
         if not 0 <= at <= self.last:
             raise self._refusal(at, f"it is not committed; the last iteration of branch {self.branch} is {self.last}")
-        why = "no snapshot at or before it is kept"
+        why = "no checkpoint at or before it is kept"
         for row in self._kept:
             if row.iteration > at:
                 continue
             if not self._is_good(row):
-                why = f"the snapshot of iteration {row.iteration} is damaged"
+                why = f"the checkpoint of iteration {row.iteration} is damaged"
                 continue
             obstacle = self._replay_obstacle(row.iteration, at, spec, past)
             if obstacle is None:
@@ -179,12 +179,12 @@ class Reach:
             break
         raise self._refusal(at, why)
 
-    def has_snapshot(self, at: int) -> bool:
-        """True if there is a good snapshot of exactly this iteration."""
+    def has_checkpoint(self, at: int) -> bool:
+        """True if there is a good checkpoint of exactly this iteration."""
         return any(row.iteration == at and self._is_good(row) for row in self._kept)
 
     def within(self) -> list[int]:
-        """The iterations that snapshots and experience on disk lead to, without a look into the files."""
+        """The iterations that checkpoints and experience on disk lead to, without a look into the files."""
         found: set[int] = set()
         for row in self._kept:
             at = row.iteration
@@ -195,31 +195,29 @@ class Reach:
                     break
         return sorted(found)
 
-    def _is_good(self, row: SnapshotRow) -> bool:
-        """True if a snapshot's files agree with their digests, once they are in the run's folder; else it is said."""
+    def _is_good(self, row: CheckpointRow) -> bool:
+        """True if a checkpoint's files agree with their digests, once they are in the run's folder; else it is said."""
         try:
             verify_kept(self._store, self._folder, row)
         except DataError as error:
-            log.warning("snapshot of iteration %d is passed over: %s", row.iteration, error)
+            log.warning("checkpoint of iteration %d is passed over: %s", row.iteration, error)
             return False
         return True
 
     def _replay_obstacle(self, base: int, at: int, spec: RunSpec, past: PastSpecs) -> str | None:
-        """Why the updates behind a snapshot cannot be replayed, in words; none where they can."""
+        """Why the updates behind a checkpoint cannot be replayed, in words; none where they can."""
         for iteration in range(base + 1, at + 1):
             commit = self._ledger.commits.at(self.run, iteration, self.branch)
             if commit is None:
                 return f"iteration {iteration} is not in the ledger"
             rows = self._ledger.records.shards(self.run, commit.branch, iteration)
             if not rows or len(whole_shards(self._store, self._folder, rows)) < len(rows):
-                return (
-                    f"it would be replayed from the snapshot of {base}, and the experience of {iteration} is not whole"
-                )
+                return f"it would be replayed from the checkpoint of {base}, and the experience of {iteration} is not whole"
             keys = keys_read_by_updates(past.spec(commit.run, commit.branch, iteration), spec)
             if keys:
                 return (
                     f"the updates {base + 1} to {at} would be replayed, and they were made under other values of "
-                    f"{', '.join(keys)}; such a change needs a snapshot of the very iteration"
+                    f"{', '.join(keys)}; such a change needs a checkpoint of the very iteration"
                 )
         return None
 
@@ -241,7 +239,7 @@ class Reach:
         kept = ", ".join(str(row.iteration) for row in reversed(self._kept)) or "none"
         return ConfigurationError(
             f"run {self.run}: iteration {at} cannot be gone back to: {why}. Within reach: "
-            f"{ranges(self.within()) or 'nothing'}; snapshots: {kept}"
+            f"{ranges(self.within()) or 'nothing'}; checkpoints: {kept}"
         )
 
 

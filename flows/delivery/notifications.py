@@ -35,9 +35,9 @@ def alarm_entry(body: Mapping[str, Any], at_ms: int) -> OutboxEntry:
     return OutboxEntry(body["id"], NOTIFICATION, {"text": text}, at_ms)
 
 
-def state_entry(run: str, epoch: int, state: str, reason: str, at_ms: int) -> OutboxEntry:
+def state_entry(run: str, term: int, state: str, reason: str, at_ms: int) -> OutboxEntry:
     """The row that tells people what has become of a run."""
-    return OutboxEntry(f"{run}/e{epoch}/now-{state}", NOTIFICATION, {"text": f"the run is {state}: {reason}"}, at_ms)
+    return OutboxEntry(f"{run}/t{term}/now-{state}", NOTIFICATION, {"text": f"the run is {state}: {reason}"}, at_ms)
 
 
 @dataclass(frozen=True, slots=True)

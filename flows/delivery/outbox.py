@@ -1,6 +1,6 @@
 """Delivers the outbox from threads of their own, so that neither tracking nor telling people ever holds up training.
 
-Rows are claimed under the segment's epoch, sent in order, and marked; a row that was sent and not marked (a crash between) is
+Rows are claimed under the segment's term, sent in order, and marked; a row that was sent and not marked (a crash between) is
 sent again with its own timestamp and changes nothing. While the tracker is away rows wait in the ledger. A row's id says which
 branch it tells of: a branch that a rollback opened has a tracking run of its own, nested in the run's.
 """
@@ -185,7 +185,7 @@ class OutboxPump:
                     continue
                 wait = RETRY_SECONDS
                 if last_round:
-                    if not waiting:  # else: rows that are claimed until the next epoch
+                    if not waiting:  # else: rows that are claimed until the next term
                         self._drained.set()
                     return
                 self._ended.wait(POLL_SECONDS)

@@ -1,8 +1,8 @@
-"""What the tracker's model registry is told: every snapshot as a version of the run's registered model, and where aliases point.
+"""What the tracker's model registry is told: every checkpoint as a version of the run's registered model, and where aliases point.
 
-Consumes snapshots and moves of aliases as the ledger has them. Produces outbox rows with deterministic ids, to be written in
-the transaction of what they tell. Each tells all that the registry needs to know of its snapshot, so that a version which is not
-there yet (tracking was off when the snapshot was taken) is made by whatever comes first.
+Consumes checkpoints and moves of aliases as the ledger has them. Produces outbox rows with deterministic ids, to be written in
+the transaction of what they tell. Each tells all that the registry needs to know of its checkpoint, so that a version which is not
+there yet (tracking was off when the checkpoint was taken) is made by whatever comes first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from db.write.outbox import OutboxEntry
 from flows.delivery.outbox import row_id
 from yatt_core.spec import RunSpec
 
-SNAPSHOT, ALIAS = "snapshot", "alias"
+CHECKPOINT, ALIAS = "checkpoint", "alias"
 """Kinds of outbox rows."""
 
 
 class Published(Protocol):
-    """What a snapshot's row and a move of an alias have in common."""
+    """What a checkpoint's row and a move of an alias have in common."""
 
     @property
     def run(self) -> str: ...
@@ -30,7 +30,7 @@ class Published(Protocol):
     @property
     def iteration(self) -> int: ...
     @property
-    def epoch(self) -> int: ...
+    def term(self) -> int: ...
     @property
     def folder(self) -> str: ...
     @property
@@ -40,25 +40,27 @@ class Published(Protocol):
 
 
 def registered_model(run: str) -> str:
-    """The name under which a run's snapshots are registered; a run's id is free of what such names may not hold."""
+    """The name under which a run's checkpoints are registered; a run's id is free of what such names may not hold."""
     return run
 
 
-def version_id(snapshot: Published) -> str:
-    """What the version of a snapshot is searched for by; the id of the outbox row that first tells of it."""
-    return row_id(snapshot.run, snapshot.branch, f"snapshot-i{snapshot.iteration}-e{snapshot.epoch}")
+def version_id(checkpoint: Published) -> str:
+    """What the version of a checkpoint is searched for by; the id of the outbox row that first tells of it."""
+    return row_id(checkpoint.run, checkpoint.branch, f"checkpoint-i{checkpoint.iteration}-t{checkpoint.term}")
 
 
-def published_entries(spec: RunSpec, snapshot: Published) -> list[OutboxEntry]:
-    """Tells that a snapshot is there; nothing where the run is not tracked."""
+def published_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]:
+    """Tells that a checkpoint is there; nothing where the run is not tracked."""
     return (
-        [OutboxEntry(version_id(snapshot), SNAPSHOT, _body(snapshot, "kept"), _now())] if spec.tracking.enabled else []
+        [OutboxEntry(version_id(checkpoint), CHECKPOINT, _body(checkpoint, "kept"), _now())]
+        if spec.tracking.enabled
+        else []
     )
 
 
-def pruned_entries(spec: RunSpec, snapshot: Published) -> list[OutboxEntry]:
-    """Tells that a snapshot's files go."""
-    entry = OutboxEntry(f"{version_id(snapshot)}/pruned", SNAPSHOT, _body(snapshot, "pruned"), _now())
+def pruned_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]:
+    """Tells that a checkpoint's files go."""
+    entry = OutboxEntry(f"{version_id(checkpoint)}/pruned", CHECKPOINT, _body(checkpoint, "pruned"), _now())
     return [entry] if spec.tracking.enabled else []
 
 
@@ -73,16 +75,16 @@ def _moved_entry(move: AliasMove) -> OutboxEntry:
     return OutboxEntry(key, ALIAS, {**_body(move, move.state), **said}, move.at)
 
 
-def _body(snapshot: Published, state: str) -> dict[str, Any]:
+def _body(checkpoint: Published, state: str) -> dict[str, Any]:
     return {
-        "model": registered_model(snapshot.run),
-        "version_id": version_id(snapshot),
-        "branch": snapshot.branch,
-        "iteration": snapshot.iteration,
-        "epoch": snapshot.epoch,
-        "folder": snapshot.folder,
-        "manifest_sha256": snapshot.manifest_sha256,
-        "weights_digest": snapshot.weights_digest,
+        "model": registered_model(checkpoint.run),
+        "version_id": version_id(checkpoint),
+        "branch": checkpoint.branch,
+        "iteration": checkpoint.iteration,
+        "term": checkpoint.term,
+        "folder": checkpoint.folder,
+        "manifest_sha256": checkpoint.manifest_sha256,
+        "weights_digest": checkpoint.weights_digest,
         "state": state,
     }
 

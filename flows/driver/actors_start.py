@@ -14,7 +14,7 @@ from dataclasses import asdict
 from threading import Event
 
 from db.write.records import ChoiceRow
-from flows.driver.checkpoints import SnapshotKeeper
+from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
 from yatt_core.cluster.devices import inventory
 from yatt_core.errors import DataError, FencedError, InfrastructureError
@@ -47,9 +47,9 @@ class ActorsStart:
         self.environment: Mapping[str, str] = {}
         self.devices = 0
 
-    def enter_branch(self, context: RunContext, actors: RunActors, snapshots: SnapshotKeeper) -> None:
+    def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
         """Takes the actors and checkpoints of the branch that the session works on."""
-        self._context, self._actors, self._snapshots = context, actors, snapshots
+        self._context, self._actors, self._checkpoints = context, actors, checkpoints
 
     @property
     def inputs(self) -> InputsReceipt:
@@ -118,7 +118,7 @@ class ActorsStart:
         context.observer.stage("loading engines and trainer")
         standing = actors.load(self._inputs)
         self.environment = actors.environment()
-        self._snapshots.attach(standing.snapshot_in_flight)
+        self._checkpoints.attach(standing.checkpoint_in_flight)
         return standing
 
     @property

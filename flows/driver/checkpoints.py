@@ -1,4 +1,4 @@
-"""The snapshots of a segment: begun by the trainer's first rank, recorded here once they are durable, pruned behind that.
+"""The checkpoints of a segment: begun by the trainer's first rank, recorded here once they are durable, pruned behind that.
 
 At most one is in flight. Only what the ledger names exists: a row is written after the manifest, and marked as pruned before
 the files go. What a lost driver left published without a row is checked and gets its row when the next segment begins. Where
@@ -14,38 +14,38 @@ from db.core.ancestry import own_places
 from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.commit import CommitRow
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.delivery.registry import pruned_entries, published_entries
-from flows.files.retention import needed_snapshots
+from flows.files.retention import needed_checkpoints
 from flows.files.storage import fetch_missing
-from yatt_core.checkpoints.publish import SnapshotIdentity
-from yatt_core.checkpoints.retention import delete_snapshot, sweep_snapshots
+from yatt_core.checkpoints.publish import CheckpointIdentity
+from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
 from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.errors import InfrastructureError
-from yatt_core.keys import snapshot_folder
-from yatt_core.protocols.receipts import SnapshotReceipt
+from yatt_core.keys import checkpoint_folder
+from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import NoStore, RunStore
 
 log = logging.getLogger("yatt_core.flow")
-SNAPSHOTS = str(snapshot_folder(0, 0, 0).parent)
+CHECKPOINTS = str(checkpoint_folder(0, 0, 0).parent)
 
 
-def other_weights(commit: CommitRow, held: SnapshotIdentity | SnapshotRow) -> str | None:
-    """Why a snapshot may hold other weights than its iteration's commit names, in words; none where it holds those.
+def other_weights(commit: CommitRow, held: CheckpointIdentity | CheckpointRow) -> str | None:
+    """Why a checkpoint may hold other weights than its iteration's commit names, in words; none where it holds those.
 
-    They differ only in a run that is not exact, which was killed between a snapshot and its iteration's commit.
+    They differ only in a run that is not exact, which was killed between a checkpoint and its iteration's commit.
     """
-    if commit.weights_digest is None and held.epoch < commit.epoch:
-        return f"epoch {commit.epoch} committed the iteration, and nothing tells whether the weights are the same"
+    if commit.weights_digest is None and held.term < commit.term:
+        return f"term {commit.term} committed the iteration, and nothing tells whether the weights are the same"
     if commit.weights_digest not in (None, held.weights_digest):
         return "its weights are not those of the commit"
     return None
 
 
-class SnapshotKeeper:
-    """Takes, records and prunes the snapshots of one run under one epoch."""
+class CheckpointKeeper:
+    """Takes, records and prunes the checkpoints of one run under one term."""
 
     def __init__(
         self,
@@ -60,35 +60,35 @@ class SnapshotKeeper:
         self._store = store or NoStore()
         self._under_way = False
 
-    def kept(self) -> list[SnapshotRow]:
+    def kept(self) -> list[CheckpointRow]:
         """Those that can be restored on the current branch's line, newest first; a fork's are its parent's too."""
-        return self._ledger.records.snapshots(self._fence.run)
+        return self._ledger.records.checkpoints(self._fence.run)
 
-    def at(self, iteration: int) -> SnapshotRow | None:
-        """The kept snapshot of an iteration."""
+    def at(self, iteration: int) -> CheckpointRow | None:
+        """The kept checkpoint of an iteration."""
         return next((row for row in self.kept() if row.iteration == iteration), None)
 
-    def attach(self, in_flight: bool) -> list[SnapshotRow]:
-        """Takes over from an earlier driver: whole snapshots without a row get theirs, leftovers go. Returns the new rows.
+    def attach(self, in_flight: bool) -> list[CheckpointRow]:
+        """Takes over from an earlier driver: whole checkpoints without a row get theirs, leftovers go. Returns the new rows.
 
         in_flight: a living trainer may still be publishing one, or hold its receipt; that one is not touched.
         """
         self._under_way = in_flight
-        known = {row.folder for row in self._ledger.records.own_snapshots(self._fence.run)}
+        known = {row.folder for row in self._ledger.records.own_checkpoints(self._fence.run)}
         adopted, waiting = [], []
-        published = self._store.folders(SNAPSHOTS)
+        published = self._store.folders(CHECKPOINTS)
         fetch_missing(
             self._store, self._folder, (name for name, whole in published.items() if whole and name not in known)
         )
         for identity, receipt in find_unrecorded(self._folder, known):
             if (obstacle := self._obstacle(identity)) is None:
                 self._store.publish(receipt.folder)
-                log.warning("snapshot %s was published and never recorded; it is now", receipt.folder)
+                log.warning("checkpoint %s was published and never recorded; it is now", receipt.folder)
                 adopted.append(self._record(receipt))
             elif in_flight:
                 waiting.append(receipt.folder)
             else:
-                log.info("snapshot %s goes: %s", receipt.folder, obstacle)
+                log.info("checkpoint %s goes: %s", receipt.folder, obstacle)
         self._sweep(waiting)
         return adopted
 
@@ -100,8 +100,8 @@ class SnapshotKeeper:
     def begin(self, iteration: int) -> None:
         """Copies the tensors and publishes them in the background, after the one in flight."""
         self.wait()
-        log.info("snapshot of iteration %d begins", iteration)
-        self._actors.begin_snapshot(self._fence.run, self._ledger.events.head(self._fence.run).hash)
+        log.info("checkpoint of iteration %d begins", iteration)
+        self._actors.begin_checkpoint(self._fence.run, self._ledger.events.head(self._fence.run).hash)
         self._under_way = True
 
     def wait(self) -> None:
@@ -109,7 +109,7 @@ class SnapshotKeeper:
         deadline = self._spec.recovery.phase_deadline_seconds
         self.collect(wait_seconds=deadline)
         if self._under_way:
-            raise InfrastructureError(f"the snapshot in flight is not durable after {deadline:g} s")
+            raise InfrastructureError(f"the checkpoint in flight is not durable after {deadline:g} s")
 
     def collect(self, wait_seconds: float = 0.0) -> bool:
         """Records the one in flight if it is durable by now, then prunes; true if there is a new row.
@@ -119,7 +119,7 @@ class SnapshotKeeper:
         if not self._under_way:
             return False
         try:
-            receipt = self._actors.snapshot_result(wait_seconds)
+            receipt = self._actors.checkpoint_result(wait_seconds)
         except InfrastructureError:
             self._under_way = False
             raise
@@ -130,30 +130,30 @@ class SnapshotKeeper:
         self._prune()
         return True
 
-    def _record(self, receipt: SnapshotReceipt) -> SnapshotRow:
-        row = SnapshotRow(
+    def _record(self, receipt: CheckpointReceipt) -> CheckpointRow:
+        row = CheckpointRow(
             run=self._fence.run,
             branch=receipt.branch,
             iteration=receipt.iteration,
-            epoch=receipt.epoch,
+            term=receipt.term,
             folder=receipt.folder,
             manifest_sha256=receipt.manifest_sha256,
             bytes=receipt.bytes,
             weights_digest=receipt.weights_digest,
             seconds=receipt.seconds,
         )
-        self._ledger.records.snapshot(self._fence, row, published_entries(self._spec, row))
+        self._ledger.records.checkpoint(self._fence, row, published_entries(self._spec, row))
         return row
 
-    def _obstacle(self, identity: SnapshotIdentity) -> str | None:
-        """Why the current line cannot use a snapshot, in words; none when it can."""
+    def _obstacle(self, identity: CheckpointIdentity) -> str | None:
+        """Why the current line cannot use a checkpoint, in words; none when it can."""
         commit = self._ledger.commits.at(self._fence.run, identity.iteration)
         if identity.run != self._fence.run:
             return f"it is of run {identity.run}"
         if commit is None or not self._on_line(identity.branch, identity.iteration):
             return "its iteration is not committed on the current line"
-        if identity.epoch > self._fence.epoch:
-            return f"epoch {identity.epoch} is newer than this one, {self._fence.epoch}"
+        if identity.term > self._fence.term:
+            return f"term {identity.term} is newer than this one, {self._fence.term}"
         if not self._spec_is_known(identity.spec_digest):
             return f"no revision of the spec has the digest {identity.spec_digest}"
         return other_weights(commit, identity)
@@ -168,18 +168,18 @@ class SnapshotKeeper:
 
     def _prune(self) -> None:
         """Removes those that nobody can need any more, on every branch of this run; a parent's belong to the parent."""
-        rows = self._ledger.records.own_snapshots(self._fence.run, "kept")
-        needed = needed_snapshots(self._ledger, self._fence.run, self._spec.snapshots.keep)
+        rows = self._ledger.records.own_checkpoints(self._fence.run, "kept")
+        needed = needed_checkpoints(self._ledger, self._fence.run, self._spec.checkpoints.keep)
         for row in rows:
-            if row.folder not in needed and self._ledger.records.snapshot_pruned(
+            if row.folder not in needed and self._ledger.records.checkpoint_pruned(
                 self._fence, row, pruned_entries(self._spec, row)
             ):
-                delete_snapshot(self._folder, row.folder)
+                delete_checkpoint(self._folder, row.folder)
                 self._store.remove(row.folder)
         self._sweep([])
 
     def _sweep(self, waiting: list[str]) -> None:
-        rows = self._ledger.records.own_snapshots(self._fence.run, "kept")
+        rows = self._ledger.records.own_checkpoints(self._fence.run, "kept")
         stays = [*(row.folder for row in rows), *waiting]
-        sweep_snapshots(self._folder, stays, self._under_way)
-        self._store.sweep(SNAPSHOTS, stays, self._fence.epoch, self._under_way)
+        sweep_checkpoints(self._folder, stays, self._under_way)
+        self._store.sweep(CHECKPOINTS, stays, self._fence.term, self._under_way)

@@ -44,7 +44,7 @@ def set_state(context: RunContext, state: str, reason: str) -> None:
     """Records the run's state in the ledger and, through the outbox, in the tracker; notifies people of bad news."""
     is_news = state in NEWS and context.spec.guards.notify is not None
     now = context.clock.time_ms()
-    news = [state_entry(context.run, context.fence.epoch, state, reason, now)] if is_news else []
+    news = [state_entry(context.run, context.fence.term, state, reason, now)] if is_news else []
     context.ledger.runs.set_state(context.fence, state, reason, news)
     _tell_tracker(context, state, "status", {"status": TRACKED_STATES[state]})
 
@@ -67,6 +67,6 @@ def _tell_digests(context: RunContext) -> None:
 def _tell_tracker(context: RunContext, name: str, kind: str, body: Mapping[str, str]) -> None:
     """Adds a row to the outbox, once a session by this name; a later branch has a tracking run of its own."""
     if context.spec.tracking.enabled:
-        keys = row_ids(context.run, context.branch, f"e{context.fence.epoch}/{name}")
+        keys = row_ids(context.run, context.branch, f"t{context.fence.term}/{name}")
         now = context.clock.time_ms()
         context.ledger.outbox.enqueue(context.fence, [OutboxEntry(key, kind, body, now) for key in keys])

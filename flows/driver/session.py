@@ -15,7 +15,7 @@ import psutil
 from db.core.errors import LedgerError, LedgerUnavailable
 from db.ledger import Ledger
 from flows.driver.actors_start import ActorsStart
-from flows.driver.checkpoints import SnapshotKeeper
+from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
 from flows.driver.deadlines import PhaseDeadlines
 from flows.driver.guards import Ending, Guards
@@ -69,9 +69,9 @@ class DriverSession:
         """Works on a branch from here on; the actors of another one are ended when the actors are next made ready."""
         self.context = context = replace(self.context, branch=branch)
         folder, fence = context.folder, context.fence
-        self.actors = actors or RunActors(context.spec, folder, fence.epoch, branch, self.meter, self.stops)
-        self.snapshots = SnapshotKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
-        self.start.enter_branch(context, self.actors, self.snapshots)
+        self.actors = actors or RunActors(context.spec, folder, fence.term, branch, self.meter, self.stops)
+        self.checkpoints = CheckpointKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
+        self.start.enter_branch(context, self.actors, self.checkpoints)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -121,11 +121,11 @@ class DriverSession:
     def close(self, state: ControlState) -> Outcome:
         """Ends in good order: a last checkpoint, then the run's state."""
         spec = self.context.spec
-        self.threads.allow(3 * spec.recovery.phase_deadline_seconds, "the last snapshot")
-        if self.snapshots.lacks(state.iteration) and state.iteration >= 0:
-            self.context.observer.stage("taking the last snapshot")
-            self.snapshots.begin(state.iteration)
-            self.snapshots.wait()
+        self.threads.allow(3 * spec.recovery.phase_deadline_seconds, "the last checkpoint")
+        if self.checkpoints.lacks(state.iteration) and state.iteration >= 0:
+            self.context.observer.stage("taking the last checkpoint")
+            self.checkpoints.begin(state.iteration)
+            self.checkpoints.wait()
         ending = self.guards.ending(self.context.branch, state.iteration)
         if ending is None:
             done = state.iteration >= spec.iterations
@@ -162,11 +162,11 @@ class DriverSession:
         self.threads.end()
         try:
             seconds = self.context.clock.time_ms() / 1000 - psutil.Process().create_time()
-            ledger.events.append(fence.run, SEGMENT_ENDED, {"epoch": fence.epoch, "seconds": seconds}, fence)
+            ledger.events.append(fence.run, SEGMENT_ENDED, {"term": fence.term, "seconds": seconds}, fence)
             ledger.leases.end_segment(fence, outcome)
             ledger.leases.release(fence)
         except LedgerError as error:
-            log.warning("the end of epoch %d is not in the ledger: %s", fence.epoch, error)
+            log.warning("the end of term %d is not in the ledger: %s", fence.term, error)
         ledger.close()
 
     # -- what the loop asks -------------------------------------------------------------------------------------------
@@ -185,9 +185,9 @@ class DriverSession:
         every = spec.evaluation.every
         return iteration == spec.iterations or (every > 0 and iteration % every == 0)
 
-    def takes_snapshot(self, iteration: int) -> bool:
+    def takes_checkpoint(self, iteration: int) -> bool:
         """Returns True if a checkpoint begins in the iteration."""
-        return iteration % self.context.spec.snapshots.every == 0
+        return iteration % self.context.spec.checkpoints.every == 0
 
     def _beat(self, ledger: Ledger) -> None:
         """Looks for requests and stalled phases, in the thread that renews the lease."""

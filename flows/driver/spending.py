@@ -16,12 +16,12 @@ from yatt_core.spec import parse_spec
 MS_PER_HOUR, SECONDS_PER_HOUR = 3_600_000, 3600.0
 
 
-def spent_by(ledger: Ledger, run: str, before_epoch: int | None = None) -> Spent:
-    """What a run's holders have used up so far, or those before an epoch. Raises `RunNotFound`."""
+def spent_by(ledger: Ledger, run: str, before_term: int | None = None) -> Spent:
+    """What a run's holders have used up so far, or those before a term. Raises `RunNotFound`."""
     revisions = [ledger.runs.revision(run, n) for n in range(1, ledger.runs.revision(run).revision + 1)]
     spent = Spent(0.0, 0.0)
     for lease in ledger.overview.leases(run):
-        if is_keeper(lease.holder) or (before_epoch is not None and lease.epoch >= before_epoch):
+        if is_keeper(lease.holder) or (before_term is not None and lease.term >= before_term):
             continue
         hours = max(0, (lease.released_at or lease.renewed_at or lease.taken_at) - lease.taken_at) / MS_PER_HOUR
         in_force = [revision for revision in revisions if revision.created_at <= lease.taken_at] or revisions[:1]
@@ -35,7 +35,7 @@ class Spending:
 
     def __init__(self, ledger: Ledger, fence: Fence, devices: int, clock: Clock) -> None:
         self._clock, self._devices, self._began = clock, devices, clock.monotonic()
-        self._before = spent_by(ledger, fence.run, fence.epoch)
+        self._before = spent_by(ledger, fence.run, fence.term)
 
     def so_far(self) -> Spent:
         """Up to now."""

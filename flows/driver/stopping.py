@@ -1,7 +1,7 @@
 """Requests to stop: who asked, by when, and where the driver may be interrupted for it.
 
 Without a limit a segment ends behind its iteration. With one (a preemption notice, `yatt stop --within`) it ends between two
-phases, or in the middle of one that can be left and taken up again, so that a last snapshot still fits.
+phases, or in the middle of one that can be left and taken up again, so that a last checkpoint still fits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopNow(Exception):
-    """The segment's time is nearly up: leave the phase, take a last snapshot, and end."""
+    """The segment's time is nearly up: leave the phase, take a last checkpoint, and end."""
 
 
 class StopRequests:
-    """Whether and why the segment is to stop, and until when. reserve: seconds that a last snapshot and the end will take."""
+    """Whether and why the segment is to stop, and until when. reserve: seconds that a last checkpoint and the end will take."""
 
     def __init__(self) -> None:
         self.asked = False

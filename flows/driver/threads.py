@@ -41,7 +41,7 @@ class DriverThreads:
     def start(self) -> None:
         """Starts all of them; from here on they must be ended."""
         self._lease.start()
-        self._heartbeat.enter_context(Heartbeat(self._folder, self._fence.epoch))
+        self._heartbeat.enter_context(Heartbeat(self._folder, self._fence.term))
         for pump in filter(None, (self._metrics, self._notifications)):
             pump.start()
 

@@ -1,11 +1,11 @@
-"""What of a run's files must stay: snapshots that can be gone back to, and the experience that replay from them needs.
+"""What of a run's files must stay: checkpoints that can be gone back to, and the experience that replay from them needs.
 
-Consumes the ledger's lines, base points (where its branches begin), snapshots and commits. Produces the folders of the
-snapshots that stay, and the deletion of the experience that nobody can need. Rows and digests stay in any case.
+Consumes the ledger's lines, base points (where its branches begin), checkpoints and commits. Produces the folders of the
+checkpoints that stay, and the deletion of the experience that nobody can need. Rows and digests stay in any case.
 
-    current line   its newest `keep` snapshots and the first; all experience behind the oldest of the newest
-    base points    the newest snapshot at or before each, and the experience between the two
-    aliases        the snapshots that they point to
+    current line   its newest `keep` checkpoints and the first; all experience behind the oldest of the newest
+    base points    the newest checkpoint at or before each, and the experience between the two
+    aliases        the checkpoints that they point to
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path, PurePosixPath
 from db.core.ancestry import OPEN_END, Stretch, own_places
 from db.core.engine import Fence
 from db.ledger import Ledger
-from db.write.aliases import SnapshotKey
-from db.write.records import SnapshotRow
+from db.write.aliases import CheckpointKey
+from db.write.records import CheckpointRow
 from yatt_core import durable
-from yatt_core.checkpoints.retention import snapshots_to_keep
+from yatt_core.checkpoints.retention import checkpoints_to_keep
 from yatt_core.keys import iteration_folder
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import NoStore, RunStore
@@ -35,9 +35,9 @@ PRUNED_EVENT = "experience_pruned"
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What of one run must stay: folders of snapshots, and stretches of iterations whose experience may be replayed."""
+    """What of one run must stay: folders of checkpoints, and stretches of iterations whose experience may be replayed."""
 
-    snapshots: frozenset[str]
+    checkpoints: frozenset[str]
     experience: tuple[Stretch, ...]
 
     def replays(self, run: str, branch: int, iteration: int) -> bool:
@@ -46,23 +46,23 @@ class Needed:
 
 
 def needed_files(
-    own: Iterable[SnapshotRow],
+    own: Iterable[CheckpointRow],
     current: Sequence[Stretch],
     committed: int,
     base_lines: Iterable[Sequence[Stretch]],
     keep: int,
-    aliased: Collection[SnapshotKey],
+    aliased: Collection[CheckpointKey],
 ) -> Needed:
-    """The choice itself. own: the run's kept snapshots. current: the current line, committed up to that iteration.
+    """The choice itself. own: the run's kept checkpoints. current: the current line, committed up to that iteration.
 
-    base_lines: the line of each base point, ending at it. aliased: what an alias points to, on whatever branch. A snapshot
+    base_lines: the line of each base point, ending at it. aliased: what an alias points to, on whatever branch. A checkpoint
     behind the last commit stays and counts for nothing: if the commit never comes, it is of no use.
     """
     rows = list(own)
     folders = {row.folder for row in rows if row.iteration > committed and _holds(current, row)}
     on_line = [row for row in rows if row.iteration <= committed and _holds(current, row)]
-    folders |= {row.folder for row in rows if SnapshotKey(row.branch, row.iteration, row.epoch) in aliased}
-    kept = snapshots_to_keep((row.iteration for row in on_line), keep)
+    folders |= {row.folder for row in rows if CheckpointKey(row.branch, row.iteration, row.term) in aliased}
+    kept = checkpoints_to_keep((row.iteration for row in on_line), keep)
     folders |= {row.folder for row in on_line if row.iteration in kept}
     newest = sorted({row.iteration for row in on_line}, reverse=True)[:keep]
     experience = _behind(current, newest[-1] if len(newest) == keep else 0, OPEN_END)
@@ -74,22 +74,22 @@ def needed_files(
     return Needed(frozenset(folders), tuple(experience))
 
 
-def needed_snapshots(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
-    """Folders of the run's own snapshots that stay."""
-    return _needed(ledger, run, keep).snapshots
+def needed_checkpoints(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
+    """Folders of the run's own checkpoints that stay."""
+    return _needed(ledger, run, keep).checkpoints
 
 
 def prune_experience(
     ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSpec, store: RunStore | None = None
 ) -> list[int]:
-    """Deletes shards and prepared columns that no reachable snapshot needs; returns the iterations, over all branches.
+    """Deletes shards and prepared columns that no reachable checkpoint needs; returns the iterations, over all branches.
 
     Does nothing unless `retention.experience` is `needed`. The audit chain tells first what goes, so that a missing file is
     never a riddle; telemetry stays. store: the durable tier, where they go too. Raises `Fenced`, `InfrastructureError`.
     """
     if spec.retention.experience != "needed":
         return []
-    needed = _needed(ledger, fence.run, spec.snapshots.keep)
+    needed = _needed(ledger, fence.run, spec.checkpoints.keep)
     pruned, store = list[int](), store or NoStore()
     stored = _stored(store)
     found = _on_disk(run_folder)
@@ -102,7 +102,7 @@ def prune_experience(
         gone = [i for i in done if not needed.replays(fence.run, branch, i)]
         for first, last in consecutive(gone):
             ledger.events.append(
-                fence.run, PRUNED_EVENT, {"branch": branch, "first": first, "last": last, "epoch": fence.epoch}, fence
+                fence.run, PRUNED_EVENT, {"branch": branch, "first": first, "last": last, "term": fence.term}, fence
             )
         for iteration in gone:
             _delete(run_folder / iteration_folder(branch, iteration))
@@ -110,19 +110,19 @@ def prune_experience(
                 store.remove(folder)
         pruned += gone
     if pruned:
-        log.info("experience of %d iterations is deleted, no snapshot needs it any more", len(pruned))
+        log.info("experience of %d iterations is deleted, no checkpoint needs it any more", len(pruned))
     return pruned
 
 
 def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
-    own = ledger.records.own_snapshots(run, "kept")
+    own = ledger.records.own_checkpoints(run, "kept")
     lines = [own_places(point.line, run) for point in ledger.lines.base_points(run)]
     current = own_places(ledger.lines.current(run), run)
     aliased = ledger.aliases.pointing(run).values()
     return needed_files(own, current, ledger.runs.find(run).iteration, lines, keep, aliased)
 
 
-def _holds(line: Sequence[Stretch], row: SnapshotRow) -> bool:
+def _holds(line: Sequence[Stretch], row: CheckpointRow) -> bool:
     return any((s.run, s.branch) == (row.run, row.branch) and s.first <= row.iteration <= s.last for s in line)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from db.ledger import Ledger
-from db.write.records import ShardRow, SnapshotRow
+from db.write.records import CheckpointRow, ShardRow
 from flows.run.owner import owner_of
-from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.shard_log import RecordedShard, damaged_shards
 from yatt_core.keys import iteration_folder
@@ -48,20 +48,20 @@ def whole_shards(store: RunStore, folder: Path, rows: Sequence[ShardRow]) -> lis
     return [row for row in rows if row not in lost]
 
 
-def verify_kept(store: RunStore, folder: Path, row: SnapshotRow) -> None:
-    """Checks a snapshot byte by byte, after the durable tier's has taken the place of a local one that is missing or damaged.
+def verify_kept(store: RunStore, folder: Path, row: CheckpointRow) -> None:
+    """Checks a checkpoint byte by byte, after the durable tier's has taken the place of a local one that is missing or damaged.
 
     Raises `DataError` where neither is whole.
     """
     try:
-        verify_snapshot(folder, row.folder, row.manifest_sha256)
+        verify_checkpoint(folder, row.folder, row.manifest_sha256)
     except DataError:
         if not store.fetch(row.folder, row.manifest_sha256):
             raise
-        verify_snapshot(folder, row.folder, row.manifest_sha256)
+        verify_checkpoint(folder, row.folder, row.manifest_sha256)
 
 
-def verify_beside_driver(ledger: Ledger, folder: Path, row: SnapshotRow) -> None:
+def verify_beside_driver(ledger: Ledger, folder: Path, row: CheckpointRow) -> None:
     """`verify_kept` while somebody may drive the run, and prune. Raises `ConfigurationError` where that was done meanwhile."""
     failure: DataError | InfrastructureError | None = None
     try:
@@ -70,7 +70,7 @@ def verify_beside_driver(ledger: Ledger, folder: Path, row: SnapshotRow) -> None
         failure = error
     if not ledger.records.is_kept(row):
         raise ConfigurationError(
-            f"run {row.run}: the snapshot of iteration {row.iteration} was pruned meanwhile"
+            f"run {row.run}: the checkpoint of iteration {row.iteration} was pruned meanwhile"
         ) from failure
     if failure is not None:
         raise failure

@@ -16,7 +16,7 @@ from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
 def batch_task(context: RunContext, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:
     """The task of a phase over an iteration's experience."""
     key = WorkKey(context.run, branch, iteration, name)
-    return BatchTask(key, context.fence.epoch, batch.shards, batch.admission)
+    return BatchTask(key, context.fence.term, batch.shards, batch.admission)
 
 
 def prepared_columns(

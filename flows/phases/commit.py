@@ -88,7 +88,7 @@ def commit(
 ) -> ControlState:
     """Commits an iteration: results, control state, outbox and audit link, all or nothing."""
     context, experience = session.context, results.collected.experience
-    new_snapshot = session.snapshots.collect()
+    new_checkpoint = session.checkpoints.collect()
     seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
     record_outcome(context, iteration, seconds, results.collected.work)
     after = replace(
@@ -106,7 +106,7 @@ def commit(
     ]
     committed = _commit(session, after, metrics, experience.digest, meter)
     _sweep(session, iteration, experience, results.prepared)
-    if new_snapshot:
+    if new_checkpoint:
         prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store)
     return committed
 
@@ -186,5 +186,5 @@ def _sweep(session: DriverSession, iteration: int, experience: Experience, prepa
     context = session.context
     stays = [row.folder for row in experience.shards]
     sweep(context.folder, context.branch, iteration, stays)
-    context.store.sweep(str(iteration_folder(context.branch, iteration)), stays, context.fence.epoch)
+    context.store.sweep(str(iteration_folder(context.branch, iteration)), stays, context.fence.term)
     sweep_prepared(context.folder, context.branch, iteration, [prepared.folder])

@@ -225,9 +225,9 @@ def _make(
 ) -> Generator[ShardReceipt]:
     """Has shards made and yields receipts as manifests become durable; what took how long goes into a telemetry file."""
     context = session.context
-    number, epoch = wave.plan.wave, context.fence.epoch
+    number, term = wave.plan.wave, context.fence.term
     keys = {shard: WorkKey(context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}
-    tasks = [ShardTask(key, epoch, prompts[shard], iteration - 1) for shard, key in keys.items()]
+    tasks = [ShardTask(key, term, prompts[shard], iteration - 1) for shard, key in keys.items()]
     telemetry = {}
     if tasks and context.spec.rewards.judges:
         samples = sum(len(task.prompts) for task in tasks) * context.spec.rollout.samples_per_prompt
@@ -237,7 +237,7 @@ def _make(
             telemetry[f"shard-{receipt.key.shard:04d}"] = dict(receipt.timing)
             yield receipt
     finally:
-        write_telemetry(context.folder, branch, iteration, f"collect.w{number:02d}.e{epoch:04d}", telemetry)
+        write_telemetry(context.folder, branch, iteration, f"collect.w{number:02d}.t{term:04d}", telemetry)
 
 
 def _record(context: RunContext, row: ShardRow, replaces: bool) -> None:
@@ -253,7 +253,7 @@ def _row(receipt: ShardReceipt) -> ShardRow:
         iteration=receipt.key.iteration,
         wave=receipt.key.wave,
         shard=receipt.key.shard,
-        epoch=receipt.epoch,
+        term=receipt.term,
         folder=receipt.folder,
         manifest_sha256=receipt.manifest_sha256,
         samples=receipt.samples,

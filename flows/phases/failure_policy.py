@@ -77,7 +77,7 @@ def _answer_non_finite(session: DriverSession, iteration: int, reason: str) -> N
         raise Paused(f"update {iteration} is not finite: {reason}")
     body: dict[str, Any] = {"answer": wanted, "reason": reason}
     if wanted == ROLLBACK:
-        body["to"] = _newest_snapshot_before(session, iteration)
+        body["to"] = _newest_checkpoint_before(session, iteration)
     if _answers_in_a_row(session, iteration, body) >= context.spec.recovery.non_finite_limit:
         raise Paused(f"update {iteration} is not finite, after {wanted} was the answer again and again: {reason}")
     chosen = context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, NON_FINITE, body))
@@ -86,16 +86,16 @@ def _answer_non_finite(session: DriverSession, iteration: int, reason: str) -> N
     raise PhaseRetry(reason)
 
 
-def _newest_snapshot_before(session: DriverSession, iteration: int) -> int:
-    session.snapshots.wait()
-    at = next((row.iteration for row in session.snapshots.kept() if row.iteration < iteration), None)
+def _newest_checkpoint_before(session: DriverSession, iteration: int) -> int:
+    session.checkpoints.wait()
+    at = next((row.iteration for row in session.checkpoints.kept() if row.iteration < iteration), None)
     if at is None:
-        raise Paused(f"update {iteration} is not finite, and there is no snapshot to roll back to")
+        raise Paused(f"update {iteration} is not finite, and there is no checkpoint to roll back to")
     return at
 
 
 def _answers_in_a_row(session: DriverSession, iteration: int, body: dict[str, Any]) -> int:
-    """Skips right before the iteration, or rollbacks to the same snapshot."""
+    """Skips right before the iteration, or rollbacks to the same checkpoint."""
     context = session.context
     if body["answer"] == ROLLBACK:
         branches = context.ledger.overview.branches(context.run)

@@ -55,9 +55,9 @@ def roll_back(session: DriverSession, state: ControlState) -> bool:
 
 
 def _target(session: DriverSession, asked: AlarmRow) -> int:
-    """The newest iteration before the window at which a snapshot is due. Raises `Paused` where it cannot be gone back to."""
+    """The newest iteration before the window at which a checkpoint is due. Raises `Paused` where it cannot be gone back to."""
     context = session.context
-    every = context.spec.snapshots.every
+    every = context.spec.checkpoints.every
     at = max(0, (asked.first - 1) // every * every)
     before = [
         row
@@ -66,7 +66,7 @@ def _target(session: DriverSession, asked: AlarmRow) -> int:
     ]
     if len(before) >= context.spec.guards.rollback_limit:
         raise Paused(f"{len(before)} rollbacks to iteration {at} did not help")
-    session.snapshots.wait()
+    session.checkpoints.wait()
     reach = Reach(context.ledger, context.folder, context.run, context.branch)
     try:
         reach.base(at, context.spec, PastSpecs(context.ledger))

@@ -1,6 +1,6 @@
-"""Brings a segment to the state of the run's last commit: what the actors still hold, else a snapshot and replay of `learn`.
+"""Brings a segment to the state of the run's last commit: what the actors still hold, else a checkpoint and replay of `learn`.
 
-state(k) = control state of commit k + tensors of the newest good snapshot s <= k + replay of updates s+1 .. k. Replay writes
+state(k) = control state of commit k + tensors of the newest good checkpoint s <= k + replay of updates s+1 .. k. Replay writes
 no metrics and runs no evaluation; each replayed update has to reproduce the fingerprint that its commit recorded.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from db.write.commit import CommitRow
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.driver.checkpoints import other_weights
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
@@ -61,7 +61,7 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     ended = context.clock.monotonic()
     session.actors.sync(state.iteration)
     replayed = state.iteration - restored
-    log.info("restored snapshot %d and replayed %d updates", restored, replayed)
+    log.info("restored checkpoint %d and replayed %d updates", restored, replayed)
     return Recovered(
         state, RecoverReceipt(restored, replayed, warm, start_seconds, replaying - loading, ended - replaying)
     )
@@ -96,39 +96,39 @@ def holds_state(session: DriverSession, state: ControlState, standing: ActorsSta
 
 
 def restore_newest(session: DriverSession, iteration: int) -> int:
-    """Loads the newest snapshot at or before an iteration whose files agree with their digests; returns its iteration."""
+    """Loads the newest checkpoint at or before an iteration whose files agree with their digests; returns its iteration."""
     rows = [
-        row for row in session.snapshots.kept() if row.iteration <= iteration and is_committed(session.context, row)
+        row for row in session.checkpoints.kept() if row.iteration <= iteration and is_committed(session.context, row)
     ]
     for row in rows:
         try:
             _restore(session, row)
         except DataError as error:
-            log.error("snapshot %s is passed over: %s", row.folder, error)
+            log.error("checkpoint %s is passed over: %s", row.folder, error)
             session.context.observer.warned(
-                f"snapshot of iteration {row.iteration} is damaged, an older one is used: {error}"
+                f"checkpoint of iteration {row.iteration} is damaged, an older one is used: {error}"
             )
         else:
             return row.iteration
     raise InfrastructureError(
-        f"run {session.context.run}: none of its {len(rows)} snapshots can be loaded; see `yatt logs`"
+        f"run {session.context.run}: none of its {len(rows)} checkpoints can be loaded; see `yatt logs`"
     )
 
 
-def is_committed(context: RunContext, row: SnapshotRow) -> bool:
-    """True if a snapshot holds what its iteration's commit says, and not what an attempt before it came to."""
+def is_committed(context: RunContext, row: CheckpointRow) -> bool:
+    """True if a checkpoint holds what its iteration's commit says, and not what an attempt before it came to."""
     commit = context.ledger.commits.at(context.run, row.iteration)
     return commit is not None and other_weights(commit, row) is None
 
 
-def _restore(session: DriverSession, row: SnapshotRow) -> None:
-    session.context.observer.stage(f"loading the snapshot of iteration {row.iteration}")
-    session.threads.allow(2 * session.actors.deadline, f"loading the snapshot of iteration {row.iteration}")
+def _restore(session: DriverSession, row: CheckpointRow) -> None:
+    session.context.observer.stage(f"loading the checkpoint of iteration {row.iteration}")
+    session.threads.allow(2 * session.actors.deadline, f"loading the checkpoint of iteration {row.iteration}")
     restore(session, row)
 
 
-def restore(session: DriverSession, row: SnapshotRow) -> None:
-    """Has the trainer load a snapshot, which comes from the durable tier if the run's folder lacks it or it is damaged.
+def restore(session: DriverSession, row: CheckpointRow) -> None:
+    """Has the trainer load a checkpoint, which comes from the durable tier if the run's folder lacks it or it is damaged.
 
     Raises `DataError` if neither tier has it whole.
     """

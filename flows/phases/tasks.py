@@ -22,21 +22,21 @@ from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SyncRe
 
 @phase
 def warm_up(session: DriverSession, iteration: int) -> WarmupReceipt:
-    """Brings the trainer to its initial policy and publishes that as snapshot 0, which a resumed run starts from."""
+    """Brings the trainer to its initial policy and publishes that as checkpoint 0, which a resumed run starts from."""
     done = recorded_receipt(session.context, session.context.branch, iteration, "warm_up", WarmupReceipt)
-    kept = session.snapshots.at(iteration)
+    kept = session.checkpoints.at(iteration)
     if done is not None and kept is not None:
         try:
             restore(session, kept)
         except DataError as error:
             session.context.observer.warned(
-                f"the snapshot of iteration {iteration} is damaged, the warm-up is done again: {error}"
+                f"the checkpoint of iteration {iteration} is damaged, the warm-up is done again: {error}"
             )
         else:
             return done
     receipt = session.actors.warm_up()
-    session.snapshots.begin(iteration)
-    session.snapshots.wait()
+    session.checkpoints.begin(iteration)
+    session.checkpoints.wait()
     return receipt
 
 
@@ -93,5 +93,5 @@ def evaluate(session: DriverSession, iteration: int) -> list[EvaluateReceipt]:
 @phase
 def checkpoint(session: DriverSession, iteration: int) -> None:
     """Copies the tensors; they are published in the background and the ledger's row may trail the commits."""
-    if session.snapshots.lacks(iteration):
-        session.snapshots.begin(iteration)
+    if session.checkpoints.lacks(iteration):
+        session.checkpoints.begin(iteration)

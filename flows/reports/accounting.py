@@ -6,7 +6,7 @@ sign of life. Every moment of it is in exactly one bucket:
     productive  in attempts at phases whose results stand
     redone      in work that was thrown away and made again: attempts that failed, finished attempts that another one repeated,
                 replay, iterations that a rollback took off the current line
-    snapshot    in `checkpoint`: the trainer stands still while its tensors are copied
+    checkpoint    in `checkpoint`: the trainer stands still while its tensors are copied
     restart     a driver starts, or starts again what was lost: until its first phase and in `recover` less its replay; and from
                 the last sign of life of a lost driver to the next one
     waiting     a driver is there, but no phase is under way: between phases, a ledger that does not answer, the last deliveries
@@ -30,10 +30,10 @@ from db.read.history import AttemptTimes, RunHistory
 from db.write.lease import DRIVER_LOST
 from flows.reports.session_times import Span, Stretch, clip, span_of, stretches_of
 
-PRODUCTIVE, REDONE, SNAPSHOT, RESTART, WAITING, IDLE = BUCKETS = (
+PRODUCTIVE, REDONE, CHECKPOINT, RESTART, WAITING, IDLE = BUCKETS = (
     "productive",
     "redone",
-    "snapshot",
+    "checkpoint",
     "restart",
     "waiting",
     "idle",
@@ -74,7 +74,7 @@ class Crash:
 
     at: int
     kind: str
-    epoch: int
+    term: int
     iteration: int | None
     phase: str
     reason: str
@@ -146,7 +146,7 @@ def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_
         split = clip(end - round(1000 * replay_seconds), start, end)
         return Piece(start, split, RESTART, phase, LAST), Piece(split, end, REDONE, REPLAY, LAST)
     if phase == "checkpoint":
-        return Piece(start, end, SNAPSHOT, phase), Piece(end, end, SNAPSHOT, phase)
+        return Piece(start, end, CHECKPOINT, phase), Piece(end, end, CHECKPOINT, phase)
     if not on_line:
         return Piece(start, end, REDONE, phase), Piece(end, end, REDONE, phase)
     split = clip(start + survival.milliseconds, start, end)
@@ -275,13 +275,13 @@ def _struck(stretch: Stretch) -> Iterator[Crash]:
             yield Crash(
                 at=span_of(attempt, stretch)[1],
                 kind=kind,
-                epoch=stretch.epoch,
+                term=stretch.term,
                 iteration=attempt.iteration,
                 phase=attempt.phase,
                 reason=attempt.reason or "",
             )
     if stretch.lost and stretch.replaced and not lost:
-        yield Crash(stretch.end, DRIVER_LOST, stretch.epoch, None, BETWEEN_PHASES, DRIVER_LOST)
+        yield Crash(stretch.end, DRIVER_LOST, stretch.term, None, BETWEEN_PHASES, DRIVER_LOST)
 
 
 def _seconds(milliseconds: Mapping[str, int]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How often a run should take a snapshot: from what its snapshots cost and how often its tensors were lost.
+"""How often a run should take a checkpoint: from what its checkpoints cost and how often its tensors were lost.
 
 Consumes a run's history and accounts; produces `Advice`. The formula is in `yatt_core.checkpoints.interval`.
 """
@@ -12,26 +12,26 @@ from statistics import median
 from db.read.history import AttemptTimes, RunHistory
 from flows.reports.accounting import Accounts
 from flows.reports.session_times import Stretch, stretches_of
-from yatt_core.checkpoints.interval import overhead, snapshot_interval
+from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 
 ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0
 """While none was seen; a run that has lasted longer without one counts its own time."""
-FIRM_FAILURES, FIRM_SNAPSHOTS = 3, 3
+FIRM_FAILURES, FIRM_CHECKPOINTS = 3, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """every: iterations between snapshots, none while the figures for it are missing. firm: enough was seen to act on it.
+    """every: iterations between checkpoints, none while the figures for it are missing. firm: enough was seen to act on it.
 
-    stall_seconds: C, of a snapshot. replay_seconds: r, of an update's replay. iteration_seconds: T. seconds_between_failures: M,
-    assumed where failures is 0. overhead, overhead_now: share of the time that snapshots and replay take, at `every` and at the
+    stall_seconds: C, of a checkpoint. replay_seconds: r, of an update's replay. iteration_seconds: T. seconds_between_failures: M,
+    assumed where failures is 0. overhead, overhead_now: share of the time that checkpoints and replay take, at `every` and at the
     run's own interval.
     """
 
     every: int | None
     firm: bool
     now: int
-    snapshots: int
+    checkpoints: int
     failures: int
     stall_seconds: float | None
     replay_seconds: float | None
@@ -42,7 +42,7 @@ class Advice:
 
 
 def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
-    """The advice for a run whose spec takes a snapshot every `now` iterations."""
+    """The advice for a run whose spec takes a checkpoint every `now` iterations."""
     stretches = stretches_of(history)
     attempts = [attempt for stretch in stretches for attempt in stretch.attempts if attempt.state == "DONE"]
     stalls = [_seconds(attempt) for attempt in attempts if attempt.phase == "checkpoint"]
@@ -55,12 +55,12 @@ def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
     between = asked / failures if failures else max(asked, ASSUMED_SECONDS_BETWEEN_FAILURES)
     if not stall or not replay or not iteration:
         return Advice(None, False, now, len(stalls), failures, stall, replay, iteration, between)
-    every = snapshot_interval(stall, between, replay, iteration)
+    every = checkpoint_interval(stall, between, replay, iteration)
     return Advice(
         every=every,
-        firm=failures >= FIRM_FAILURES and len(stalls) >= FIRM_SNAPSHOTS,
+        firm=failures >= FIRM_FAILURES and len(stalls) >= FIRM_CHECKPOINTS,
         now=now,
-        snapshots=len(stalls),
+        checkpoints=len(stalls),
         failures=failures,
         stall_seconds=stall,
         replay_seconds=replay,
@@ -72,7 +72,7 @@ def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
 
 
 def lost_tensors(stretches: Sequence[Stretch]) -> list[AttemptTimes]:
-    """The recoveries that had to load a snapshot because of a failure; those of a planned start are none."""
+    """The recoveries that had to load a checkpoint because of a failure; those of a planned start are none."""
     found = []
     planned = True
     for stretch in stretches:

@@ -10,7 +10,7 @@ Where the run has a durable tier, its objects are checked too, and files that th
     inputs       every file that the run started from, images too
     commits      iterations and control states, against the chain
     experience   group digests of every shard from its file; of a pruned one from its row alone
-    snapshots    every file of those kept; the audit head in the manifest, against the chain
+    checkpoints    every file of those kept; the audit head in the manifest, against the chain
     aliases      every move of an alias, against the chain
     metrics      every delivered point once in the tracker; pending ones are counted
 """
@@ -32,7 +32,7 @@ from flows.delivery.outbox import tracking_run
 from flows.files.retention import PRUNED_EVENT
 from flows.files.storage import fetch_lacking, store_of
 from flows.run.protocols import MetricsReader, TrackedPoint
-from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.digests import experience_digest_of_iteration, file_sha256, json_digest
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import SAMPLES_FILE, load_table
@@ -47,7 +47,7 @@ from yatt_core.storage.run_store import RunStore
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the check, how many of its things are done, and how many there are."""
-DIGESTS = ("epoch", "experience_digest", "weights_digest")
+DIGESTS = ("term", "experience_digest", "weights_digest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,19 +232,19 @@ def _shard_file(audit: _Audit, row: ShardRow) -> None:
     audit.store.verify(row.folder, row.manifest_sha256)
 
 
-def _snapshots(audit: _Audit) -> Iterator[int]:
-    rows = audit.ledger.records.own_snapshots(audit.run, "kept")
+def _checkpoints(audit: _Audit) -> Iterator[int]:
+    rows = audit.ledger.records.own_checkpoints(audit.run, "kept")
     heads = {link.hash for link in audit.ledger.events.links(audit.run)}
     for row in rows:
         try:
             fetch_lacking(audit.store, audit.folder, [row])
             audit.store.verify(row.folder, row.manifest_sha256)
-            fields = verify_snapshot(audit.folder, row.folder, row.manifest_sha256).fields
+            fields = verify_checkpoint(audit.folder, row.folder, row.manifest_sha256).fields
         except DataError:
             if audit.ledger.records.is_kept(row):
                 raise
             continue  # it was pruned meanwhile
-        place = f"row (run {audit.run}, branch {row.branch}, iteration {row.iteration}, epoch {row.epoch}) of table snapshot"
+        place = f"row (run {audit.run}, branch {row.branch}, iteration {row.iteration}, term {row.term}) of table checkpoint"
         _agree(place, fields["weights_digest"], row.weights_digest)
         head = fields["audit_head"]
         if (
@@ -331,7 +331,7 @@ CHECKS: Mapping[str, Callable[[_Audit], Iterator[int]]] = {
     "inputs": _inputs,
     "commits": _commits,
     "experience": _experience,
-    "snapshots": _snapshots,
+    "checkpoints": _checkpoints,
     "aliases": _aliases,
     "metrics": _metrics,
 }

@@ -1,4 +1,4 @@
-"""What made a snapshot: data, code, environment, spec, placement, and the line of branches and runs that led there.
+"""What made a checkpoint: data, code, environment, spec, placement, and the line of branches and runs that led there.
 
 Consumes the ledger and the manifests in the run's folder; produces plain values, for `yatt lineage`. Writes nothing.
 """
@@ -12,11 +12,11 @@ from typing import Any
 
 from db.ledger import Ledger
 from db.write.commit import CommitRow
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.branching.restore_points import PastSpecs
 from flows.run.control_state import ControlState
 from flows.run.home import Home
-from yatt_core.checkpoints.verify import SNAPSHOT_KIND
+from yatt_core.checkpoints.verify import CHECKPOINT_KIND
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.manifests import load_manifest
@@ -59,11 +59,11 @@ class BranchNode:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """All that made a snapshot. snapshot: its row and what its manifest says; the rest as the names say."""
+    """All that made a checkpoint. checkpoint: its row and what its manifest says; the rest as the names say."""
 
     run: str
     iteration: int
-    snapshot: Mapping[str, Any]
+    checkpoint: Mapping[str, Any]
     line: tuple[Part, ...]
     data: Mapping[str, Any]
     code_revision: str | None
@@ -83,17 +83,17 @@ def lineage_of(
     run: str,
     iteration: int | None = None,
     branch: int | None = None,
-    epoch: int | None = None,
+    term: int | None = None,
 ) -> Lineage:
-    """The lineage of a snapshot along a branch's line, pruned or not; the newest, of the current branch, if none is given.
+    """The lineage of a checkpoint along a branch's line, pruned or not; the newest, of the current branch, if none is given.
 
-    epoch: that published it, where several did. Raises `ConfigurationError` where there is none, naming those that there are;
+    term: that published it, where several did. Raises `ConfigurationError` where there is none, naming those that there are;
     `RunNotFound` for a branch that there is not.
     """
-    row = _snapshot(ledger, run, iteration, branch, epoch)
+    row = _checkpoint(ledger, run, iteration, branch, term)
     commit = ledger.commits.at(run, row.iteration, branch)
     if commit is None:
-        raise ConfigurationError(f"run {run}: snapshot {row.iteration} is of an iteration that was never committed")
+        raise ConfigurationError(f"run {run}: checkpoint {row.iteration} is of an iteration that was never committed")
     parts = tuple(
         Part(part.run, part.branch, part.first, min(part.last, row.iteration))
         for part in ledger.runs.line(run, branch)
@@ -104,7 +104,7 @@ def lineage_of(
     return Lineage(
         run=run,
         iteration=row.iteration,
-        snapshot=_snapshot_facts(home, row),
+        checkpoint=_checkpoint_facts(home, row),
         line=parts,
         data=_data(home, run, revision.spec),
         code_revision=environment.get("code"),
@@ -143,27 +143,27 @@ def branch_nodes(ledger: Ledger, run: str) -> tuple[BranchNode, ...]:
     return tuple(nodes)
 
 
-def _snapshot(ledger: Ledger, run: str, iteration: int | None, branch: int | None, epoch: int | None) -> SnapshotRow:
-    rows = ledger.records.snapshots(run, state=None, branch=branch)
+def _checkpoint(ledger: Ledger, run: str, iteration: int | None, branch: int | None, term: int | None) -> CheckpointRow:
+    rows = ledger.records.checkpoints(run, state=None, branch=branch)
     for row in rows:
-        if row.is_meant(iteration, epoch=epoch):  # the branch says whose line the rows are of
+        if row.is_meant(iteration, term=term):  # the branch says whose line the rows are of
             return row
     if not rows:
-        raise ConfigurationError(f"run {run}: it has no snapshot yet")
+        raise ConfigurationError(f"run {run}: it has no checkpoint yet")
     known = ", ".join(str(number) for number in sorted({row.iteration for row in rows}))
-    raise ConfigurationError(f"run {run}: there is no snapshot of iteration {iteration}; there are those of {known}")
+    raise ConfigurationError(f"run {run}: there is no checkpoint of iteration {iteration}; there are those of {known}")
 
 
-def _snapshot_facts(home: Home, row: SnapshotRow) -> dict[str, Any]:
+def _checkpoint_facts(home: Home, row: CheckpointRow) -> dict[str, Any]:
     """The row, and whose tensors the manifest says they are: a fork's copy was published by its parent."""
     facts: dict[str, Any] = {
         name: getattr(row, name)
-        for name in ("branch", "epoch", "folder", "manifest_sha256", "bytes", "weights_digest", "state")
+        for name in ("branch", "term", "folder", "manifest_sha256", "bytes", "weights_digest", "state")
     }
     if row.state != "kept":
         return facts
     try:
-        manifest = load_manifest(home.run_folder(row.run) / row.folder, SNAPSHOT_KIND, row.manifest_sha256)
+        manifest = load_manifest(home.run_folder(row.run) / row.folder, CHECKPOINT_KIND, row.manifest_sha256)
     except DataError as error:
         return facts | {"damage": str(error)}
     return facts | {"published": dict(manifest.fields), "files": {k: v.sha256 for k, v in manifest.files.items()}}

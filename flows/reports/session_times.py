@@ -18,12 +18,12 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class Stretch:
-    """A driver's time under one epoch, as far as there is any sign of it. lost: it did not end it itself (or has not yet).
+    """A driver's time under one term, as far as there is any sign of it. lost: it did not end it itself (or has not yet).
 
     replaced: another driver came after it.
     """
 
-    epoch: int
+    term: int
     start: int
     end: int
     lost: bool
@@ -33,21 +33,21 @@ class Stretch:
 
 def stretches_of(history: RunHistory) -> list[Stretch]:
     """The drivers' stretches in order, none overlapping. An operator's command that took the lease is none."""
-    segments = {segment.epoch: segment for segment in history.segments}
+    segments = {segment.term: segment for segment in history.segments}
     signs: dict[int, int] = {}
-    for epoch, at in _signs_of_life(history):
-        signs[epoch] = max(at, signs.get(epoch, at))
+    for term, at in _signs_of_life(history):
+        signs[term] = max(at, signs.get(term, at))
     attempts: dict[int, list[AttemptTimes]] = defaultdict(list)
     for attempt in history.attempts:
-        attempts[attempt.epoch].append(attempt)
+        attempts[attempt.term].append(attempt)
     stretches = []
     for lease in history.leases:
-        segment = segments.get(lease.epoch)
+        segment = segments.get(lease.term)
         if segment is None and lease.released_at is not None:
             continue
         ended = None if segment is None or segment.outcome == LOST else segment.ended_at
-        end = signs.get(lease.epoch, lease.taken_at) if ended is None else ended
-        stretches.append(Stretch(lease.epoch, lease.taken_at, end, ended is None, attempts=attempts[lease.epoch]))
+        end = signs.get(lease.term, lease.taken_at) if ended is None else ended
+        stretches.append(Stretch(lease.term, lease.taken_at, end, ended is None, attempts=attempts[lease.term]))
     for one, after in pairwise(stretches):
         one.replaced = True
         after.start = max(one.start, after.start)
@@ -58,18 +58,18 @@ def stretches_of(history: RunHistory) -> list[Stretch]:
 
 
 def _signs_of_life(history: RunHistory) -> Iterator[tuple[int, int]]:
-    """(epoch, time) of what a driver wrote. The end of an attempt that its successor closed is none, nor is the row of a shard,
-    which names the epoch that made it: its successor may have written it.
+    """(term, time) of what a driver wrote. The end of an attempt that its successor closed is none, nor is the row of a shard,
+    which names the term that made it: its successor may have written it.
     """
     for lease in history.leases:
         if lease.renewed_at is not None:
-            yield lease.epoch, lease.renewed_at
+            yield lease.term, lease.renewed_at
     for segment in history.segments:
-        yield segment.epoch, segment.started_at
+        yield segment.term, segment.started_at
     for attempt in history.attempts:
-        yield attempt.epoch, attempt.dispatched_at or attempt.planned_at
+        yield attempt.term, attempt.dispatched_at or attempt.planned_at
         if attempt.ended_at is not None and attempt.reason != DRIVER_LOST:
-            yield attempt.epoch, attempt.ended_at
+            yield attempt.term, attempt.ended_at
 
 
 def span_of(attempt: AttemptTimes, stretch: Stretch) -> Span:

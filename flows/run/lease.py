@@ -2,7 +2,7 @@
 
 A driver that was stopped and continued may still believe in its lease: before a side effect the main loop asks `check`, which
 trusts this process's monotonic clock, not the database's answer of long ago. Past its own deadline it does nothing until the
-ledger has confirmed the epoch again, or says that it was replaced. A main loop that hangs past its allowance is not kept alive.
+ledger has confirmed the term again, or says that it was replaced. A main loop that hangs past its allowance is not kept alive.
 The service group's keeper holds the lease of a run that nobody drives for moments; whoever wants to drive it waits for that.
 """
 
@@ -88,7 +88,7 @@ class LeaseKeeper:
         self._allowed_until, self._work = time.monotonic() + seconds, work
 
     def check(self) -> None:
-        """Returns while the lease is good; past its deadline, once the ledger has confirmed the epoch.
+        """Returns while the lease is good; past its deadline, once the ledger has confirmed the term.
 
         Raises `FencedError` when the lease was lost, or nothing is heard of the ledger for `wait_seconds`.
         """
@@ -97,7 +97,7 @@ class LeaseKeeper:
             while not self._lost and time.monotonic() > self._deadline:
                 if self._ended.is_set() or time.monotonic() > give_up:
                     overdue = time.monotonic() - self._deadline
-                    raise FencedError(f"the lease of epoch {self._fence.epoch} ran out {overdue:.1f} s ago")
+                    raise FencedError(f"the lease of term {self._fence.term} ran out {overdue:.1f} s ago")
                 self._told.wait(self._life / RENEWALS_PER_LIFE)
             if self._lost:
                 raise FencedError(self._lost)

@@ -58,7 +58,7 @@ class OutboxItem:
     """A row of the outbox, ready to be delivered to the tracker.
 
     key: its deterministic id. kind: `run` (create the tracking run), `params`, `tags`, `metrics` (branch, iteration and
-    metrics by key), `artifact`, `status`, `snapshot` and `alias` (`flows.delivery.registry`). body: what to send; for kind `run` with
+    metrics by key), `artifact`, `status`, `checkpoint` and `alias` (`flows.delivery.registry`). body: what to send; for kind `run` with
     the `owner` (`flows.run.owner`). at_ms: the row's own time, so that a point sent twice is one point. tracking_run: where it
     goes; for kind `run` the one that it is nested in, none for a run's first.
     """

@@ -63,7 +63,7 @@ def run_results(ledger: Ledger, run: str) -> RunResults:
 
 
 def segment_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
-    """Wall time of each segment by epoch: as its command told at its end, else from its start to its end or last commit.
+    """Wall time of each segment by term: as its command told at its end, else from its start to its end or last commit.
 
     A segment whose driver was lost counts to its last commit, since nobody knows when it died.
     """
@@ -71,14 +71,14 @@ def segment_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
     last_commit: dict[int, int] = {}
     for link in ledger.events.links(overview.line.run.id):
         if link.kind == SEGMENT_ENDED:
-            told[link.body["epoch"]] = link.body["seconds"]
+            told[link.body["term"]] = link.body["seconds"]
         elif link.kind == "commit":
-            last_commit[link.body["epoch"]] = link.at
+            last_commit[link.body["term"]] = link.at
     seconds: dict[int, float] = {}
     for segment in overview.segments:
         ended = segment.ended_at if segment.outcome != "lost" else None
-        until = ended or last_commit.get(segment.epoch, segment.started_at)
-        seconds[segment.epoch] = told.get(segment.epoch, (until - segment.started_at) / 1000)
+        until = ended or last_commit.get(segment.term, segment.started_at)
+        seconds[segment.term] = told.get(segment.term, (until - segment.started_at) / 1000)
     return seconds
 
 
@@ -91,9 +91,9 @@ def metrics_digest(points: Iterable[Point]) -> str:
 
 
 def _weights_digest(ledger: Ledger, run: str) -> str | None:
-    """Of the last commit; where that holds none, of the snapshot that was taken of it."""
+    """Of the last commit; where that holds none, of the checkpoint that was taken of it."""
     commit = ledger.commits.latest(run)
     if commit is None or commit.weights_digest is not None:
         return commit.weights_digest if commit else None
-    snapshots = ledger.records.snapshots(run, state=None)
-    return next((row.weights_digest for row in snapshots if row.iteration == commit.iteration), None)
+    checkpoints = ledger.records.checkpoints(run, state=None)
+    return next((row.weights_digest for row in checkpoints if row.iteration == commit.iteration), None)

@@ -115,7 +115,7 @@ def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
         own = [segment for segment in ledger.overview.segments(run) if segment.flow_run_id == key]
     except RunNotFound:
         record, own = None, []
-    if own and own[0].epoch == line.epoch and line.holder is not None:
+    if own and own[0].term == line.term and line.holder is not None:
         seen.append(now + min(0.0, line.lease_expires_in))
     if record is None:
         return _unrecorded(flow_run, now - max(seen, default=now))

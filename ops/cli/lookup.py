@@ -1,4 +1,4 @@
-"""Finds what a command is about: the ledger of the home folder, a run in it, and a kept snapshot of that.
+"""Finds what a command is about: the ledger of the home folder, a run in it, and a kept checkpoint of that.
 
 Imported with the program, so nothing heavy is imported here before it is needed.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from db.write.records import SnapshotRow
+    from db.write.records import CheckpointRow
     from flows.run.home import Home
     from yatt_core.spec import RunSpec
 
@@ -50,38 +50,38 @@ def find_run(ledger: Ledger, name: str) -> str:
     return newest[0].id
 
 
-def kept_snapshot(ledger: Ledger, run: str, iteration: int | None) -> SnapshotRow:
-    """The kept snapshot of an iteration, or the newest. Raises `ConfigurationError`, naming those that are kept."""
+def kept_checkpoint(ledger: Ledger, run: str, iteration: int | None) -> CheckpointRow:
+    """The kept checkpoint of an iteration, or the newest. Raises `ConfigurationError`, naming those that are kept."""
     from yatt_core.errors import ConfigurationError
 
-    rows = ledger.records.snapshots(run)
+    rows = ledger.records.checkpoints(run)
     if not rows:
-        raise ConfigurationError(f"run {run}: it has no snapshot yet")
+        raise ConfigurationError(f"run {run}: it has no checkpoint yet")
     for row in rows:
         if row.is_meant(iteration):
             return row
     kept = ", ".join(str(row.iteration) for row in reversed(rows))
-    raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration} is kept; there are those of {kept}")
+    raise ConfigurationError(f"run {run}: no checkpoint of iteration {iteration} is kept; there are those of {kept}")
 
 
-def aliased_snapshot(ledger: Ledger, run: str, alias: str) -> SnapshotRow:
-    """The snapshot that an alias points to, on whatever branch. Raises `ConfigurationError`, naming the aliases there are."""
+def aliased_checkpoint(ledger: Ledger, run: str, alias: str) -> CheckpointRow:
+    """The checkpoint that an alias points to, on whatever branch. Raises `ConfigurationError`, naming the aliases there are."""
     from yatt_core.errors import ConfigurationError
 
     pointing = ledger.aliases.pointing(run)
     if alias not in pointing:
         there = ", ".join(sorted(pointing)) or "none yet"
         raise ConfigurationError(f"run {run}: it has no {alias}; aliases: {there}. See `yatt promote --help`")
-    rows = ledger.records.own_snapshots(run)
-    return next(row for row in rows if (row.branch, row.iteration, row.epoch) == pointing[alias])
+    rows = ledger.records.own_checkpoints(run)
+    return next(row for row in rows if (row.branch, row.iteration, row.term) == pointing[alias])
 
 
-def opened_snapshot(
+def opened_checkpoint(
     home: Home, run: str, iteration: int | None, alias: str | None = None
-) -> tuple[str, RunSpec, SnapshotRow]:
-    """The id of the run that a person means, its spec, and its kept snapshot: of an iteration, or what an alias points to.
+) -> tuple[str, RunSpec, CheckpointRow]:
+    """The id of the run that a person means, its spec, and its kept checkpoint: of an iteration, or what an alias points to.
 
-    The snapshot and the run's inputs are then in the run's folder. Raises as `find_run`, `kept_snapshot` and `aliased_snapshot`.
+    The checkpoint and the run's inputs are then in the run's folder. Raises as `find_run`, `kept_checkpoint` and `aliased_checkpoint`.
     """
     from flows.files.storage import fetch_lacking, store_of
     from yatt_core.errors import ConfigurationError
@@ -89,10 +89,10 @@ def opened_snapshot(
     from yatt_core.spec import parse_spec
 
     if iteration is not None and alias is not None:
-        raise ConfigurationError("--iteration and --alias: right would be one of the two, since both name a snapshot")
+        raise ConfigurationError("--iteration and --alias: right would be one of the two, since both name a checkpoint")
     with opened_ledger(home) as ledger:
         name = find_run(ledger, run)
-        row = kept_snapshot(ledger, name, iteration) if alias is None else aliased_snapshot(ledger, name, alias)
+        row = kept_checkpoint(ledger, name, iteration) if alias is None else aliased_checkpoint(ledger, name, alias)
         folder = home.run_folder(row.run)
         store = store_of(ledger, row.run, folder)
         fetch_inputs(folder, store)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Alias(StrEnum):
-    """What a snapshot can be promoted to."""
+    """What a checkpoint can be promoted to."""
 
     CANDIDATE = "candidate"
     CHAMPION = "champion"
@@ -44,7 +44,7 @@ OverridesOption = Annotated[
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="A run: its id, a unique beginning of it, or `latest`.")
 ]
-KeptOption = Annotated[int | None, typer.Option(min=0, help="A kept snapshot's iteration. Default: the newest.")]
+KeptOption = Annotated[int | None, typer.Option(min=0, help="A kept checkpoint's iteration. Default: the newest.")]
 
 
 def examples(*commands: str) -> str:

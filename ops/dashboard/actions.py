@@ -18,7 +18,7 @@ from ops.dashboard.access import Acting
 from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, PhaseName, Reason
-from ops.queries import snapshots
+from ops.queries import checkpoints
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import redact
@@ -61,7 +61,7 @@ class Rollback(Asked):
 
 
 class Promote(BaseModel):
-    """to: the alias. iteration, branch, epoch: of a kept snapshot, the newest of those that they leave.
+    """to: the alias. iteration, branch, term: of a kept checkpoint, the newest of those that they leave.
 
     why: kept in the audit chain, shown in MLflow.
     """
@@ -71,7 +71,7 @@ class Promote(BaseModel):
     to: Literal["candidate", "champion", "rollback"]
     iteration: Number | None = None
     branch: Number | None = None
-    epoch: Number | None = None
+    term: Number | None = None
     why: GivenReason
 
 
@@ -94,7 +94,7 @@ class Verified(BaseModel):
     run: str
     branch: int
     iteration: int
-    epoch: int
+    term: int
     sound: bool
     damage: str
     by: str
@@ -102,7 +102,7 @@ class Verified(BaseModel):
 
 @router.post("/stop")
 def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
-    """Asks the run's driver to end at its next safe point; nothing is lost, a snapshot is left."""
+    """Asks the run's driver to end at its next safe point; nothing is lost, a checkpoint is left."""
     if find_line(served.ledger, run_id).driver != DRIVEN:
         raise ConfigurationError(f"run {run_id}: nobody drives it, so there is nothing to stop")
     served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds)
@@ -143,13 +143,13 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
 
 @router.post("/promote")
 def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
-    """Has an alias point to a kept snapshot, once its files are verified. MLflow is told behind the answer."""
-    from ops.integrations.promotion import promote as promote_snapshot
+    """Has an alias point to a kept checkpoint, once its files are verified. MLflow is told behind the answer."""
+    from ops.integrations.promotion import promote as promote_checkpoint
 
     find_line(served.ledger, run_id)
     with served.reading():
-        done = promote_snapshot(
-            served.home, run_id, asked.to, asked.iteration, asked.branch, asked.epoch, by=by, why=asked.why
+        done = promote_checkpoint(
+            served.home, run_id, asked.to, asked.iteration, asked.branch, asked.term, by=by, why=asked.why
         )
     if done.model is not None:
         # Not one of the routes' threads, since MLflow may be long in answering.
@@ -158,23 +158,23 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
     return _done(served, "promote", by, run_id, moved or f"{asked.to} is iteration {done.iteration} already")
 
 
-@router.post("/snapshots/{iteration}/verify")
+@router.post("/checkpoints/{iteration}/verify")
 def verify(
     served: Served,
     by: Acting,
     run_id: RunId,
     iteration: Iteration,
     branch: Number | None = None,
-    epoch: Number | None = None,
+    term: Number | None = None,
 ) -> Verified:
-    """Reads every byte of an iteration's kept snapshot, and compares it with the ledger; the newest of those not ruled out."""
+    """Reads every byte of an iteration's kept checkpoint, and compares it with the ledger; the newest of those not ruled out."""
     with served.reading():
-        row, found = snapshots.verify(served.ledger, served.home, run_id, iteration, by, branch, epoch)
+        row, found = checkpoints.verify(served.ledger, served.home, run_id, iteration, by, branch, term)
     return Verified(
         run=run_id,
         branch=row.branch,
         iteration=row.iteration,
-        epoch=row.epoch,
+        term=row.term,
         sound=found.sound,
         damage=found.damage,
         by=by,

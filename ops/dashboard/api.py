@@ -14,7 +14,7 @@ from db.write.events import EventRow
 from db.write.runs import STATES
 from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
 from ops.dashboard.texts import Like, Text, one_of
-from ops.queries import compare, faults, lineage, logs, placement, rollouts, run, run_list, series, snapshots
+from ops.queries import checkpoints, compare, faults, lineage, logs, placement, rollouts, run, run_list, series
 from ops.queries.log_files import LEVELS, Filter
 
 router = APIRouter(prefix="/api/v1")
@@ -99,16 +99,18 @@ def compare_iterations(
     return rollouts.compare_rollouts(served.ledger, served.home, run_id, before, after)
 
 
-@router.get("/runs/{run_id}/snapshots", tags=["snapshots"])
-def list_snapshots(served: Served, run_id: RunId, limit: Limit = 100, before: Place = None) -> snapshots.Snapshots:
-    """Snapshots with their newest verifications, the newest iteration first."""
-    return snapshots.snapshots(served.ledger, run_id, limit, before)
+@router.get("/runs/{run_id}/checkpoints", tags=["checkpoints"])
+def list_checkpoints(
+    served: Served, run_id: RunId, limit: Limit = 100, before: Place = None
+) -> checkpoints.Checkpoints:
+    """Checkpoints with their newest verifications, the newest iteration first."""
+    return checkpoints.checkpoints(served.ledger, run_id, limit, before)
 
 
-@router.get("/runs/{run_id}/aliases", tags=["snapshots"])
-def list_aliases(served: Served, run_id: RunId, limit: Limit = 100) -> snapshots.AliasesView:
+@router.get("/runs/{run_id}/aliases", tags=["checkpoints"])
+def list_aliases(served: Served, run_id: RunId, limit: Limit = 100) -> checkpoints.AliasesView:
     """Where the aliases point, and who promoted what, when and why."""
-    return snapshots.aliases(served.ledger, run_id, limit)
+    return checkpoints.aliases(served.ledger, run_id, limit)
 
 
 @router.get("/runs/{run_id}/faults", tags=["faults"])
@@ -137,10 +139,10 @@ def show_lineage(
     run_id: RunId,
     iteration: Number | None = None,
     branch: Number | None = None,
-    epoch: Number | None = None,
+    term: Number | None = None,
 ) -> lineage.LineageView:
-    """What made a snapshot, by default the newest of the current branch; and the run's branches and forks."""
-    return lineage.lineage(served.ledger, served.home, run_id, iteration, branch, epoch)
+    """What made a checkpoint, by default the newest of the current branch; and the run's branches and forks."""
+    return lineage.lineage(served.ledger, served.home, run_id, iteration, branch, term)
 
 
 @router.get("/runs/{run_id}/events", tags=["audit"])

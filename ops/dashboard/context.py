@@ -23,7 +23,7 @@ from ops.dashboard.texts import Text
 from ops.dashboard.tokens import TokenStore
 
 READS = 2
-"""Whole snapshots that are read at a time: each takes minutes of one of the threads that all routes share."""
+"""Whole checkpoints that are read at a time: each takes minutes of one of the threads that all routes share."""
 RETRY_SECONDS = 30
 LARGEST = 10**9 - 1
 """Of iterations and offsets: more than any run has, and no more than a database takes."""
@@ -50,11 +50,11 @@ class Context:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While a whole snapshot is read. Raises `HTTPException` 503 where as many are as may be."""
+        """While a whole checkpoint is read. Raises `HTTPException` 503 where as many are as may be."""
         if not self.reads.acquire(blocking=False):
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{READS} snapshots are being read already, by Verify or Promote; try again when one is done",
+                f"{READS} checkpoints are being read already, by Verify or Promote; try again when one is done",
                 {"Retry-After": str(RETRY_SECONDS)},
             )
         try:
@@ -72,7 +72,7 @@ def context_of(request: Request) -> Context:
 Served = Annotated[Context, Depends(context_of)]
 RunId = Annotated[Text, Path(min_length=1, description="The whole id of a run.")]
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
-"""Of an iteration, a branch or an epoch, wherever it stands in a request."""
+"""Of an iteration, a branch or a term, wherever it stands in a request."""
 Iteration = Annotated[Number, Path(description="An iteration.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Offset = Annotated[int, Query(ge=0, le=100_000, description="How many to leave out.")]

@@ -33,10 +33,10 @@ ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A driver's process, and the epoch that its run's lease had before."""
+    """A driver's process, and the term that its run's lease had before."""
 
     process: subprocess.Popen[bytes]
-    epoch: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class Drivers:
     newest: dict[str, Started] = field(default_factory=dict)
 
     def require_idle(self, ledger: Ledger, run: str) -> int:
-        """The epoch of a run that nobody drives or is about to. Raises `RunNotFound`, `LeaseHeld`, `ConfigurationError`."""
+        """The term of a run that nobody drives or is about to. Raises `RunNotFound`, `LeaseHeld`, `ConfigurationError`."""
         line = find_line(ledger, run)
         if line.driver == DRIVEN:
             raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
         started = self.newest.get(run)
-        if started is not None and started.epoch == line.epoch and started.process.poll() is None:
+        if started is not None and started.term == line.term and started.process.poll() is None:
             raise ConfigurationError(
                 f"run {run}: a driver is starting already, pid {started.process.pid}; {RESUME_LOG} in the run's folder has "
                 "what it says"
             )
-        return line.epoch
+        return line.term
 
 
 def start_driver(
@@ -72,7 +72,7 @@ def start_driver(
     options = ["--accept-drift"] if accept_drift else []
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
     with drivers.lock, path.open("ab") as log:
-        epoch = drivers.require_idle(ledger, run)
+        term = drivers.require_idle(ledger, run)
         # Behind all that may fail on this disk: what is in the chain was really asked for.
         ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
         process = subprocess.Popen(
@@ -83,7 +83,7 @@ def start_driver(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        drivers.newest[run] = Started(process, epoch)
+        drivers.newest[run] = Started(process, term)
     watcher = threading.Thread(target=_watch, args=(process, ledger, run, by, path), daemon=True, name=f"resume-{run}")
     watcher.start()
     return process.pid

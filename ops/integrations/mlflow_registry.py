@@ -1,8 +1,8 @@
-"""Snapshots in MLflow's model registry: a registered model for each run, a version for each snapshot, and the aliases.
+"""Checkpoints in MLflow's model registry: a registered model for each run, a version for each checkpoint, and the aliases.
 
-Consumes outbox rows of the kinds `snapshot` and `alias`, each with all that is to be known of its snapshot. Produces an external
+Consumes outbox rows of the kinds `checkpoint` and `alias`, each with all that is to be known of its checkpoint. Produces an external
 model (its files stay where YATT has them), a version of it, tags and aliases. Every delivery may be repeated: model and version
-are searched for by the snapshot's id before they are created, and a move of an alias that a later one has overtaken changes
+are searched for by the checkpoint's id before they are created, and a move of an alias that a later one has overtaken changes
 nothing.
 """
 
@@ -17,7 +17,7 @@ ID_TAG = "yatt.outbox_id"
 MANIFEST_TAG = "yatt.manifest_sha256"
 STATE_TAG = "yatt.state"
 EXTERNAL_TAG = "mlflow.model.isExternal"
-FACTS = ("branch", "iteration", "epoch", "folder", "weights_digest")
+FACTS = ("branch", "iteration", "term", "folder", "weights_digest")
 READY = "READY"
 PRUNED = "pruned"
 
@@ -34,13 +34,13 @@ class MlflowRegistry:
         self._client = client
 
     def register(self, item: OutboxItem, tracking_run: str) -> None:
-        """The snapshot has a version, which says whether its files are kept; what is pruned stays so."""
+        """The checkpoint has a version, which says whether its files are kept; what is pruned stays so."""
         version = self._version(item, tracking_run)
         if item.body["state"] == PRUNED:
             self._client.set_model_version_tag(item.body["model"], version.version, STATE_TAG, PRUNED)
 
     def point(self, item: OutboxItem, tracking_run: str) -> None:
-        """The alias points to the snapshot's version; tags of version and model say since when, by whom and why."""
+        """The alias points to the checkpoint's version; tags of version and model say since when, by whom and why."""
         body, name = item.body, item.body["model"]
         version = self._version(item, tracking_run)
         tag = alias_tag(body["alias"])
@@ -90,7 +90,7 @@ class MlflowRegistry:
                 raise
 
     def _external_model(self, item: OutboxItem, tracking_run: str) -> Any:
-        """MLflow's model of the snapshot, ready; the one that an earlier delivery made, though its version never came."""
+        """MLflow's model of the checkpoint, ready; the one that an earlier delivery made, though its version never came."""
         body = item.body
         experiment = self._client.get_run(tracking_run).info.experiment_id
         wanted = f"tags.`{ID_TAG}` = '{body['version_id']}' AND tags.`{MANIFEST_TAG}` = '{body['manifest_sha256']}'"
@@ -100,7 +100,7 @@ class MlflowRegistry:
             if found
             else self._client.create_logged_model(
                 experiment,
-                name=f"{item.run}-b{body['branch']}-i{body['iteration']}-e{body['epoch']}",
+                name=f"{item.run}-b{body['branch']}-i{body['iteration']}-t{body['term']}",
                 source_run_id=tracking_run,
                 tags=_tags(item) | {EXTERNAL_TAG: "true"},
             )

@@ -1,7 +1,7 @@
 """Fills in the flow's `Tracker` over MLflow: one MLflow run for each YATT run, for life, and nested in it one for each rollback.
 
 Consumes outbox rows in their order; produces MLflow runs, params, tags, points and artifacts, and what `mlflow_registry` makes of
-snapshots and aliases. Every delivery may be repeated: the run is searched for by its row's key and its owner before it is
+checkpoints and aliases. Every delivery may be repeated: the run is searched for by its row's key and its owner before it is
 created, a point keeps its row's time and step, and the rest overwrites what stands there. Works on MLflow's SQL stores and
 servers. mlflow is imported with the first delivery, since it takes seconds.
 """
@@ -171,7 +171,7 @@ class MlflowTracker:
 
                 tags = [RunTag(_key(key), str(value)[:LONGEST_TAG]) for key, value in item.body.items()]
                 self._client.log_batch(run, tags=tags)
-            case registry.SNAPSHOT:
+            case registry.CHECKPOINT:
                 self._registry.register(item, run)
             case registry.ALIAS:
                 self._registry.point(item, run)

@@ -1,4 +1,4 @@
-"""Promotes a snapshot: gives it an alias in the ledger, with who, when and why, and tells MLflow's registry.
+"""Promotes a checkpoint: gives it an alias in the ledger, with who, when and why, and tells MLflow's registry.
 
 Consumes a run's id, an alias, and the name of whoever promotes; called by `yatt promote` and by the dashboard. Produces an event
 and rows in the ledger, all in one transaction, and outbox rows that whoever drives the run delivers, or `deliver` where nobody
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from db.core.errors import AliasRefused, LeaseHeld
 from db.ledger import Ledger
-from db.write.aliases import AliasMove, SnapshotKey
+from db.write.aliases import AliasMove, CheckpointKey
 from db.write.outbox import OutboxEntry
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries, registered_model
 from flows.run.home import Home
 from yatt_core.errors import ConfigurationError
@@ -46,15 +46,15 @@ def promote(
     alias: str,
     iteration: int | None = None,
     branch: int | None = None,
-    epoch: int | None = None,
+    term: int | None = None,
     *,
     by: str,
     why: str,
 ) -> Promotion:
-    """Has an alias of a run point to a kept snapshot of its current line, the newest of those that are not ruled out.
+    """Has an alias of a run point to a kept checkpoint of its current line, the newest of those that are not ruled out.
 
     by: who decided it, and why. Raises `RunNotFound`; `ConfigurationError` for what cannot be promoted; `DataError` for a
-    snapshot that no tier has whole. Nothing is written then.
+    checkpoint that no tier has whole. Nothing is written then.
     """
     from flows.files.storage import verify_beside_driver
     from flows.run.creation import current_spec, first_entries
@@ -62,7 +62,7 @@ def promote(
     by, why = _said("by", by, LONGEST_NAME), _said("why", why, LONGEST_REASON)
     with Ledger.open(home.ledger, migrate=False) as ledger:
         run = ledger.runs.find(run).id
-        row = _choose(ledger, run, iteration, branch, epoch)
+        row = _choose(ledger, run, iteration, branch, term)
         # Its files first: this takes long, and the ledger is not to be locked for it.
         verify_beside_driver(ledger, home.run_folder(run), row)
         spec = current_spec(ledger, run)
@@ -72,7 +72,7 @@ def promote(
             entries = moved_entries(spec, moves)
             return [*first_entries(run, spec), *entries] if entries else []
 
-        target = SnapshotKey(row.branch, row.iteration, row.epoch)
+        target = CheckpointKey(row.branch, row.iteration, row.term)
         try:
             moves = ledger.aliases.promote(run, alias, target, by, why, tell)
         except AliasRefused as error:
@@ -114,34 +114,34 @@ def _said(name: str, text: str, longest: int) -> str:
     return stripped
 
 
-def _choose(ledger: Ledger, run: str, iteration: int | None, branch: int | None, epoch: int | None) -> SnapshotRow:
-    """The kept snapshot that a person means. Raises `ConfigurationError`, naming what there is."""
+def _choose(ledger: Ledger, run: str, iteration: int | None, branch: int | None, term: int | None) -> CheckpointRow:
+    """The kept checkpoint that a person means. Raises `ConfigurationError`, naming what there is."""
 
-    def is_meant(row: SnapshotRow) -> bool:
-        return row.is_meant(iteration, branch, epoch)
+    def is_meant(row: CheckpointRow) -> bool:
+        return row.is_meant(iteration, branch, term)
 
-    rows = ledger.records.snapshots(run)
+    rows = ledger.records.checkpoints(run)
     usable = [row for row in rows if _obstacle(ledger, run, row) is None]
     for row in filter(is_meant, usable):
         return row
-    numbers = (("iteration", iteration), ("branch", branch), ("epoch", epoch))
+    numbers = (("iteration", iteration), ("branch", branch), ("term", term))
     asked = [f"{name} {number}" for name, number in numbers if number is not None]
     if not asked:
-        raise ConfigurationError(f"run {run}: it has no snapshot of a committed iteration yet")
+        raise ConfigurationError(f"run {run}: it has no checkpoint of a committed iteration yet")
     there = ", ".join(str(number) for number in sorted({row.iteration for row in usable})) or "none"
-    meant = "the snapshot of " + ", ".join(asked)
+    meant = "the checkpoint of " + ", ".join(asked)
     named = next(filter(is_meant, rows), None)
     if named is not None:
         raise ConfigurationError(
             f"run {run}: {meant} cannot be promoted, {_obstacle(ledger, run, named)}; there are those of {there}"
         )
-    pruned = any(map(is_meant, ledger.records.snapshots(run, state="pruned")))
+    pruned = any(map(is_meant, ledger.records.checkpoints(run, state="pruned")))
     found = "is pruned" if pruned else "does not exist on its current line"
     raise ConfigurationError(f"run {run}: {meant} {found}; there are those of {there}")
 
 
-def _obstacle(ledger: Ledger, run: str, row: SnapshotRow) -> str | None:
-    """Why a snapshot does not hold what its iteration came to, in words."""
+def _obstacle(ledger: Ledger, run: str, row: CheckpointRow) -> str | None:
+    """Why a checkpoint does not hold what its iteration came to, in words."""
     from flows.driver.checkpoints import other_weights
 
     commit = ledger.commits.at(run, row.iteration)

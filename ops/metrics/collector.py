@@ -53,7 +53,7 @@ class LedgerCollector(Collector):
         yield from _of_ledger(found)
         yield from _of_lines(found.runs)
         yield _filled(
-            names.SNAPSHOT, {(run,): at / 1000 for run, at in self._ledger.run_list.newest_snapshots(runs).items()}
+            names.CHECKPOINT, {(run,): at / 1000 for run, at in self._ledger.run_list.newest_checkpoints(runs).items()}
         )
         pending = self._ledger.run_list.outbox_pending(runs)
         yield _filled(names.OUTBOX, {(run,): float(pending.get(run, 0)) for run in runs})

@@ -98,7 +98,7 @@ ONE_RUN = (
         ((f"increase({of(names.FAILED, RUN)}[1h])", "{{phase}} {{failure_class}}"),),
     ),
     Panel("Alarms so far", "timeseries", ((of(names.ALARMS, RUN), "{{run}} {{rule}} {{action}}"),)),
-    Panel("Since the last snapshot", "timeseries", ((f"time() - {of(names.SNAPSHOT, RUN)}", "{{run}}"),), "s"),
+    Panel("Since the last checkpoint", "timeseries", ((f"time() - {of(names.CHECKPOINT, RUN)}", "{{run}}"),), "s"),
     Panel(
         "Asked to stop, lost",
         "timeseries",

@@ -41,8 +41,8 @@ CREATED = MetricName("yatt_run_created_timestamp_seconds", "gauge", ("run",), "W
 COMMITTED = MetricName(
     "yatt_run_last_commit_timestamp_seconds", "gauge", ("run",), "When the newest iteration was committed."
 )
-SNAPSHOT = MetricName(
-    "yatt_run_last_snapshot_timestamp_seconds", "gauge", ("run",), "When the newest snapshot was recorded."
+CHECKPOINT = MetricName(
+    "yatt_run_last_checkpoint_timestamp_seconds", "gauge", ("run",), "When the newest checkpoint was recorded."
 )
 ITERATION_SECONDS = MetricName(
     "yatt_run_iteration_seconds", "gauge", ("run",), "Mean duration of the newest iterations."

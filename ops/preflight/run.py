@@ -1,4 +1,4 @@
-"""What is looked at before a run is made: what the spec names, the codec, and room for a snapshot on the disk.
+"""What is looked at before a run is made: what the spec names, the codec, and room for a checkpoint on the disk.
 
 Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; leaves nothing behind.
 """
@@ -64,10 +64,10 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
 
         check_device_memory(spec, core_cluster(read_cards()))
     folder = check_folder(home)
-    needed, free = snapshot_bytes(spec) + SPARE_BYTES, shutil.disk_usage(folder).free
+    needed, free = checkpoint_bytes(spec) + SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise InfrastructureError(
-            f"{home}: no room for a run: a snapshot and what comes with it need about {size(needed)}, {size(free)} are free"
+            f"{home}: no room for a run: a checkpoint and what comes with it need about {size(needed)}, {size(free)} are free"
         )
 
 
@@ -119,8 +119,8 @@ def check_targets(folder: Path, targets: Sequence[str]) -> None:
             )
 
 
-def snapshot_bytes(spec: RunSpec) -> int:
-    """About what a snapshot takes: float32 weights and both moments of AdamW, of a critic too, and a reference of a KL term."""
+def checkpoint_bytes(spec: RunSpec) -> int:
+    """About what a checkpoint takes: float32 weights and both moments of AdamW, of a critic too, and a reference of a KL term."""
     copies = 3 + (spec.algorithm.kl is not None)
     values = 0
     if spec.critic is not None:

@@ -1,4 +1,4 @@
-"""What `yatt show` says of a run's time: the bar of its buckets, what crashes cost by phase, and how often to take a snapshot."""
+"""What `yatt show` says of a run's time: the bar of its buckets, what crashes cost by phase, and how often to take a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from db.ledger import Ledger
 
 BAR_WIDTH = 60
-MARKS = {"productive": "█", "redone": "▓", "snapshot": "▒", "restart": "░", "waiting": "·", "idle": " "}
+MARKS = {"productive": "█", "redone": "▓", "checkpoint": "▒", "restart": "░", "waiting": "·", "idle": " "}
 
 
 def time_facts(ledger: Ledger, run: str, every: int) -> dict[str, Any]:
-    """The accounts of a run's wall time and the advice on its snapshots, as plain values. every: as its spec has it."""
+    """The accounts of a run's wall time and the advice on its checkpoints, as plain values. every: as its spec has it."""
     from flows.reports.accounting import accounts_of
     from flows.reports.advice import advise
 
     history = ledger.overview.history(run)
     accounts = accounts_of(history)
-    return {"time": asdict(accounts), "snapshot_advice": asdict(advise(history, accounts, every))}
+    return {"time": asdict(accounts), "checkpoint_advice": asdict(advise(history, accounts, every))}
 
 
 def write_time(facts: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def write_time(facts: dict[str, Any]) -> None:
     if time["crashes"]:
         title = f"what {len(time['crashes'])} crashes cost"
         write_table(("phase", "crashes in it", "redone", "restart behind them"), crash_rows(time["crashes"]), title)
-    write(advice_line(facts["snapshot_advice"]))
+    write(advice_line(facts["checkpoint_advice"]))
 
 
 def bar(buckets: dict[str, float], wall: float) -> str:
@@ -68,18 +68,18 @@ def crash_rows(crashes: list[dict[str, Any]]) -> list[tuple[str, int, str, str]]
 def advice_line(advice: dict[str, Any]) -> str:
     """The advice in words, with the figures that it rests on."""
     if advice["every"] is None:
-        return "snapshots.every: no advice before an iteration was committed and a snapshot taken"
+        return "checkpoints.every: no advice before an iteration was committed and a checkpoint taken"
     seen = f"{advice['failures']} failures that lost the tensors, one in {duration(advice['seconds_between_failures'])}"
     if not advice["failures"]:
         seen = f"no failure lost the tensors; one in {duration(advice['seconds_between_failures'])} is assumed"
     figures = (
-        f"a snapshot stalls {duration(advice['stall_seconds'])} ({advice['snapshots']} seen), replay takes "
+        f"a checkpoint stalls {duration(advice['stall_seconds'])} ({advice['checkpoints']} seen), replay takes "
         f"{duration(advice['replay_seconds'])} an iteration of {duration(advice['iteration_seconds'])}; {seen}"
     )
     costs = f"{advice['overhead']:.2%} of the time, {advice['overhead_now']:.2%} at {advice['now']} as now"
     if advice["firm"]:
-        return f"snapshots.every: {advice['every']} would cost least ({costs}): {figures}"
-    return f"snapshots.every: too little was seen for firm advice, perhaps {advice['every']} ({costs}): {figures}"
+        return f"checkpoints.every: {advice['every']} would cost least ({costs}): {figures}"
+    return f"checkpoints.every: too little was seen for firm advice, perhaps {advice['every']} ({costs}): {figures}"
 
 
 def _time(seconds: float | None) -> str:

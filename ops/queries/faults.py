@@ -20,7 +20,7 @@ class CrashView:
 
     at: int
     kind: str
-    epoch: int
+    term: int
     iteration: int | None
     phase: str
     reason: str
@@ -60,7 +60,7 @@ def _view(crash: Crash) -> CrashView:
     return CrashView(
         at=crash.at,
         kind=crash.kind,
-        epoch=crash.epoch,
+        term=crash.term,
         iteration=crash.iteration,
         phase=crash.phase,
         reason=crash.reason,

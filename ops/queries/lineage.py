@@ -1,4 +1,4 @@
-"""What made a snapshot, and the tree of the run's branches and forks.
+"""What made a checkpoint, and the tree of the run's branches and forks.
 
 Consumes the ledger and the manifests in the run folders; produces `LineageView`.
 """
@@ -16,7 +16,7 @@ from yatt_core.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class LineageView:
-    """The branches of a run, and the lineage of a snapshot; none where there is no such snapshot, as `missing` says."""
+    """The branches of a run, and the lineage of a checkpoint; none where there is no such checkpoint, as `missing` says."""
 
     run: str
     branches: tuple[BranchNode, ...]
@@ -30,15 +30,15 @@ def lineage(
     run: str,
     iteration: int | None = None,
     branch: int | None = None,
-    epoch: int | None = None,
+    term: int | None = None,
 ) -> LineageView:
-    """The lineage of a snapshot, along the current branch unless one is given; the newest of those that are not ruled out.
+    """The lineage of a checkpoint, along the current branch unless one is given; the newest of those that are not ruled out.
 
     Raises `RunNotFound`, also for a branch that there is not.
     """
     find_line(ledger, run)
     try:
-        found, missing = lineage_of(ledger, home, run, iteration, branch, epoch), ""
+        found, missing = lineage_of(ledger, home, run, iteration, branch, term), ""
     except ConfigurationError as error:
         found, missing = None, str(error)
     return LineageView(run, found.branches if found else branch_nodes(ledger, run), found, missing)

@@ -1,4 +1,4 @@
-"""Reads the logs of a run: JSON-lines files, one for each actor and epoch, each in order of time.
+"""Reads the logs of a run: JSON-lines files, one for each actor and term, each in order of time.
 
 `LogTail` reads every record once, as they come; `LogEnd` reads the newest of a file backwards. `Filter` says which are wanted.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
-_NAME = re.compile(r"e(?P<epoch>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.jsonl")
+_NAME = re.compile(r"e(?P<term>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.jsonl")
 
 Record = dict[str, Any]
 
@@ -50,7 +50,7 @@ def log_files(folder: Path) -> list[Path]:
     for path in folder.glob("*.jsonl"):
         match = _NAME.fullmatch(path.name)
         if match is not None and path.is_file() and not path.is_symlink():
-            found.append(((int(match["epoch"]), int(match["part"] or 1)), path))
+            found.append(((int(match["term"]), int(match["part"] or 1)), path))
     return [path for _, path in sorted(found, reverse=True)]
 
 

@@ -109,7 +109,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         under_way=tuple(_open(attempt) for attempt in history.attempts if attempt.ended_at is None),
         phases=phase_uses(history.attempts),
         time=time_view(history, accounted.accounts),
-        advice=advise(history, accounted.accounts, revision.spec["snapshots"]["every"]),
+        advice=advise(history, accounted.accounts, revision.spec["checkpoints"]["every"]),
         alarms=tuple(
             AlarmRow(seq=link.seq, at=link.at, **link.body)
             for link in ledger.browse.events(run, ALARMS, kinds=(ALARM,))

@@ -38,7 +38,7 @@ class ListedRun:
     last_commit_age: float | None
     driver: str
     holder: str | None
-    epoch: int
+    term: int
     lease_expires_in: float
     reward: float | None
     iteration_seconds: float | None
@@ -93,7 +93,7 @@ def listed_run(found: RunListLine) -> ListedRun:
         last_commit_age=line.last_commit_age,
         driver=driver,
         holder=line.holder,
-        epoch=line.epoch,
+        term=line.term,
         lease_expires_in=line.lease_expires_in,
         reward=found.reward,
         iteration_seconds=pace,

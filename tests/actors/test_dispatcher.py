@@ -33,14 +33,14 @@ class Engine:
         self.may_switch = asyncio.Event()
         self.may_switch.set()
 
-    async def _switch(self, epoch: int, role: str, starting: bool) -> None:
+    async def _switch(self, term: int, role: str, starting: bool) -> None:
         await self.may_switch.wait()
         self.roles.append(role)
 
 
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dispatcher, list[Engine]]:
-    fence = SimpleNamespace(check=lambda epoch: None, epoch=1)
+    fence = SimpleNamespace(check=lambda term: None, term=1)
     monkeypatch.setattr(module, "actor_logs", lambda *_: None)
     monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(fence=fence))
     return Dispatcher(load_spec(SPEC).model_dump_json(), str(tmp_path), 0, 1), [Engine(number) for number in range(4)]
@@ -203,7 +203,7 @@ def test_how_the_switch_of_a_replaced_instance_ends_is_no_news_of_its_successor(
     dispatcher, engines = pool
 
     class Dies(Engine):
-        async def _switch(self, epoch: int, role: str, starting: bool) -> None:
+        async def _switch(self, term: int, role: str, starting: bool) -> None:
             await self.may_switch.wait()
             raise ray.exceptions.RayActorError
 

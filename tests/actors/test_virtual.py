@@ -19,7 +19,7 @@ SPEC = Path(__file__).parents[2] / "specs" / "judged.yaml"
 
 @pytest.fixture
 def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContinuousActor:
-    fence = SimpleNamespace(check=lambda epoch: None)
+    fence = SimpleNamespace(check=lambda term: None)
     monkeypatch.setattr(module, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0"))
     monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(fence=fence))
     return ContinuousActor(load_spec(SPEC).model_dump_json(), str(tmp_path), 0, 1)

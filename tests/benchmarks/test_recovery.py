@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.recovery import best_snapshot_only, ettr
-from benchmarks.simulation import snapshot_only
+from benchmarks.checkpoint_stall import stall_of
+from benchmarks.recovery import best_checkpoint_only, ettr
+from benchmarks.simulation import checkpoint_only
 from benchmarks.simulation.drive import drive
 from benchmarks.simulation.trace import DRIVER, ENGINE, TRAINER, Durations, Fault, Trace, draw_trace
-from benchmarks.snapshot_stall import stall_of
 
 TIMES = Durations()
 TRACE = Trace(
@@ -27,17 +27,17 @@ TRACE = Trace(
 
 def test_the_product_recovers_as_worked_out_by_hand() -> None:
     driven = drive(TRACE, every=3)
-    snapshot_0 = TIMES.stall + TIMES.publish
-    start, last_snapshot = TIMES.reload_trainer + snapshot_0 + TIMES.sync, TIMES.publish
-    trainer = 30 + TIMES.reload_trainer  # snapshot 3 is durable: nothing to replay
+    checkpoint_0 = TIMES.stall + TIMES.publish
+    start, last_checkpoint = TIMES.reload_trainer + checkpoint_0 + TIMES.sync, TIMES.publish
+    trainer = 30 + TIMES.reload_trainer  # checkpoint 3 is durable: nothing to replay
     engine = 30 - 2 * TIMES.collect / 16 + TIMES.reload_engine + TIMES.sync
-    undisturbed = start + 6 * TIMES.iteration + 2 * TIMES.stall + last_snapshot
+    undisturbed = start + 6 * TIMES.iteration + 2 * TIMES.stall + last_checkpoint
     assert driven.wall_seconds == pytest.approx(undisturbed + trainer + engine)
     assert (driven.drivers, driven.struck) == (2, 3)
     buckets = driven.accounts.buckets
     assert driven.accounts.wall_seconds == pytest.approx(driven.wall_seconds, abs=0.01)
-    assert buckets["snapshot"] == pytest.approx(2 * TIMES.stall, abs=0.01)
-    assert buckets["waiting"] == pytest.approx(last_snapshot, abs=0.01)
+    assert buckets["checkpoint"] == pytest.approx(2 * TIMES.stall, abs=0.01)
+    assert buckets["waiting"] == pytest.approx(last_checkpoint, abs=0.01)
     assert buckets["restart"] == pytest.approx(120 + 15 + 120 + 60 + 15, abs=0.01)
     assert driven.accounts.phases["redone"] == pytest.approx({"learn": 30, "collect": 3 + 3.75}, abs=0.01)
     kinds = Counter(crash.kind for crash in driven.accounts.crashes)
@@ -45,12 +45,12 @@ def test_the_product_recovers_as_worked_out_by_hand() -> None:
     assert driven.weights_digest == drive(replace(TRACE, faults={}), every=3).weights_digest
 
 
-def test_snapshots_alone_redo_whole_iterations() -> None:
+def test_checkpoints_alone_redo_whole_iterations() -> None:
     restarts = TIMES.reload_trainer + TIMES.reload_driver + TIMES.reload_trainer + TIMES.reload_engine
-    thrown_away = (300 + 108) + 250 + (300 + 30)  # back to snapshots 0, 3, 3
+    thrown_away = (300 + 108) + 250 + (300 + 30)  # back to checkpoints 0, 3, 3
     expected = restarts + thrown_away + 6 * TIMES.iteration + 2 * TIMES.stall
-    assert snapshot_only.wall_seconds(TRACE, 3) == pytest.approx(expected)
-    best, tried = best_snapshot_only([TRACE])
+    assert checkpoint_only.wall_seconds(TRACE, 3) == pytest.approx(expected)
+    best, tried = best_checkpoint_only([TRACE])
     assert tried[best] == max(tried.values())
     assert ettr([TRACE], [3600.0]) == 0.5
 
@@ -67,6 +67,6 @@ def test_the_trace_has_its_shares_and_is_the_same_for_a_seed() -> None:
 def test_the_stall_is_told_from_the_iterations_that_count() -> None:
     seconds = [(1, 90.0), (2, 80.0), (3, 5.0), (4, 5.2), (5, 5.5), (6, 5.1), (7, 5.0), (8, 70.0)]
     stall = stall_of(seconds, every=5)
-    assert (stall.with_snapshot, stall.behind) == (5.5, 5.1)
+    assert (stall.with_checkpoint, stall.behind) == (5.5, 5.1)
     assert stall.without == pytest.approx(5.05)
     assert stall.share == pytest.approx(0.45 / 5.05)

@@ -1,4 +1,4 @@
-"""Runs for browsers to look at: stopped with a snapshot, driven, shaken by a fault, with judges on its devices, hostile."""
+"""Runs for browsers to look at: stopped with a checkpoint, driven, shaken by a fault, with judges on its devices, hostile."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from pathlib import Path
 
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.run.home import Home
 from tests.dashboard.seeding import seed_hostile, shake
 from tests.ops.seeding import seed_run, toy_spec
 from tests.placement.recorded_run import judged_spec, record_run
-from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
-from yatt_core.keys import snapshot_folder
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
+from yatt_core.keys import checkpoint_folder
 
 STOPPED, DRIVEN, SHAKEN, JUDGED = "toy-1", "toy-2", "toy-3", "judged-1"
-WITH_SNAPSHOT = 2
+WITH_CHECKPOINT = 2
 
 
 def seed_runs(home: Home) -> str:
     """Makes all of them; returns the name of the hostile one."""
     hostile = seed_hostile(home)
-    seed_run(home, committed=WITH_SNAPSHOT)
-    take_snapshot(home, STOPPED, WITH_SNAPSHOT)
+    seed_run(home, committed=WITH_CHECKPOINT)
+    take_checkpoint(home, STOPPED, WITH_CHECKPOINT)
     seed_run(home, committed=3, ends=False)
     seed_run(home, committed=3)
     shake(home, SHAKEN)
@@ -30,17 +30,17 @@ def seed_runs(home: Home) -> str:
     return hostile
 
 
-def take_snapshot(home: Home, run: str, iteration: int) -> None:
-    """Publishes a small snapshot of an iteration and books it."""
+def take_checkpoint(home: Home, run: str, iteration: int) -> None:
+    """Publishes a small checkpoint of an iteration and books it."""
 
     def write(folder: Path) -> None:
         (folder / "weights.bin").write_bytes(bytes(range(256)) * 16)
 
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
-        folder, weights = str(snapshot_folder(0, iteration, fence.epoch)), f"weights {iteration}"
-        identity = SnapshotIdentity(run, 0, iteration, fence.epoch, toy_spec().digest, weights, audit_head="a" * 64)
-        receipt = publish_snapshot(home.run_folder(run), folder, identity, write, 5000)
-        row = SnapshotRow(run, 0, iteration, fence.epoch, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)
-        ledger.records.snapshot(fence, row)
+        folder, weights = str(checkpoint_folder(0, iteration, fence.term)), f"weights {iteration}"
+        identity = CheckpointIdentity(run, 0, iteration, fence.term, toy_spec().digest, weights, audit_head="a" * 64)
+        receipt = publish_checkpoint(home.run_folder(run), folder, identity, write, 5000)
+        row = CheckpointRow(run, 0, iteration, fence.term, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)
+        ledger.records.checkpoint(fence, row)
         ledger.leases.release(fence)

@@ -34,7 +34,7 @@ def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
         "run": place,
         "devices": f"/runs/{judged or chosen.id}/devices",
         "rollouts": f"{place}/rollouts?iteration={last}&against={max(1, last // 2)}&order=best",
-        "snapshots": f"{place}/snapshots",
+        "checkpoints": f"{place}/checkpoints",
         "faults": f"{place}/faults",
         "logs": f"{place}/logs",
         "lineage": f"{place}/lineage",

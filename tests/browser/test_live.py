@@ -21,7 +21,7 @@ from tests.services import ROOT
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900)]
 RUN = "virtual-1"
-SMALL = ("iterations=5000", "snapshots.every=2", "rollout.engine.clock_factor=30", "trainer.engine.clock_factor=30")
+SMALL = ("iterations=5000", "checkpoints.every=2", "rollout.engine.clock_factor=30", "trainer.engine.clock_factor=30")
 SECONDS = 240.0
 
 
@@ -135,11 +135,11 @@ def look_around(page: Page, address: str) -> None:
     page.get_by_role("link", name="Faults", exact=True).click()
     expect(page.get_by_role("heading", name="What each fault cost")).to_be_visible()
     page.get_by_role("link", name="Lineage", exact=True).click()
-    expect(page.get_by_role("heading", name=re.compile("What made snapshot"))).to_be_visible()
+    expect(page.get_by_role("heading", name=re.compile("What made checkpoint"))).to_be_visible()
 
 
 def verify_and_promote(page: Page, address: str) -> None:
-    page.goto(f"{address}/runs/{RUN}/snapshots")
+    page.goto(f"{address}/runs/{RUN}/checkpoints")
     row = page.locator("tbody tr", has_text="kept").first
     row.get_by_role("button", name=re.compile("Verify")).click()
     row = page.locator("tbody tr", has_text="kept").first
@@ -165,6 +165,6 @@ def check_names(home: Home) -> None:
         assert (resumed.body["by"], resumed.body["reason"]) == ("operator", "there is time again")
         (promoted,) = ledger.aliases.history(RUN)
         assert (promoted.alias, promoted.by, promoted.why) == ("candidate", "operator", "looks sound")
-        (verified,) = ledger.events.of_kind(RUN, "snapshot_verified")
+        (verified,) = ledger.events.of_kind(RUN, "checkpoint_verified")
         assert (verified.body["by"], verified.body["sound"]) == ("operator", True)
         assert ledger.events.verify(RUN) is None

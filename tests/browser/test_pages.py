@@ -19,7 +19,7 @@ PAGES = {
     "run": f"/runs/{DRIVEN}",
     "devices": f"/runs/{JUDGED}/devices?iteration=3",
     "rollouts": f"/runs/{STOPPED}/rollouts?iteration=2&against=1&order=best",
-    "snapshots": f"/runs/{STOPPED}/snapshots",
+    "checkpoints": f"/runs/{STOPPED}/checkpoints",
     "faults": f"/runs/{SHAKEN}/faults",
     "logs": f"/runs/{STOPPED}/logs",
     "lineage": f"/runs/{SHAKEN}/lineage",
@@ -179,18 +179,18 @@ def test_nothing_is_done_without_a_token_and_a_wrong_one_is_refused(page: Page, 
     expect(page.get_by_role("alert")).to_contain_text("this token is not known")
 
 
-def test_a_snapshot_is_verified_under_ones_name(page: Page, address: str, token: str) -> None:
-    sign_in(page, address, token, f"/runs/{STOPPED}/snapshots")
+def test_a_checkpoint_is_verified_under_ones_name(page: Page, address: str, token: str) -> None:
+    sign_in(page, address, token, f"/runs/{STOPPED}/checkpoints")
     row = page.locator("tbody tr", has_text="lineage").first
     row.get_by_role("button", name="Verify").click()
     expect(row).to_contain_text("sound")
     expect(row).to_contain_text("by browser")
 
 
-def test_a_snapshot_is_promoted_with_a_reason(page: Page, address: str, token: str) -> None:
-    sign_in(page, address, token, f"/runs/{STOPPED}/snapshots")
-    page.get_by_role("button", name="Promote snapshot 2").click()
-    dialog = page.get_by_role("dialog", name="Promote snapshot 2")
+def test_a_checkpoint_is_promoted_with_a_reason(page: Page, address: str, token: str) -> None:
+    sign_in(page, address, token, f"/runs/{STOPPED}/checkpoints")
+    page.get_by_role("button", name="Promote checkpoint 2").click()
+    dialog = page.get_by_role("dialog", name="Promote checkpoint 2")
     dialog.get_by_label("Alias").select_option("champion")
     dialog.get_by_label("Why").fill("best on the held-out tasks")
     dialog.get_by_role("button", name="Promote").click()

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.runs import STOPPED
 
 pytestmark = pytest.mark.timeout(300)
-TABS = ("Devices", "Rollouts", "Snapshots", "Faults", "Logs", "Lineage", "Run")
+TABS = ("Devices", "Rollouts", "Checkpoints", "Faults", "Logs", "Lineage", "Run")
 
 
 def test_a_visitor_goes_from_the_run_list_through_all_pages_of_a_run(page: Page, address: str) -> None:

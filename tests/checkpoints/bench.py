@@ -1,4 +1,4 @@
-"""A run with a driver and no actors, whose iterations and snapshots a test makes one by one."""
+"""A run with a driver and no actors, whose iterations and checkpoints a test makes one by one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from db.core.engine import Fence
 from db.core.holder import Holder
 from db.ledger import Ledger
 from db.write.commit import IterationCommit
-from db.write.records import SnapshotRow
-from flows.driver.checkpoints import SnapshotKeeper
+from db.write.records import CheckpointRow
+from flows.driver.checkpoints import CheckpointKeeper
 from flows.run.home import Home
 from tests.ops.audited import publish, weights
 from tests.ops.seeding import seal_iteration, toy_spec
 from yatt_core.errors import InfrastructureError
-from yatt_core.protocols.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import open_store
 
@@ -25,16 +25,16 @@ class Trainer:
     """Publishes nothing by itself: hands out the receipt, or the failure, that a test gives it."""
 
     def __init__(self) -> None:
-        self.result: SnapshotReceipt | InfrastructureError | None = None
+        self.result: CheckpointReceipt | InfrastructureError | None = None
 
-    def snapshot_result(self, _: float = 0.0) -> SnapshotReceipt | None:
+    def checkpoint_result(self, _: float = 0.0) -> CheckpointReceipt | None:
         if isinstance(self.result, InfrastructureError):
             raise self.result
         return self.result
 
 
 class Bench:
-    """A run with a driver, whose iterations and snapshots a test makes one by one."""
+    """A run with a driver, whose iterations and checkpoints a test makes one by one."""
 
     def __init__(self, home: Home, spec: RunSpec = SPEC) -> None:
         home.folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +52,9 @@ class Bench:
         self.fence = self.ledger.leases.acquire(self.run, holder, 600, holder_is_gone=lambda _: True)
         return self.fence
 
-    def keeper(self) -> SnapshotKeeper:
+    def keeper(self) -> CheckpointKeeper:
         store = open_store(self.spec, self.folder)
-        return SnapshotKeeper(self.ledger, self.fence, self.trainer, self.folder, self.spec, store)  # type: ignore[arg-type]
+        return CheckpointKeeper(self.ledger, self.fence, self.trainer, self.folder, self.spec, store)  # type: ignore[arg-type]
 
     def commit(self, *iterations: int, sealed: bool = False) -> None:
         for iteration in iterations:
@@ -64,18 +64,18 @@ class Bench:
             row = IterationCommit(self.branch, iteration, {}, 1, digest, weights(iteration), tracked=False)
             self.ledger.commits.commit(self.fence, row)
 
-    def publish(self, iteration: int, **changes: Any) -> SnapshotRow:
-        epoch = changes.pop("epoch", self.fence.epoch)
+    def publish(self, iteration: int, **changes: Any) -> CheckpointRow:
+        term = changes.pop("term", self.fence.term)
         digest = changes.pop("spec_digest", self.spec.digest)
-        return publish(self.folder, self.ledger, self.run, iteration, digest, epoch, self.branch)
+        return publish(self.folder, self.ledger, self.run, iteration, digest, term, self.branch)
 
-    def snapshot(self, iteration: int) -> None:
+    def checkpoint(self, iteration: int) -> None:
         """One that is published, handed out and recorded, behind which the keeper prunes."""
         keeper = self.keeper()
         keeper.attach(in_flight=True)
         row = self.publish(iteration)
-        self.trainer.result = SnapshotReceipt(
-            row.branch, iteration, row.epoch, row.folder, row.manifest_sha256, row.bytes, row.weights_digest, 0.1
+        self.trainer.result = CheckpointReceipt(
+            row.branch, iteration, row.term, row.folder, row.manifest_sha256, row.bytes, row.weights_digest, 0.1
         )
         assert keeper.collect()
 
@@ -83,7 +83,7 @@ class Bench:
         self.branch = self.ledger.runs.start_branch(self.fence, iteration, "a test")
 
     def folders(self) -> list[str]:
-        return sorted(path.name for path in (self.folder / "snapshots").iterdir())
+        return sorted(path.name for path in (self.folder / "checkpoints").iterdir())
 
     def kept(self) -> list[int]:
         return sorted(row.iteration for row in self.keeper().kept())

@@ -1,4 +1,4 @@
-"""A snapshot of three files, one below a folder, as a scenario for a child process that is killed."""
+"""A checkpoint of three files, one below a folder, as a scenario for a child process that is killed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
-from yatt_core.keys import snapshot_folder
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
+from yatt_core.keys import checkpoint_folder
 
-FOLDER = str(snapshot_folder(0, 10, 1))
-IDENTITY = SnapshotIdentity("run", 0, 10, 1, "5" * 64, "3" * 64, audit_head="a" * 64)
+FOLDER = str(checkpoint_folder(0, 10, 1))
+IDENTITY = CheckpointIdentity("run", 0, 10, 1, "5" * 64, "3" * 64, audit_head="a" * 64)
 NEEDED = 20_000
 
 
@@ -26,5 +26,5 @@ def write(folder: Path) -> None:
 
 def publish(folder: Path, tell: Callable[[str], None]) -> None:
     """Publishes it."""
-    publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")

@@ -1,4 +1,4 @@
-"""The keeper of a segment's snapshots, and retention: what a lost driver left is adopted or goes, what somebody needs stays."""
+"""The keeper of a segment's checkpoints, and retention: what a lost driver left is adopted or goes, what somebody needs stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.checkpoints.bench import SPEC, Bench
 from tests.ops.audited import weights
 from yatt_core.errors import StorageFullError
 from yatt_core.keys import iteration_folder
-from yatt_core.protocols.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.spec import RunSpec
 
 
@@ -26,7 +26,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.ledger.close()
 
 
-def test_a_snapshot_whose_driver_died_before_the_row_is_adopted(bench: Bench) -> None:
+def test_a_checkpoint_whose_driver_died_before_the_row_is_adopted(bench: Bench) -> None:
     bench.commit(0, 1)
     row = bench.publish(1)
     bench.take_over()
@@ -37,20 +37,20 @@ def test_a_snapshot_whose_driver_died_before_the_row_is_adopted(bench: Bench) ->
 
 
 @pytest.mark.parametrize(
-    "flaw", ["not committed", "another spec", "a newer epoch", "other weights", "damaged", "half", "superseded"]
+    "flaw", ["not committed", "another spec", "a newer term", "other weights", "damaged", "half", "superseded"]
 )
 def test_one_that_cannot_be_used_goes(bench: Bench, flaw: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench.commit(0, 1, 2)
     if flaw == "another spec":
         bench.publish(1, spec_digest="0" * 64)
-    elif flaw == "a newer epoch":
-        bench.publish(1, epoch=7)
+    elif flaw == "a newer term":
+        bench.publish(1, term=7)
     elif flaw == "superseded":
         bench.publish(2)
         bench.roll_back(1)
     elif flaw == "half":
-        (bench.folder / "snapshots/.b000-i000001.e0001.partial").mkdir(parents=True)
+        (bench.folder / "checkpoints/.b000-i000001.t0001.partial").mkdir(parents=True)
     elif flaw == "not committed":
         bench.publish(3)
     elif flaw == "damaged":
@@ -65,15 +65,15 @@ def test_one_that_cannot_be_used_goes(bench: Bench, flaw: str, caplog: pytest.Lo
 
 def test_one_in_flight_is_not_touched_and_half_ones_of_the_dead_go_behind_it(bench: Bench) -> None:
     bench.commit(0, 1)
-    (bench.folder / "snapshots/.b000-i000001.e0001.partial").mkdir(parents=True)
+    (bench.folder / "checkpoints/.b000-i000001.t0001.partial").mkdir(parents=True)
     row = bench.publish(2)  # its iteration is not committed yet, its trainer lives and holds the receipt
     bench.take_over()
     keeper = bench.keeper()
     assert keeper.attach(in_flight=True) == []
-    assert bench.folders() == [".b000-i000001.e0001.partial", "b000-i000002.e0001"]
-    bench.trainer.result = SnapshotReceipt(0, 2, 1, row.folder, row.manifest_sha256, 1, row.weights_digest, 0.1)
+    assert bench.folders() == [".b000-i000001.t0001.partial", "b000-i000002.t0001"]
+    bench.trainer.result = CheckpointReceipt(0, 2, 1, row.folder, row.manifest_sha256, 1, row.weights_digest, 0.1)
     assert keeper.collect()
-    assert bench.folders() == ["b000-i000002.e0001"]
+    assert bench.folders() == ["b000-i000002.t0001"]
     assert bench.kept() == [2]
 
 
@@ -89,22 +89,22 @@ def test_a_full_disk_is_passed_on_and_nothing_is_in_flight_then(bench: Bench) ->
 def test_the_newest_and_the_first_stay(bench: Bench) -> None:
     for iteration in range(6):
         bench.commit(iteration)
-        bench.snapshot(iteration)
+        bench.checkpoint(iteration)
     assert bench.kept() == [0, 4, 5]
-    assert bench.folders() == [f"b000-i{i:06d}.e0001" for i in (0, 4, 5)]
-    states = {row.iteration: row.state for row in bench.ledger.records.own_snapshots(bench.run)}
+    assert bench.folders() == [f"b000-i{i:06d}.t0001" for i in (0, 4, 5)]
+    states = {row.iteration: row.state for row in bench.ledger.records.own_checkpoints(bench.run)}
     assert states == {0: "kept", 1: "pruned", 2: "pruned", 3: "pruned", 4: "kept", 5: "kept"}
 
 
 def test_one_behind_the_last_commit_pushes_none_out(bench: Bench) -> None:
     for iteration in range(4):
         bench.commit(iteration)
-        bench.snapshot(iteration)
-    bench.snapshot(4)
+        bench.checkpoint(iteration)
+    bench.checkpoint(4)
     assert bench.kept() == [0, 2, 3, 4]
     bench.commit(4)
     bench.commit(5)
-    bench.snapshot(5)
+    bench.checkpoint(5)
     assert bench.kept() == [0, 4, 5]
 
 
@@ -112,13 +112,13 @@ def test_the_base_of_a_rollback_stays_and_what_it_left_goes(bench: Bench) -> Non
     for iteration in range(6):
         bench.commit(iteration)
         if iteration in (0, 3, 5):
-            bench.snapshot(iteration)
+            bench.checkpoint(iteration)
     bench.roll_back(4)
     for iteration in range(5, 9):
         bench.commit(iteration)
-        bench.snapshot(iteration)
+        bench.checkpoint(iteration)
     assert bench.kept() == [0, 3, 7, 8]
-    assert [row.iteration for row in bench.ledger.records.own_snapshots(bench.run) if row.state == "kept"] == [
+    assert [row.iteration for row in bench.ledger.records.own_checkpoints(bench.run) if row.state == "kept"] == [
         8,
         7,
         3,
@@ -136,14 +136,14 @@ def iterations_on_disk(bench: Bench, branch: int = 0) -> list[int]:
     return sorted({int(path.parent.name[1:]) for path in root.glob("i*/w*")})
 
 
-def test_experience_that_no_snapshot_needs_goes_and_leaves_rows_and_telemetry(tmp_path: Path) -> None:
+def test_experience_that_no_checkpoint_needs_goes_and_leaves_rows_and_telemetry(tmp_path: Path) -> None:
     bench = Bench(Home(tmp_path / "runs"), needed_spec())
     bench.commit(*range(9), sealed=True)
     for iteration in (0, 4, 6):
-        bench.snapshot(iteration)
+        bench.checkpoint(iteration)
     telemetry = bench.folder / iteration_folder(0, 2) / "telemetry.collect.json"
     telemetry.write_text("{}")
-    (bench.folder / iteration_folder(0, 9) / "w00-s0000.e0001").mkdir(parents=True)  # somebody is at work
+    (bench.folder / iteration_folder(0, 9) / "w00-s0000.t0001").mkdir(parents=True)  # somebody is at work
     assert prune_experience(bench.ledger, bench.fence, bench.folder, bench.spec) == [1, 2, 3, 4]
     assert iterations_on_disk(bench) == [5, 6, 7, 8, 9]
     assert telemetry.exists()
@@ -159,11 +159,11 @@ def test_what_a_rollback_stands_on_can_still_be_replayed(tmp_path: Path) -> None
     for iteration in range(6):
         bench.commit(iteration, sealed=True)
         if iteration in (0, 2):
-            bench.snapshot(iteration)
+            bench.checkpoint(iteration)
     bench.roll_back(4)
     for iteration in range(5, 9):
         bench.commit(iteration)
-        bench.snapshot(iteration)
+        bench.checkpoint(iteration)
     assert prune_experience(bench.ledger, bench.fence, bench.folder, bench.spec) == [1, 2, 5]
     assert iterations_on_disk(bench) == [3, 4]
     bench.ledger.close()
@@ -172,6 +172,6 @@ def test_what_a_rollback_stands_on_can_still_be_replayed(tmp_path: Path) -> None
 def test_all_experience_stays_unless_the_spec_says_otherwise(bench: Bench) -> None:
     bench.commit(*range(6), sealed=True)
     for iteration in (0, 4, 5):
-        bench.snapshot(iteration)
+        bench.checkpoint(iteration)
     assert prune_experience(bench.ledger, bench.fence, bench.folder, bench.spec) == []
     assert iterations_on_disk(bench) == [1, 2, 3, 4, 5]

@@ -32,20 +32,20 @@ def actors_spec(*overrides: str) -> RunSpec:
     return load_spec(ROOT / "tests" / "specs" / "virtual.yaml", [*counts, *overrides])
 
 
-def shard_tasks(spec: RunSpec, epoch: int, iteration: int = 1) -> list[ShardTask]:
+def shard_tasks(spec: RunSpec, term: int, iteration: int = 1) -> list[ShardTask]:
     """An iteration's tasks, one shard for each prompt."""
     references, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
     return [
-        ShardTask(WorkKey(RUN, 0, iteration, "collect", shard=i), epoch, (reference,), iteration - 1)
+        ShardTask(WorkKey(RUN, 0, iteration, "collect", shard=i), term, (reference,), iteration - 1)
         for i, reference in enumerate(references)
     ]
 
 
-def batch_of(receipts: Sequence[ShardReceipt], epoch: int, iteration: int = 1, phase: str = "learn") -> BatchTask:
+def batch_of(receipts: Sequence[ShardReceipt], term: int, iteration: int = 1, phase: str = "learn") -> BatchTask:
     """What the trainer learns from."""
     ordered = sorted(receipts, key=lambda receipt: receipt.key.shard)
     references = tuple(ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in ordered)
-    return BatchTask(WorkKey(RUN, 0, iteration, phase), epoch, references)
+    return BatchTask(WorkKey(RUN, 0, iteration, phase), term, references)
 
 
 def behind_buckets(actors: RunActors) -> dict[int, Callable[[], object]]:
@@ -65,8 +65,8 @@ def behind_buckets(actors: RunActors) -> dict[int, Callable[[], object]]:
     return wanted
 
 
-def actors_of(spec: RunSpec, folder: Path, epoch: int) -> RunActors:
-    return RunActors(spec, folder, epoch, 0, BytesMeter())
+def actors_of(spec: RunSpec, folder: Path, term: int) -> RunActors:
+    return RunActors(spec, folder, term, 0, BytesMeter())
 
 
 def begin(actors: RunActors) -> None:
@@ -110,13 +110,13 @@ with Heartbeat(folder, 1):
         reached("collect")
     prepared = actors.prepare(batch_of(receipts, 1, phase="prepare"))
     actors.learn(batch_of(receipts, 1), prepared)
-    actors.begin_snapshot(RUN, "head")
+    actors.begin_checkpoint(RUN, "head")
     reached("learn")
 """
 
 
 def driver_killed_at(moment: str, head: Head, namespace: str, folder: Path, *overrides: str) -> None:
-    """Runs a driver of epoch 1 until it says that it has come that far, and kills it."""
+    """Runs a driver of term 1 until it says that it has come that far, and kills it."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, head.address, namespace, str(head.run_folder), str(folder), moment, *overrides],
         cwd=ROOT,

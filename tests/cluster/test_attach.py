@@ -61,10 +61,10 @@ def test_the_next_driver_attaches_to_what_a_killed_one_left(
         version = {"start": -1, "load": -1, "warm_up": 0, "collect": 0, "learn": 1}[moment]
         assert standing.trainer_version == version
         assert (standing.trainer_key is not None) == (moment == "learn")
-        assert standing.snapshot_in_flight == (moment == "learn")
+        assert standing.checkpoint_in_flight == (moment == "learn")
         if moment == "learn":
-            receipt = actors.snapshot_result(60.0)
-            assert receipt is not None and (receipt.epoch, receipt.iteration) == (1, 1)
+            receipt = actors.checkpoint_result(60.0)
+            assert receipt is not None and (receipt.term, receipt.iteration) == (1, 1)
             assert standing.trainer_key == batch_of([], 1).key
             assert [receipt.version for receipt in actors.sync(1)] == [1, 1]
         if version <= 0:
@@ -73,7 +73,7 @@ def test_the_next_driver_attaches_to_what_a_killed_one_left(
             assert len(actors.sync(0)) == (0 if moment == "collect" else 2)
             tasks = shard_tasks(spec, 2)
             receipts = list(actors.collect(tasks))
-            assert {receipt.epoch for receipt in receipts} == ({1} if moment == "collect" else {2})
+            assert {receipt.term for receipt in receipts} == ({1} if moment == "collect" else {2})
             assert [len(find_sealed(tmp_path, task.key)) for task in tasks] == [1] * len(tasks)
 
 
@@ -84,7 +84,7 @@ def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp
     with Heartbeat(tmp_path, 2):
         actor_sets.append(new := actors_of(spec, tmp_path, 2))
         begin(new)
-        with pytest.raises(FencedError, match="epoch 1 was replaced by 2"):
+        with pytest.raises(FencedError, match="term 1 was replaced by 2"):
             list(old.collect(shard_tasks(spec, 1)))
         with pytest.raises(FencedError):
             old.sync(0)

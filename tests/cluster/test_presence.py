@@ -36,7 +36,7 @@ def reports(*given: StackReport) -> dict[str, StackReport]:
 def test_a_newer_driver_is_heard_of_while_work_goes_on(tmp_path: Path) -> None:
     presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
     with presence.serving("generate", 1), Heartbeat(tmp_path, 2):
-        wait_until(lambda: presence.fence.epoch == 2)
+        wait_until(lambda: presence.fence.term == 2)
         assert presence.report().method == "generate"
         with pytest.raises(FencedError), presence.serving("generate", 1):
             pass
@@ -66,7 +66,7 @@ def test_the_fence_can_look_a_driver_up_at_once(tmp_path: Path) -> None:
     assert not presence.fence.renew()
     with Heartbeat(tmp_path, 5):
         presence.fence.renew()
-        assert presence.fence.epoch == 5
+        assert presence.fence.term == 5
         assert not presence.fence.renew()
 
 

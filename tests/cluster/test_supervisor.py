@@ -61,7 +61,7 @@ sys.path.insert(0, sys.argv[2])
 from tests.cluster.conftest import script_service
 from yatt_core.supervisor.client import Heartbeat, ensure_supervisor, wait_ready
 folder = Path(sys.argv[1])
-with Heartbeat(folder, epoch=1, interval=0.2):
+with Heartbeat(folder, term=1, interval=0.2):
     ensure_supervisor(folder, [script_service(folder, '', name='one')], grace=3.0)
     wait_ready(folder, ['one'], 20)
     print('up', flush=True)
@@ -317,15 +317,15 @@ def test_byte_code_is_cached_in_services(run_folder, monkeypatch):
 
 def test_older_driver_falls_silent_for_a_newer_one(tmp_path):
     file = SupervisorFiles.of(tmp_path).driver
-    with Heartbeat(tmp_path, epoch=2, interval=0.05):
+    with Heartbeat(tmp_path, term=2, interval=0.05):
         touched = file.stat().st_mtime_ns
         wait_until(lambda: file.stat().st_mtime_ns > touched)
-        with Heartbeat(tmp_path, epoch=3, interval=60):
+        with Heartbeat(tmp_path, term=3, interval=60):
             time.sleep(0.1)
             before = file.stat().st_mtime_ns
             time.sleep(0.3)
             assert file.stat().st_mtime_ns == before
-    assert json.loads(file.read_text())["epoch"] == 3
+    assert json.loads(file.read_text())["term"] == 3
 
 
 def test_supervisor_of_another_host_is_left_alone_while_it_shows_life(run_folder):
@@ -356,14 +356,14 @@ def test_damaged_state_is_said(run_folder):
 def test_a_driver_that_leaves_spares_what_a_later_one_has_attached_to(run_folder):
     """The first driver has given its lease back and is about to stop the cluster when the next one attaches."""
     service = script_service(run_folder, "")
-    with Heartbeat(run_folder, epoch=1):
+    with Heartbeat(run_folder, term=1):
         first = ensure_supervisor(run_folder, [service], grace=60)
-    with Heartbeat(run_folder, epoch=2):
+    with Heartbeat(run_folder, term=2):
         assert ensure_supervisor(run_folder, [service], grace=60).identity == first.identity
-        stop_supervisor(run_folder, epoch=1)
+        stop_supervisor(run_folder, term=1)
         assert current_state(run_folder) is not None
         wait_ready(run_folder, ["echo"], 20)
-        stop_supervisor(run_folder, epoch=2)
+        stop_supervisor(run_folder, term=2)
         assert current_state(run_folder) is None
 
 

@@ -42,9 +42,9 @@ MIB = 1 << 20
 COUNT = 12
 
 
-def experience_of(actors: RunActors, epoch: int) -> list[str]:
+def experience_of(actors: RunActors, term: int) -> list[str]:
     """What the engines make of an iteration's prompts, which depends on their weights."""
-    receipts = sorted(actors.collect(shard_tasks(actors_spec(), epoch)), key=lambda receipt: receipt.key.shard)
+    receipts = sorted(actors.collect(shard_tasks(actors_spec(), term)), key=lambda receipt: receipt.key.shard)
     return [receipt.group_digests.hex() for receipt in receipts]
 
 
@@ -109,7 +109,7 @@ class Rank:
     def __init__(self) -> None:
         self._buckets: Iterator[WeightBucket] = iter(())
 
-    def export(self, epoch: int, version: int, number: int) -> tuple[bool, WeightBucket]:
+    def export(self, term: int, version: int, number: int) -> tuple[bool, WeightBucket]:
         if number == 0:
             tensors = ((f"{place}", np.full(MIB, place, np.uint8)) for place in range(COUNT))
             self._buckets = buckets_of(tensors, MIB)
@@ -123,14 +123,14 @@ class Engine:
     def __init__(self) -> None:
         self._sums: list[int] = []
 
-    def begin_update(self, epoch: int, version: int) -> None:
+    def begin_update(self, term: int, version: int) -> None:
         self._sums = []
 
-    def take(self, epoch: int, bucket: WeightBucket) -> None:
+    def take(self, term: int, bucket: WeightBucket) -> None:
         time.sleep(0.05)
         self._sums += [int(piece.numbers.sum()) for piece in bucket.pieces()]
 
-    def end_update(self, epoch: int) -> SyncReceipt:
+    def end_update(self, term: int) -> SyncReceipt:
         assert self._sums == [MIB * place for place in range(COUNT)]
         return SyncReceipt(0, 0, 0.0)
 

@@ -118,7 +118,7 @@ class FewPrompts:
 def collect(
     folder: Path,
     made: RunSpec,
-    epoch: int = 1,
+    term: int = 1,
     shards: int = 2,
     toolbox: Toolbox | None = None,
     stream: LocalStream | None = None,
@@ -131,7 +131,7 @@ def collect(
     tasks = [
         ShardTask(
             WorkKey("run", 0, 1, "collect", 0, shard),
-            epoch,
+            term,
             tuple(PromptRef(n, 0, n) for n in range(shard * per_shard, (shard + 1) * per_shard)),
             0,
         )

@@ -19,7 +19,7 @@ from yatt_core.actors import controller
 from yatt_core.actors.controller import Controller
 from yatt_core.dispatch import generation
 from yatt_core.experience.shard_log import ShardLog
-from yatt_core.fence import EpochFence
+from yatt_core.fence import TermFence
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import PEAK_BYTES, ActorIdentity, ShardTask
 from yatt_core.rewards.scoring import RewardScorer, SampleScore
@@ -30,10 +30,10 @@ class Here:
     """A presence without a thread."""
 
     def __init__(self, *_: object) -> None:
-        self.fence = EpochFence(1)
+        self.fence = TermFence(1)
 
     @contextmanager
-    def serving(self, method: str, epoch: int) -> Iterator[None]:
+    def serving(self, method: str, term: int) -> Iterator[None]:
         yield
 
 

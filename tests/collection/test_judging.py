@@ -83,7 +83,7 @@ def test_the_dispatcher_hears_how_far_a_wave_is(tmp_path: Path) -> None:
     made = judged_spec()
     _, stream = collect(tmp_path, made)
     assert stream.notes == {("b0.i1.w0", f"{shard}/0"): (4, 4) for shard in (0, 1)}
-    _, again = collect(tmp_path, made, epoch=2)
+    _, again = collect(tmp_path, made, term=2)
     assert again.notes == stream.notes and not again.judged, "of sealed shards too"
 
 
@@ -114,7 +114,7 @@ def test_killed_behind_every_chunk_it_ends_the_same_and_what_is_on_disk_is_not_a
             patched.setattr(judge_log, "write_chunk", write)
             patched.setattr(shard_log, "write_chunk", write)
             try:
-                collect(folder, made, epoch=1, stream=first)
+                collect(folder, made, term=1, stream=first)
                 killed = False
             except Killed:
                 pass
@@ -122,7 +122,7 @@ def test_killed_behind_every_chunk_it_ends_the_same_and_what_is_on_disk_is_not_a
             len(judge_log.read_chunk(path).table)  # type: ignore[union-attr]
             for path in folder.rglob("*.judged-*.arrow")
         )
-        receipts, second = collect(folder, made, epoch=1 + kill_at % 2)
+        receipts, second = collect(folder, made, term=1 + kill_at % 2)
         assert digests(receipts) == digests(expected), kill_at
         if killed and not any(receipt.adopted for receipt in receipts):
             assert len(second.judged) == asked - durable, kill_at

@@ -109,14 +109,14 @@ def test_killed_behind_every_chunk_it_ends_the_same_and_no_tool_is_called_again(
 
             monkeypatch.setattr(turn_log, "write_chunk", write)
             try:
-                collect(tmp_path / str(kill_at), made, epoch=1, toolbox=toolbox)
+                collect(tmp_path / str(kill_at), made, term=1, toolbox=toolbox)
                 killed = False
             except Killed:
                 monkeypatch.setattr(turn_log, "write_chunk", real)
             toolbox.close()  # what it still does, it has done when the calls are counted
             in_flight = len(file.read_text().splitlines()) - sum(".call-" in name for name in written)
-            # By a later epoch, or in the same one by another controller, which has a folder of its own.
-            receipts, _ = collect(tmp_path / str(kill_at), made, epoch=1 + kill_at % 2, toolbox=toolbox)
+            # By a later term, or in the same one by another controller, which has a folder of its own.
+            receipts, _ = collect(tmp_path / str(kill_at), made, term=1 + kill_at % 2, toolbox=toolbox)
             assert digests(receipts) == expected, kill_at
             made_again = len(file.read_text().splitlines()) - len(calls)
             assert made_again <= in_flight, "a call whose result was on disk was not made again"
@@ -128,7 +128,7 @@ def test_killed_behind_every_chunk_it_ends_the_same_and_no_tool_is_called_again(
 def test_a_result_of_another_line_of_events_is_not_used(tmp_path: Path, undisturbed: Any) -> None:
     """A turn that is lost is made again; what followed it counts only if it comes out the same."""
     made = spec_with(counting(tmp_path / "calls"))
-    receipts, _ = collect(tmp_path, made, epoch=1)
+    receipts, _ = collect(tmp_path, made, term=1)
     assert digests(receipts) == undisturbed[0]
     own = tmp_path / "log"
     own.mkdir()
@@ -276,5 +276,5 @@ def test_where_the_stream_is_cut_unfinished_shards_are_left(tmp_path: Path, stop
     made = spec_with()
     receipts, _ = collect(tmp_path, made, stream=Watched(made, [], stop))
     assert [receipt.key.shard for receipt in receipts] == list(range(stop))
-    whole, _ = collect(tmp_path, made, epoch=2)
+    whole, _ = collect(tmp_path, made, term=2)
     assert digests(whole) == digests(collect(tmp_path / "undisturbed", made)[0])

@@ -55,7 +55,7 @@ def seed_hostile(home: Home) -> str:
         logs = home.run_folder(run) / "logs"
         logs.mkdir(parents=True)
         record = {"time": 1.0, "level": "error", "actor": HOSTILE, "phase": HOSTILE, "message": HOSTILE}
-        (logs / "e0001.driver.jsonl").write_text(json.dumps(record) + "\n")
+        (logs / "t0001.driver.jsonl").write_text(json.dumps(record) + "\n")
         fence = ledger.leases.acquire(run, this_process(HOSTILE), 600)
         ledger.leases.start_segment(fence, "", HOSTILE)
         ledger.commits.commit(fence, commit_of(0))

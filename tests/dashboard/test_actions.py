@@ -21,7 +21,7 @@ from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from ops.dashboard.driving import OF_THE_GROUP, RESUME_LOG, last_words
 from tests.dashboard.conftest import ORIGIN, Ask
-from tests.ops.cli.test_branches import seed_snapshot
+from tests.ops.cli.test_branches import seed_checkpoint
 from yatt_core.inputs.manifest import INPUTS
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_a_driven_run_is_neither_resumed_nor_changed(ask: Ask, served: Context) 
 
 def test_rollback_opens_a_branch_and_names_who_did(ask: Ask, served: Context, home: Home) -> None:
     (home.run_folder("toy-1") / INPUTS).mkdir()
-    seed_snapshot(home, "toy-1", 1)
+    seed_checkpoint(home, "toy-1", 1)
     refused = ask("toy-1/rollback", to=9)
     assert refused.status_code == 409 and "not committed" in refused.json()["detail"]
     answer = ask("toy-1/rollback", to=1, reason="it hacks the reward")
@@ -126,7 +126,7 @@ def test_a_second_resume_waits_for_the_first_ones_driver(
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o700)
     (home.run_folder("toy-1") / INPUTS).mkdir()
-    seed_snapshot(home, "toy-1", 1)
+    seed_checkpoint(home, "toy-1", 1)
     monkeypatch.setattr("ops.dashboard.driving.sys.executable", str(slow))
     assert ask("toy-1/resume").status_code == 202
     started = served.drivers.newest["toy-1"].process

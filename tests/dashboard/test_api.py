@@ -127,7 +127,7 @@ def test_the_logs_of_an_actor_are_not_those_of_ten_others(client: TestClient, ho
     folder = home.run_folder("toy-1") / "logs"
     for actor in ("controller-1", "controller-10"):
         record = {"time": 5.0, "level": "info", "actor": actor, "message": f"by {actor}"}
-        (folder / f"e0001.{actor}.jsonl").write_text(json.dumps(record) + "\n")
+        (folder / f"t0001.{actor}.jsonl").write_text(json.dumps(record) + "\n")
 
     def messages(actor: str) -> list[str]:
         records = client.get(f"/api/v1/runs/toy-1/logs?actor={actor}").json()["records"]
@@ -151,7 +151,7 @@ def test_a_part_that_is_deleted_under_way_is_left_out(
 def test_of_long_logs_the_ends_are_read(client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ops.queries.logs.TAIL_BYTES", 1000)
     line = {"time": 5.0, "level": "info", "actor": "driver", "message": "many"}
-    with (home.run_folder("toy-1") / "logs" / "e0001.driver.jsonl").open("a") as stream:
+    with (home.run_folder("toy-1") / "logs" / "t0001.driver.jsonl").open("a") as stream:
         stream.writelines(json.dumps(line | {"message": f"many {number}"}) + "\n" for number in range(1000))
     answer = client.get("/api/v1/runs/toy-1/logs?limit=500").json()
     assert answer["whole"] is False
@@ -165,7 +165,7 @@ def test_lists_have_limits(reader: TestClient) -> None:
         "/runs",
         "/runs/{run_id}/placements",
         "/runs/{run_id}/rollouts/{iteration}",
-        "/runs/{run_id}/snapshots",
+        "/runs/{run_id}/checkpoints",
         "/runs/{run_id}/faults",
         "/runs/{run_id}/logs",
         "/runs/{run_id}/events",
@@ -180,7 +180,7 @@ def test_lists_have_limits(reader: TestClient) -> None:
 @pytest.mark.parametrize("name", ["../toy-1", "..", "toy-1/..", "/etc/passwd", "toy-1\x00", "toy-", "TOY-1", *HOSTILE])
 def test_only_what_the_ledger_names_is_looked_for(reader: TestClient, name: str) -> None:
     given = quote(name, safe="")
-    for rest in ("", "/logs", "/rollouts/1", "/lineage", "/snapshots", "/live", "/placements/1", "/series?key=loss"):
+    for rest in ("", "/logs", "/rollouts/1", "/lineage", "/checkpoints", "/live", "/placements/1", "/series?key=loss"):
         answer = reader.get(f"/api/v1/runs/{given}{rest}")
         assert answer.status_code in (404, 422), (name, rest)
         assert answer.headers["content-type"] == "application/problem+json"
@@ -225,8 +225,8 @@ def test_no_text_of_a_request_holds_a_nul(reader: TestClient) -> None:
         ),
         ("/api/v1/runs?text=%00", "query.text: right would be a text without NUL characters"),
         ("/api/v1/runs/toy-1/logs?level=loud", "query.level: right would be one of debug, info, warning, error, crit"),
-        ("/api/v1/runs/toy-1/snapshots?before=1", "query.before: right would be what `next` of the page before said"),
-        ("/api/v1/runs/toy-1/snapshots?before=1.2.3%0A", "query.before: right would be what `next`"),
+        ("/api/v1/runs/toy-1/checkpoints?before=1", "query.before: right would be what `next` of the page before said"),
+        ("/api/v1/runs/toy-1/checkpoints?before=1.2.3%0A", "query.before: right would be what `next`"),
         ("/?state=gone", "query.state: right would be one of created, running"),
         ("/runs/toy-1/logs?iteration=x", "query.iteration: right would be a number of up to nine digits, or nothing"),
     ],
@@ -271,7 +271,7 @@ def test_runs_with_hostile_names_are_shown_as_they_are(client: TestClient, serve
 def test_a_link_in_the_log_folder_leads_nowhere(client: TestClient, home: Home, tmp_path: Path) -> None:
     secret = tmp_path / "secret.jsonl"
     secret.write_text(json.dumps({"time": 1.0, "level": "info", "message": "secret"}) + "\n")
-    (home.run_folder("toy-1") / "logs" / "e0009.driver.jsonl").symlink_to(secret)
+    (home.run_folder("toy-1") / "logs" / "t0009.driver.jsonl").symlink_to(secret)
     assert "secret" not in client.get("/api/v1/runs/toy-1/logs").text
 
 

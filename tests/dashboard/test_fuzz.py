@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from flows.run.home import Home
 from ops.dashboard.app import create_app
 from tests.dashboard.conftest import ORIGIN
-from tests.ops.cli.test_branches import seed_snapshot
+from tests.ops.cli.test_branches import seed_checkpoint
 
 EXAMPLES_SMOKE, EXAMPLES = 15, 400
 ENDLESS, STARTING = "/live", ("/resume", "/retry")
@@ -36,7 +36,7 @@ class Fuzzed:
 
     def __init__(self, seeded: Home, folder: Path) -> None:
         home = Home(Path(shutil.copytree(seeded.folder, folder / "runs")))
-        seed_snapshot(home, "toy-1", 1)
+        seed_checkpoint(home, "toy-1", 1)
         app = create_app(home)
         token = app.state.context.tokens.create("fuzz")
         self.client = TestClient(app, base_url=ORIGIN, raise_server_exceptions=False)

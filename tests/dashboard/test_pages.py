@@ -146,7 +146,7 @@ def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:
         def shown(path: str) -> str:
             return "".join(check_page(browser.get(path).text).itertext())
 
-        for page in ("", "/devices", "/rollouts?iteration=1", "/snapshots", "/faults", "/logs", "/lineage"):
+        for page in ("", "/devices", "/rollouts?iteration=1", "/checkpoints", "/faults", "/logs", "/lineage"):
             assert run in shown(where + page)
         assert run in shown("/") and run in shown(f"/compare?run={quote(run, safe='')}")
         assert shown(where).count(HOSTILE) >= 2, "alarms"

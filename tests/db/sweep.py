@@ -23,7 +23,7 @@ from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
-from db.write.records import ChoiceRow, ShardRow, SnapshotRow
+from db.write.records import CheckpointRow, ChoiceRow, ShardRow
 from tests.db.tools import commit_of
 
 TARGET = 1
@@ -75,7 +75,7 @@ class Walk:
             latest = self.ledger.commits.latest(self.run)
             if latest is None or latest.iteration < iteration:
                 self._iterate(fence, iteration)
-            self._snapshot(fence, iteration)
+            self._checkpoint(fence, iteration)
         self._deliver(fence)
         with self.steps.doing("release"):
             self.ledger.leases.release(fence)
@@ -101,22 +101,20 @@ class Walk:
     def _collect(self, fence: Fence, iteration: int) -> None:
         recorded = {row.shard for row in self.ledger.records.shards(self.run, 0, iteration)}
         for shard in set(range(SHARDS)) - recorded:
-            row = ShardRow(
-                0, iteration, 0, shard, fence.epoch, f"s{shard}", f"sha {shard}", 4, 9, b"d" * 32, {"r": 1.0}
-            )
+            row = ShardRow(0, iteration, 0, shard, fence.term, f"s{shard}", f"sha {shard}", 4, 9, b"d" * 32, {"r": 1.0})
             with self.steps.doing(f"shard {shard}"):
                 self.ledger.records.shard(fence, row)
         if "skip" not in self.ledger.records.choices(self.run, 0, iteration):
             with self.steps.doing("choice"):
                 self.ledger.records.choice(fence, ChoiceRow(0, iteration, "skip", {"shards": [1]}))
 
-    def _snapshot(self, fence: Fence, iteration: int) -> None:
-        if not any(row.iteration == iteration for row in self.ledger.records.snapshots(self.run)):
-            row = SnapshotRow(self.run, 0, iteration, fence.epoch, f"s{iteration}", "sha", 10, "weights", 0.1)
-            with self.steps.doing(f"snapshot {iteration}"):
-                self.ledger.records.snapshot(fence, row)
-        entry = OutboxEntry(f"{self.run}/snapshot-{iteration}", "tags", {"iteration": iteration}, 7)
-        with self.steps.doing(f"outbox of snapshot {iteration}"):
+    def _checkpoint(self, fence: Fence, iteration: int) -> None:
+        if not any(row.iteration == iteration for row in self.ledger.records.checkpoints(self.run)):
+            row = CheckpointRow(self.run, 0, iteration, fence.term, f"s{iteration}", "sha", 10, "weights", 0.1)
+            with self.steps.doing(f"checkpoint {iteration}"):
+                self.ledger.records.checkpoint(fence, row)
+        entry = OutboxEntry(f"{self.run}/checkpoint-{iteration}", "tags", {"iteration": iteration}, 7)
+        with self.steps.doing(f"outbox of checkpoint {iteration}"):
             self.ledger.outbox.enqueue(fence, [entry])
 
     def _deliver(self, fence: Fence) -> None:

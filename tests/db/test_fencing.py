@@ -13,13 +13,13 @@ from db.core.errors import Fenced
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
 from db.write.phases import Attempt
-from db.write.records import ChoiceRow, DecisionRow, ShardRow, SnapshotRow, WaveRow
+from db.write.records import CheckpointRow, ChoiceRow, DecisionRow, ShardRow, WaveRow
 from tests.db.tools import SimulatedClock, commit_of, everything, holder
 
 SHARD = ShardRow(0, 1, 0, 0, 1, "folder", "sha", 4, 9, b"d" * 32, {"reward": 1.0})
 OLD_SHARD = replace(SHARD, shard=1)
-SNAPSHOT = SnapshotRow("toy-1", 0, 1, 1, "folder", "sha", 10, "weights", 0.1)
-OLD_SNAPSHOT = SnapshotRow("toy-1", 0, 0, 1, "folder", "sha", 10, "weights", 0.1)
+CHECKPOINT = CheckpointRow("toy-1", 0, 1, 1, "folder", "sha", 10, "weights", 0.1)
+OLD_CHECKPOINT = CheckpointRow("toy-1", 0, 0, 1, "folder", "sha", 10, "weights", 0.1)
 PLANNED, DISPATCHED = (Attempt("toy-1", 0, 1, phase, 1) for phase in ("collect", "learn"))
 
 ALARM = {
@@ -52,8 +52,8 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "records.settle_wave": lambda ledger, fence: ledger.records.settle_wave(fence, 0, 1, 0, {"groups": 3}),
     "records.decision": lambda ledger, fence: ledger.records.decision(fence, DecisionRow(0, 1, 1, {}, {}, {}, "why")),
     "records.decision_outcome": lambda ledger, fence: ledger.records.decision_outcome(fence, 0, 1, 0, {"seconds": 1}),
-    "records.snapshot": lambda ledger, fence: ledger.records.snapshot(fence, SNAPSHOT),
-    "records.snapshot_pruned": lambda ledger, fence: ledger.records.snapshot_pruned(fence, OLD_SNAPSHOT),
+    "records.checkpoint": lambda ledger, fence: ledger.records.checkpoint(fence, CHECKPOINT),
+    "records.checkpoint_pruned": lambda ledger, fence: ledger.records.checkpoint_pruned(fence, OLD_CHECKPOINT),
     "commits.commit": lambda ledger, fence: ledger.commits.commit(fence, commit_of(1)),
     "outbox.enqueue": lambda ledger, fence: ledger.outbox.enqueue(fence, [OutboxEntry("id", "run", {}, 1)]),
     "outbox.claim": lambda ledger, fence: ledger.outbox.claim(fence),
@@ -75,14 +75,14 @@ def prepared(ledger: Ledger, fence: Fence) -> Fence:
     ledger.records.wave(fence, WaveRow(0, 1, 0, {"prompts": 8}))
     ledger.records.decision(fence, DecisionRow(0, 1, 0, {}, {}, {}, "why"))
     ledger.records.shard(fence, OLD_SHARD)
-    ledger.records.snapshot(fence, OLD_SNAPSHOT)
+    ledger.records.checkpoint(fence, OLD_CHECKPOINT)
     ledger.outbox.enqueue(fence, [OutboxEntry("toy-1/params", "params", {"seed": 0}, 1)])
     return fence
 
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("write", WRITES)
-def test_a_stale_epoch_writes_nothing(ledger: Ledger, prepared: Fence, clock: SimulatedClock, write: str) -> None:
+def test_a_stale_term_writes_nothing(ledger: Ledger, prepared: Fence, clock: SimulatedClock, write: str) -> None:
     ledger.outbox.claim(prepared)
     clock.advance(60)
     ledger.leases.acquire(prepared.run, holder("second"), ttl_seconds=10)

@@ -41,7 +41,7 @@ def test_a_driver_killed_while_it_commits_leaves_whole_iterations(address: str |
             assert_consistent(ledger, iterations)
         # the child's lease is good for ten minutes, but the child is gone
         fence = ledger.leases.acquire("toy-1", this_process("heir"), ttl_seconds=10)
-        assert fence.epoch == 4
+        assert fence.term == 4
         ledger.commits.commit(fence, commit_of(iterations))
         assert_consistent(ledger, iterations + 1)
 

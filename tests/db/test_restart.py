@@ -151,7 +151,7 @@ def test_a_driver_that_stands_still_within_a_transaction_does_not_hold_the_run(
                 # waits until the server ends the first
                 later = second.leases.acquire(run, holder("second"), ttl_seconds=10)
                 lock_run(connection, first._database, run)
-            assert later == Fence(run, fence.epoch + 1)
+            assert later == Fence(run, fence.term + 1)
 
 
 def test_a_value_that_the_database_cannot_hold_is_no_outage(ledger: Ledger) -> None:

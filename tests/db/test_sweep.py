@@ -20,7 +20,7 @@ LEASE_EVENTS = ("lease_taken", "lease_released")
 
 
 def outcome(ledger: Ledger, run: str) -> dict[str, Any]:
-    """All that a run came to, without the times, epochs and names that have to differ."""
+    """All that a run came to, without the times, terms and names that have to differ."""
     iterations = [1]
     with ledger._database.read() as connection:
 
@@ -42,7 +42,7 @@ def outcome(ledger: Ledger, run: str) -> dict[str, Any]:
         (row.shard, row.folder, row.manifest_sha256) for i in iterations for row in ledger.records.shards(run, 0, i)
     ]
     facts["choices"] = [(name, row.body) for i in iterations for name, row in ledger.records.choices(run, 0, i).items()]
-    facts["snapshots"] = [(row.iteration, row.folder) for row in ledger.records.snapshots(run)]
+    facts["checkpoints"] = [(row.iteration, row.folder) for row in ledger.records.checkpoints(run)]
     facts["points"] = list(ledger.metrics.result_points(run))
     facts["counts"] = ledger.outbox.counts(run)
     facts["events"] = [link.kind for link in ledger.events.links(run) if link.kind not in LEASE_EVENTS]

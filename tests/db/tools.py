@@ -65,7 +65,7 @@ def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1", outbo
     """Gapless, each once, and every fact about an iteration there or absent together."""
     with ledger._database.read() as connection:
         rows = connection.execute(
-            select(Iteration.iteration, Iteration.epoch).where(Iteration.run == run).order_by(Iteration.iteration)
+            select(Iteration.iteration, Iteration.term).where(Iteration.run == run).order_by(Iteration.iteration)
         ).all()
         states = (
             connection.execute(
@@ -82,7 +82,7 @@ def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1", outbo
             assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
             assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
     assert [row.iteration for row in rows] == list(range(iterations)) == list(states)
-    assert [row.epoch for row in rows] == sorted(row.epoch for row in rows)
+    assert [row.term for row in rows] == sorted(row.term for row in rows)
     assert ledger.runs.find(run).iteration == iterations - 1
     assert sum(ledger.outbox.counts(run)) == (iterations if outbox is None else outbox)
     assert point_count(ledger, run) == 2 * iterations

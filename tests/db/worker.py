@@ -41,7 +41,7 @@ def forever(path: str) -> None:
 
 
 def contend(path: str, seed: str) -> None:
-    """Nobody is ever known to be gone here, so that only expiry and the epoch decide."""
+    """Nobody is ever known to be gone here, so that only expiry and the term decide."""
     chance, fenced = random.Random(int(seed)), 0
     committed: list[int] = []
 

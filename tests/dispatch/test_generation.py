@@ -19,7 +19,7 @@ from yatt_core.dispatch.generation import GenerationStream
 from yatt_core.dispatch.in_flight import BytesInFlight, bytes_of
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.errors import FencedError, InfrastructureError
-from yatt_core.fence import EpochFence
+from yatt_core.fence import TermFence
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned
 from yatt_core.spec.sections.rollout import VirtualRollout
 
@@ -45,7 +45,7 @@ class Pieces:
 
 @dataclass
 class Pool:
-    """Stands in for Ray, the dispatcher and one engine. refusals: epochs whose calls the engine refuses. gives_back: how many
+    """Stands in for Ray, the dispatcher and one engine. refusals: terms whose calls the engine refuses. gives_back: how many
     calls the engine ends half done. resumed: requests that went on with something.
     """
 
@@ -78,7 +78,7 @@ class Pool:
 
     @property
     def dispatcher(self) -> Any:
-        def acquire(epoch: int, owner: str, size: int, role: str, at_the_head: bool) -> Reference:
+        def acquire(term: int, owner: str, size: int, role: str, at_the_head: bool) -> Reference:
             self.asked.append(size)
             return Reference((len(self.asked), 0, self.engine))
 
@@ -92,9 +92,9 @@ class Pool:
             generate=SimpleNamespace(options=lambda num_returns: SimpleNamespace(remote=self._stream))
         )
 
-    def _stream(self, epoch: int, request: GenerateRequest) -> Pieces:
-        if epoch in self.refusals:
-            return Pieces(iter([FencedError(f"epoch {epoch} was replaced")]))
+    def _stream(self, term: int, request: GenerateRequest) -> Pieces:
+        if term in self.refusals:
+            return Pieces(iter([FencedError(f"term {term} was replaced")]))
         pieces: list[Outcome] = list(self.virtual.stream(request))
         if request.progress is not None:
             self.resumed.append(request)
@@ -117,7 +117,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch):
     def stream(pool: Pool, bound: int = 1 << 30, newest: int = 1) -> GenerationStream[Any]:
         ray_like = SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions)
         monkeypatch.setattr(generation, "ray", ray_like)
-        return GenerationStream(pool.dispatcher, "controller-0", EpochFence(1, lambda: newest), BytesInFlight(bound))
+        return GenerationStream(pool.dispatcher, "controller-0", TermFence(1, lambda: newest), BytesInFlight(bound))
 
     return stream
 
@@ -131,7 +131,7 @@ def test_every_batch_arrives_whole_within_the_bound_in_whatever_order(sizes, bou
         pool, in_flight = Pool(seed, gives_back=gives_back), BytesInFlight(bound)
         patch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions))
         requests = [request_of(number, prompts) for number, prompts in enumerate(sizes)]
-        with GenerationStream[list[int]](pool.dispatcher, "c", EpochFence(1, lambda: 1), in_flight) as stream:
+        with GenerationStream[list[int]](pool.dispatcher, "c", TermFence(1, lambda: 1), in_flight) as stream:
             for number, request in enumerate(requests):
                 stream.submit([number], request)
             results = {}

@@ -83,17 +83,17 @@ class Course:
 
 
 def course(spec: RunSpec, folder: Path, model: Path, images: bool = False) -> Course:
-    """Two updates with the device lent to others in between, a snapshot, and a third one by a trainer that begins there."""
+    """Two updates with the device lent to others in between, a checkpoint, and a third one by a trainer that begins there."""
     tasks = [images_task(folder, k) if images else random_task(folder, k) for k in (1, 2, 3)]
     first, second = make_engine(spec, folder, model), make_engine(spec, folder, model)
     receipts = [update(first, tasks[0])]
     first.offload()
     receipts.append(update(first, tasks[1]))
-    write, snapshot = first.freeze_state(), folder / "snapshot"
+    write, checkpoint = first.freeze_state(), folder / "checkpoint"
     assert write is not None
-    snapshot.mkdir()
-    write(snapshot)
-    second.restore(snapshot, 2)
+    checkpoint.mkdir()
+    write(checkpoint)
+    second.restore(checkpoint, 2)
     receipts.append(update(second, tasks[2]))
     weights = {name: array.copy() for name, array in second.stream_weights()}
     assert weights_digest(weights) == receipts[-1].fingerprint["weights_digest"]

@@ -25,11 +25,11 @@ def batch_of(number: int) -> tuple[pa.Table, pa.Table]:
     return rows.drop_columns(list(SCORES)), rows.select(list(SCORES))
 
 
-def make_shard(folder: Path, epoch: int, tell: Callable[[str], None]) -> ShardReceipt:
+def make_shard(folder: Path, term: int, tell: Callable[[str], None]) -> ShardReceipt:
     """Finishes the shard from whatever is there; tells each piece of work when it is acknowledged, redone or not."""
     if (adopted := adopt(folder, KEY)) is not None:
         return adopted
-    log = ShardLog(folder, KEY, epoch)
+    log = ShardLog(folder, KEY, term)
     finished = []
     for number in range(BATCHES):
         made_responses, made_scores = batch_of(number)
@@ -50,11 +50,11 @@ def make_shard(folder: Path, epoch: int, tell: Callable[[str], None]) -> ShardRe
 
 
 def next_attempt(folder: Path, tell: Callable[[str], None]) -> None:
-    """A new holder, one epoch above all that left a trace; the epoch file stands in for the ledger."""
-    counter = folder.parent / f"{folder.name}.epoch"
-    epoch = 1 + (int(counter.read_text()) if counter.exists() else 0)
-    counter.write_text(str(epoch))
-    make_shard(folder, epoch, tell)
+    """A new holder, one term above all that left a trace; the term file stands in for the ledger."""
+    counter = folder.parent / f"{folder.name}.term"
+    term = 1 + (int(counter.read_text()) if counter.exists() else 0)
+    counter.write_text(str(term))
+    make_shard(folder, term, tell)
 
 
 def prepare(folder: Path, tell: Callable[[str], None]) -> None:

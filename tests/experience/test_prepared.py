@@ -98,7 +98,7 @@ def test_killed_at_every_step_it_is_whole_or_unpublished(tmp_path):
         read_prepared(folder, *written)
         leftovers = sweep_prepared(folder, 0, 3, [written[0]])
         assert leftovers in ([], [prepared_folder(0, 3, 1)])
-        assert [path.name for path in (folder / written[0]).parent.iterdir()] == ["prepared.e0002"]
+        assert [path.name for path in (folder / written[0]).parent.iterdir()] == ["prepared.t0002"]
     assert step > 9
 
 
@@ -106,8 +106,8 @@ def test_telemetry_stands_beside_the_experience(tmp_path):
     assert read_telemetry(tmp_path, 0, 3) == {}
     write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 1.5})
     write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 2.5})
-    write_telemetry(tmp_path, 0, 3, "learn.e0001", {"device": "cpu:0"})
-    assert read_telemetry(tmp_path, 0, 3) == {"collect": {"seconds": 2.5}, "learn.e0001": {"device": "cpu:0"}}
+    write_telemetry(tmp_path, 0, 3, "learn.t0001", {"device": "cpu:0"})
+    assert read_telemetry(tmp_path, 0, 3) == {"collect": {"seconds": 2.5}, "learn.t0001": {"device": "cpu:0"}}
 
 
 @pytest.mark.parametrize("left", [b"", b'{"shard-0000": {"gen', b"\0" * 512, b"[1]", b"\xff", b"[" * 100_000])

@@ -26,10 +26,10 @@ from yatt_core.protocols.receipts import PromptRef, ShardTask
 WORK = ["responses-0", "scores-0", "responses-1", "scores-1", "sealed"]
 
 
-def make(folder: Path, epoch: int = 1) -> tuple[list[str], Path]:
+def make(folder: Path, term: int = 1) -> tuple[list[str], Path]:
     """Finishes the shard; what had to be done, and the folder that holds it."""
     told: list[str] = []
-    receipt = make_shard(folder, epoch, told.append)
+    receipt = make_shard(folder, term, told.append)
     assert receipt.group_digests == group_digests(SAMPLES)
     assert dict(receipt.sums) == sums_of(canonical_table(SAMPLES))
     assert receipt.manifest_sha256 == verify_shard(folder, receipt.folder).sha256
@@ -46,7 +46,7 @@ def test_receipt_and_files(tmp_path):
     told: list[str] = []
     receipt = make_shard(tmp_path, 4, told.append)
     assert told == WORK
-    assert (receipt.prompts, receipt.samples, receipt.epoch, receipt.adopted) == (4, 12, 4, False)
+    assert (receipt.prompts, receipt.samples, receipt.term, receipt.adopted) == (4, 12, 4, False)
     assert receipt.tokens == sums_of(SAMPLES)["response_tokens"]
     assert receipt.folder == str(shard_folder(KEY, 4))
     assert sorted(path.name for path in (tmp_path / receipt.folder).iterdir()) == ["manifest.json", "samples.parquet"]
@@ -71,7 +71,7 @@ def test_killed_after_every_single_step_nothing_acknowledged_is_done_again(tmp_p
         folder.mkdir()
         killed, acknowledged = run_until(next_attempt, folder, step)
         sealed = sealed_folders(folder)
-        redone, kept = make(folder, epoch=2)
+        redone, kept = make(folder, term=2)
         assert not set(redone) & set(acknowledged), step
         assert len({*redone, *acknowledged}) >= len(WORK) - 1, "only the piece under way was durable and untold"
         assert redone == [] if sealed else redone
@@ -93,7 +93,7 @@ def test_holder_after_holder_killed_on_the_way_each_piece_is_made_once(tmp_path)
         assert attempts < 20
     assert attempts > 2
     assert told == [work for work in WORK if work in told], "nothing twice, nothing out of order"
-    assert make(folder, epoch=99)[0] == []
+    assert make(folder, term=99)[0] == []
 
 
 def test_a_disk_that_refuses_leaves_the_log_as_it_was(tmp_path, monkeypatch):
@@ -122,7 +122,7 @@ def test_a_damaged_chunk_is_absent_and_said(tmp_path, caplog, kind, damage):
     if damage == "flipped":
         flip(path, len(data) // 2)
     with caplog.at_level(logging.WARNING):
-        redone, _ = make(tmp_path, epoch=2)
+        redone, _ = make(tmp_path, term=2)
     assert redone == [f"{kind}-0", "sealed"]
     assert str(path) in caplog.text
 
@@ -151,12 +151,12 @@ def test_any_arrow_reader_opens_a_chunk(tmp_path):
 
 def test_an_older_holder_must_leave(tmp_path):
     ShardLog(tmp_path, KEY, 5).append_responses(0, batch_of(0)[0])
-    with pytest.raises(FencedError, match="epoch 5 works on this shard"):
+    with pytest.raises(FencedError, match="term 5 works on this shard"):
         ShardLog(tmp_path, KEY, 4)
 
 
 def test_a_writer_that_counts_as_lost_and_lives_on_disturbs_nobody(tmp_path):
-    """It is on a node that cannot be reached: two write at one shard under one epoch, each in a folder of its own."""
+    """It is on a node that cannot be reached: two write at one shard under one term, each in a folder of its own."""
     lost = ShardLog(tmp_path, KEY, 1)
     lost.append_responses(0, batch_of(0)[0])
     told: list[str] = []
@@ -164,7 +164,7 @@ def test_a_writer_that_counts_as_lost_and_lives_on_disturbs_nobody(tmp_path):
     assert told == WORK[1:], "the work of the lost one is gone on with"
     lost.append_scores(0, batch_of(0)[1])
     lost.append_responses(1, batch_of(1)[0])
-    assert (receipt.folder, receipt.epoch) == (str(shard_folder(KEY, 1, writer=1)), 1)
+    assert (receipt.folder, receipt.term) == (str(shard_folder(KEY, 1, writer=1)), 1)
     assert sorted(path.name for path in (tmp_path / receipt.folder).iterdir()) == ["manifest.json", "samples.parquet"]
     assert verify_shard(tmp_path, receipt.folder, receipt.manifest_sha256).files
     assert lost.seal(SAMPLES, {}).folder == receipt.folder, "what is sealed is not sealed again"
@@ -186,13 +186,13 @@ def test_writers_that_seal_at_once_leave_two_copies_of_the_same_samples(tmp_path
 
 
 def test_adoption_says_where_it_came_from(tmp_path):
-    make(tmp_path, epoch=2)
+    make(tmp_path, term=2)
     receipt = adopt(tmp_path, KEY)
-    assert (receipt.adopted, receipt.epoch, receipt.samples) == (True, 2, 12)
+    assert (receipt.adopted, receipt.term, receipt.samples) == (True, 2, 12)
     assert find_sealed(tmp_path, KEY) == [(2, str(shard_folder(KEY, 2)))]
 
 
-def test_sealing_twice_under_one_epoch_leaves_the_first(tmp_path):
+def test_sealing_twice_under_one_term_leaves_the_first(tmp_path):
     _, folder = make(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     receipt = ShardLog(tmp_path, KEY, 1).seal(SAMPLES, {})
@@ -200,10 +200,10 @@ def test_sealing_twice_under_one_epoch_leaves_the_first(tmp_path):
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("term", [1, 2])
 @pytest.mark.parametrize("name", ["samples.parquet", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_damaged_sealed_shard_is_named_and_made_again(tmp_path, caplog, epoch, name, damage):
+def test_a_damaged_sealed_shard_is_named_and_made_again(tmp_path, caplog, term, name, damage):
     _, folder = make(tmp_path)
     manifest_sha256 = verify_shard(tmp_path, str(shard_folder(KEY, 1))).sha256
     path = folder / name
@@ -219,7 +219,7 @@ def test_a_damaged_sealed_shard_is_named_and_made_again(tmp_path, caplog, epoch,
     with caplog.at_level(logging.WARNING):
         assert adopt(tmp_path, KEY) is None
     assert "cannot be used" in caplog.text or (name, damage) == ("manifest.json", "remove")
-    redone, _ = make(tmp_path, epoch)
+    redone, _ = make(tmp_path, term)
     assert redone == WORK
 
 
@@ -231,19 +231,19 @@ def test_a_manifest_that_tells_another_story_is_not_adopted(tmp_path):
 
 
 def test_sweep_takes_leftovers_and_leaves_what_is_named(tmp_path):
-    make(tmp_path, epoch=1)
+    make(tmp_path, term=1)
     ShardLog(tmp_path, KEY, 2).append_responses(0, batch_of(0)[0])
     keep = tmp_path / shard_folder(KEY, 1)
     (keep / ".samples.parquet.0123456789abcdef.tmp").write_bytes(b"x")
-    (keep.parent / ".w00-s0002.e0000.77.trash").mkdir()
-    (keep.parent / "prepared.e0001").mkdir()
+    (keep.parent / ".w00-s0002.t0000.77.trash").mkdir()
+    (keep.parent / "prepared.t0001").mkdir()
     (keep.parent / "telemetry.collect.json").write_text("{}")
     removed = sweep(tmp_path, 0, 3, [str(shard_folder(KEY, 1))])
     assert len(removed) == 2
     assert sorted(path.name for path in keep.parent.iterdir()) == [
-        "prepared.e0001",
+        "prepared.t0001",
         "telemetry.collect.json",
-        "w00-s0002.e0001",
+        "w00-s0002.t0001",
     ]
     assert verify_shard(tmp_path, str(shard_folder(KEY, 1))).files
     assert sorted(path.name for path in keep.iterdir()) == ["manifest.json", "samples.parquet"]
@@ -260,7 +260,7 @@ def test_leftovers_of_another_plan_do_not_count(tmp_path, caplog):
     log.seal(SAMPLES, {})
     assert adopt(tmp_path, KEY, "plan b") is None
     assert "does not agree with its task and samples in ['plan']" in caplog.text
-    assert adopt(tmp_path, KEY, "plan a").epoch == 1
+    assert adopt(tmp_path, KEY, "plan a").term == 1
 
 
 def test_the_plan_follows_what_changes_samples_and_nothing_else():
@@ -286,7 +286,7 @@ def test_the_plan_follows_what_changes_samples_and_nothing_else():
     assert len({plan, *others}) == 1 + len(others)
     engine = rollout.engine.model_copy(update={"instances": 7})
     same = spec.model_copy(update={"rollout": rollout.model_copy(update={"engine": engine}), "iterations": 99})
-    assert shard_plan(same, dataclasses.replace(task, epoch=5)) == plan
+    assert shard_plan(same, dataclasses.replace(task, term=5)) == plan
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
@@ -311,5 +311,5 @@ def test_a_recorded_shard_that_is_damaged_is_named_and_made_again_with_the_same_
         path.unlink()
     assert damaged_shards(tmp_path, [row]) == [row]
     again = make_shard(tmp_path, 2, told.append)
-    assert (again.epoch, again.group_digests) == (2, receipt.group_digests)
+    assert (again.term, again.group_digests) == (2, receipt.group_digests)
     assert told == WORK * 2

@@ -25,9 +25,9 @@ from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
 from flows.run.protocols import IterationSummary, SilentObserver
 from tests.services import ROOT
-from yatt_core.checkpoints.publish import SnapshotIdentity
+from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import NumericError
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import checkpoint_folder
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt
 from yatt_core.spec import RunSpec, load_spec
 
@@ -47,8 +47,8 @@ class MetricCluster(Cluster):
 class BranchRunActors(SimulatedRunActors):
     """On a branch of the run; on another one than before, its actors are new. Updates named in the spec are not finite."""
 
-    def __init__(self, cluster: Cluster, spec: RunSpec, epoch: int, branch: int) -> None:
-        super().__init__(cluster, spec, epoch)
+    def __init__(self, cluster: Cluster, spec: RunSpec, term: int, branch: int) -> None:
+        super().__init__(cluster, spec, term)
         self._branch = branch
         if branch != getattr(cluster.trainer, "branch", branch):
             cluster.trainer, cluster.collection = BranchTrainer(branch), None
@@ -68,13 +68,13 @@ class BranchRunActors(SimulatedRunActors):
         trainer.receipt = UpdateReceipt(task.key, trainer.version, {}, fingerprint, {})
         return trainer.receipt
 
-    def begin_snapshot(self, run: str, audit_head: str) -> None:
+    def begin_checkpoint(self, run: str, audit_head: str) -> None:
         cluster, trainer = self._cluster, self._cluster.trainer
         digest = trainer.state.hex()
-        identity = SnapshotIdentity(
-            run, self._branch, trainer.version, self._epoch, self._spec.digest, digest, audit_head
+        identity = CheckpointIdentity(
+            run, self._branch, trainer.version, self._term, self._spec.digest, digest, audit_head
         )
-        folder = str(snapshot_folder(self._branch, trainer.version, self._epoch))
+        folder = str(checkpoint_folder(self._branch, trainer.version, self._term))
         trainer.publication = Publication(identity, folder, trainer.state, cluster.trace.durations.publish)
 
 
@@ -123,7 +123,7 @@ class Simulation:
         spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", [*fast, *overrides])
         run = create_run(home, spec)
         trace = Trace(spec.iterations, {}, Durations())
-        return cls(home, run, MetricCluster(home.run_folder(run), trace, SHARDS, ENGINES, spec.snapshots.every))
+        return cls(home, run, MetricCluster(home.run_folder(run), trace, SHARDS, ENGINES, spec.checkpoints.every))
 
     def ledger(self) -> Ledger:
         return Ledger.open(self.home.ledger, migrate=False, clock=self.cluster.clock.time_ms)
@@ -138,9 +138,9 @@ class Simulation:
             spec = current_spec(ledger, self.run)
             fence = ledger.leases.acquire(self.run, this_process(), LEASE_SECONDS, lambda holder: True)
 
-            def actors(spec: RunSpec, folder: Path, epoch: int, branch: int, *_: object) -> BranchRunActors:
+            def actors(spec: RunSpec, folder: Path, term: int, branch: int, *_: object) -> BranchRunActors:
                 watcher.reach(f"branch:{branch}")
-                return BranchRunActors(self.cluster, spec, epoch, branch)
+                return BranchRunActors(self.cluster, spec, term, branch)
 
             with without_prefect_and_ray(), mock.patch("flows.driver.session.RunActors", actors):
                 clock = self.cluster.clock

@@ -16,7 +16,7 @@ from db.write.records import ShardRow
 from flows.reports.accounting import BETWEEN_PHASES, BUCKETS, Accounts, accounts_of
 from flows.reports.advice import Advice, advise
 from tests.db.tools import SimulatedClock, commit_of, holder
-from yatt_core.checkpoints.interval import overhead, snapshot_interval
+from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 
 PHASES = {"place": 0.0, "collect": 60.0, "prepare": 8.0, "learn": 20.0, "sync": 4.0, "commit": 1.0}
 ITERATION = sum(PHASES.values())
@@ -58,15 +58,15 @@ class Story:
         if sealed_after:
             self.sleep(sealed_after)
             self.ledger.records.shard(
-                self.fence, ShardRow(0, iteration, 0, 0, self.fence.epoch, "folder", "sha", 1, 1, b"", {})
+                self.fence, ShardRow(0, iteration, 0, 0, self.fence.term, "folder", "sha", 1, 1, b"", {})
             )
         self.sleep(seconds - sealed_after)
         self.ledger.leases.renew(self.fence, 10)
 
-    def iteration(self, number: int, skip: tuple[str, ...] = (), snapshot: float = 0.0) -> None:
+    def iteration(self, number: int, skip: tuple[str, ...] = (), checkpoint: float = 0.0) -> None:
         for name, seconds in PHASES.items():
-            if name == "commit" and snapshot:
-                self.phase("checkpoint", snapshot, number)
+            if name == "commit" and checkpoint:
+                self.phase("checkpoint", checkpoint, number)
             if name not in skip:
                 self.phase(name, seconds, number)
         self.ledger.commits.commit(self.fence, commit_of(number, self.ledger.runs.find(self.run).current_branch))
@@ -104,9 +104,9 @@ def test_nothing_was_done_yet(story: Story) -> None:
     assert (accounts.wall_seconds, accounts.ettr, accounts.crashes, buckets(accounts)) == (0, None, (), {})
 
 
-def test_an_undisturbed_run_restarts_snapshots_works_waits_and_is_idle(story: Story) -> None:
+def test_an_undisturbed_run_restarts_checkpoints_works_waits_and_is_idle(story: Story) -> None:
     started(story)
-    story.iteration(1, snapshot=7)
+    story.iteration(1, checkpoint=7)
     story.sleep(2)  # the last deliveries
     story.end()
     story.sleep(100)
@@ -116,7 +116,7 @@ def test_an_undisturbed_run_restarts_snapshots_works_waits_and_is_idle(story: St
     accounts = story.accounts()
     assert buckets(accounts) == {
         "productive": 2 * ITERATION,
-        "snapshot": 7,
+        "checkpoint": 7,
         "restart": 10,
         "waiting": 5,
         "idle": 100,
@@ -136,7 +136,7 @@ def test_a_driver_killed_in_collect_loses_what_was_not_sealed(story: Story) -> N
     accounts = story.accounts()
     assert buckets(accounts) == {"productive": 60, "redone": 10, "restart": 5 + 12 + 6}
     (crash,) = accounts.crashes
-    assert (crash.kind, crash.phase, crash.iteration, crash.epoch) == ("driver lost", "collect", 1, 1)
+    assert (crash.kind, crash.phase, crash.iteration, crash.term) == ("driver lost", "collect", 1, 1)
     assert (crash.redone, crash.restart_seconds) == ({"collect": 10}, 18)
 
 
@@ -235,23 +235,23 @@ TIMES = st.integers(0, 60)
 @st.composite
 def histories(draw: st.DrawFn) -> RunHistory:
     """Any rows, also such as no driver would write: out of order, overlapping, behind their segment's end."""
-    epochs = range(1, draw(st.integers(1, 4)) + 1)
-    taken = sorted(draw(st.lists(TIMES, min_size=len(epochs), max_size=len(epochs))))
+    terms = range(1, draw(st.integers(1, 4)) + 1)
+    taken = sorted(draw(st.lists(TIMES, min_size=len(terms), max_size=len(terms))))
     maybe = st.none() | TIMES
-    leases = tuple(LeaseTimes(e, "driver", at, draw(maybe), draw(maybe)) for e, at in zip(epochs, taken, strict=True))
+    leases = tuple(LeaseTimes(e, "driver", at, draw(maybe), draw(maybe)) for e, at in zip(terms, taken, strict=True))
     segments = tuple(
         SegmentTimes(e, draw(TIMES), draw(maybe), draw(st.sampled_from([None, "lost", "ended"])))
-        for e in epochs
+        for e in terms
         if draw(st.booleans())
     )
-    attempts = [draw(attempts_of(number, list(epochs))) for number in range(draw(st.integers(0, 8)))]
+    attempts = [draw(attempts_of(number, list(terms))) for number in range(draw(st.integers(0, 8)))]
     sealed = tuple(SealedTimes(0, draw(st.integers(0, 1)), at) for at in draw(st.lists(TIMES, max_size=3)))
     ordered = tuple(sorted(attempts, key=lambda attempt: attempt.planned_at))
     return RunHistory("run", (), segments, leases, ordered, sealed)
 
 
 @st.composite
-def attempts_of(draw: st.DrawFn, number: int, epochs: list[int]) -> AttemptTimes:
+def attempts_of(draw: st.DrawFn, number: int, terms: list[int]) -> AttemptTimes:
     state = draw(st.sampled_from(["PLANNED", "DISPATCHED", "DONE", "FAILED"]))
     planned = draw(TIMES)
     return AttemptTimes(
@@ -260,7 +260,7 @@ def attempts_of(draw: st.DrawFn, number: int, epochs: list[int]) -> AttemptTimes
         phase=draw(st.sampled_from(["recover", "collect", "learn", "checkpoint"])),
         number=number,
         state=state,
-        epoch=draw(st.sampled_from(epochs)),
+        term=draw(st.sampled_from(terms)),
         planned_at=planned,
         dispatched_at=draw(st.none() | st.just(planned)),
         ended_at=draw(TIMES) if state in ("DONE", "FAILED") else None,
@@ -292,14 +292,14 @@ def test_the_buckets_share_the_wall_time_without_gap_or_overlap(history: RunHist
 
 def test_young_with_replay_of_the_share_that_is_learning() -> None:
     # sqrt(2 x 15 x 7500 / (65 x 300)) = 3.4: whole iterations, whichever neighbour costs less.
-    assert snapshot_interval(stall=15, between_failures=7500, replay=65, iteration=300) == 3
-    assert snapshot_interval(stall=0.01, between_failures=100, replay=65, iteration=300) == 1
+    assert checkpoint_interval(stall=15, between_failures=7500, replay=65, iteration=300) == 3
+    assert checkpoint_interval(stall=0.01, between_failures=100, replay=65, iteration=300) == 1
 
 
 @given(st.floats(0.1, 100), st.floats(10, 1e6), st.floats(0.1, 100), st.floats(1, 1000))
 def test_no_other_interval_costs_less(stall: float, between: float, replay: float, iteration: float) -> None:
     costs = (stall, between, replay, iteration)
-    best = snapshot_interval(*costs)
+    best = checkpoint_interval(*costs)
     others = {max(1, best - 1), best + 1, best * 2, max(1, best // 2)}
     assert all(overhead(best, *costs) <= overhead(other, *costs) * (1 + 1e-9) for other in others)
 
@@ -312,17 +312,17 @@ def test_no_advice_before_anything_was_measured(story: Story) -> None:
 def test_without_failures_one_a_day_is_assumed_and_nothing_firm_is_said(story: Story) -> None:
     started(story)
     for number in range(1, 6):
-        story.iteration(number, snapshot=2)
+        story.iteration(number, checkpoint=2)
     advice = story.advice(now=1)
     assert (advice.failures, advice.firm, advice.seconds_between_failures) == (0, False, 24 * 3600)
     assert (advice.stall_seconds, advice.replay_seconds, advice.iteration_seconds) == (2, 28, ITERATION)
-    assert advice.every == snapshot_interval(2, 24 * 3600, 28, ITERATION)
+    assert advice.every == checkpoint_interval(2, 24 * 3600, 28, ITERATION)
 
 
 def test_failures_that_lost_the_tensors_count_and_planned_starts_do_not(story: Story) -> None:
     started(story)
     for number in range(1, 5):
-        story.iteration(number, snapshot=2)
+        story.iteration(number, checkpoint=2)
         story.phase("place", 1, number + 1, fails="infrastructure")
         story.phase("recover", 9, number, restored=0, replayed=number, replay_seconds=20.0 * number)
     story.phase("place", 1, 5, fails="infrastructure")

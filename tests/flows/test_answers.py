@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from db.write.commit import IterationCommit
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.driver.session import DriverSession
 from flows.launch import open_session
 from flows.phases.failure_policy import CURSOR, Paused, PhaseRetry, answer, is_skipped, obey_rollback
@@ -66,19 +66,19 @@ def commit(session: DriverSession, iteration: int) -> ControlState:
     return state
 
 
-def snapshot(session: DriverSession, iteration: int) -> None:
-    row = SnapshotRow(
+def checkpoint(session: DriverSession, iteration: int) -> None:
+    row = CheckpointRow(
         session.context.run,
         session.context.branch,
         iteration,
-        session.context.fence.epoch,
-        f"snapshots/{iteration}",
+        session.context.fence.term,
+        f"checkpoints/{iteration}",
         "0",
         1,
         "0",
         0.1,
     )
-    session.context.ledger.records.snapshot(session.context.fence, row)
+    session.context.ledger.records.checkpoint(session.context.fence, row)
 
 
 def test_budgets_are_kept_by_class(opened: Opened) -> None:
@@ -128,15 +128,15 @@ def test_pause_and_stop(opened: Opened, wanted: str, raised: type[Exception] | N
 def test_a_rollback_opens_a_branch_that_draws_other_prompts(opened: Opened) -> None:
     session = opened("recovery.on_non_finite=rollback", "recovery.non_finite_limit=1")
     states = [commit(session, iteration) for iteration in range(5)]
-    snapshot(session, 0)
-    snapshot(session, 3)
+    checkpoint(session, 0)
+    checkpoint(session, 3)
     with pytest.raises(PhaseRetry):
         fail(session, "learn", 5, NumericError("the loss is nan"))
     assert obey_rollback(session, states[-1])
     assert session.context.branch == 1
     state = committed_state(session.context)
     assert state.iteration == 3
-    assert state.cursor != states[3].cursor, "the prompts behind the snapshot are not drawn again"
+    assert state.cursor != states[3].cursor, "the prompts behind the checkpoint are not drawn again"
     assert CURSOR in session.context.ledger.records.choices(session.context.run, 1, 4)
     assert not obey_rollback(session, state), "once"
     with pytest.raises(Paused, match="again and again"):
@@ -146,7 +146,7 @@ def test_a_rollback_opens_a_branch_that_draws_other_prompts(opened: Opened) -> N
 def test_a_rollback_skips_all_that_the_waves_of_the_failed_iteration_drew(opened: Opened) -> None:
     session = opened("recovery.on_non_finite=rollback", "dynamic_sampling.kind=valid_group")
     states = [commit(session, iteration) for iteration in range(3)]
-    snapshot(session, 1)
+    checkpoint(session, 1)
     cursor = states[-1].cursor
     for wave, prompts in enumerate((20, 7)):
         plan_wave(session.context, 3, WavePlan(wave, prompts, prompts, 4, 8, 1.0), cursor)
@@ -158,7 +158,7 @@ def test_a_rollback_skips_all_that_the_waves_of_the_failed_iteration_drew(opened
     assert cursor.ordinal == states[-1].cursor.ordinal + 27
 
 
-def test_without_a_snapshot_there_is_nothing_to_roll_back_to(opened: Opened) -> None:
+def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(opened: Opened) -> None:
     session = opened("recovery.on_non_finite=rollback")
-    with pytest.raises(Paused, match="no snapshot"):
+    with pytest.raises(Paused, match="no checkpoint"):
         fail(session, "learn", 1, NumericError("the loss is nan"))

@@ -22,19 +22,19 @@ Finished = tuple[Driver, str]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Finished:
-    """Four iterations on virtual engines, with snapshots of 0, 2 and 4. Tests fork it and leave it as it is."""
+    """Four iterations on virtual engines, with checkpoints of 0, 2 and 4. Tests fork it and leave it as it is."""
     driver = Driver(tmp_path_factory.mktemp("lines"), nursery)
-    run = driver.create("virtual.yaml", "name=lines", "iterations=4", "snapshots.every=2", "evaluation.every=0")
+    run = driver.create("virtual.yaml", "name=lines", "iterations=4", "checkpoints.every=2", "evaluation.every=0")
     driver.drive(run)
     return driver, run
 
 
 @pytest.fixture(scope="module")
 def heir(finished: Finished) -> str:
-    """A fork at 3, which is no snapshot, driven to 4 while its parent's folder was out of reach."""
+    """A fork at 3, which is no checkpoint, driven to 4 while its parent's folder was out of reach."""
     driver, run = finished
     made = fork(driver.home, run, 3, ["name=heir"])
-    assert (made.run, made.snapshot, made.replayed) == ("heir-1", 2, 1)
+    assert (made.run, made.checkpoint, made.replayed) == ("heir-1", 2, 1)
     folder = driver.home.run_folder(run)
     folder.rename(folder.with_name("elsewhere"))
     driver.drive(made.run)
@@ -72,11 +72,11 @@ def test_a_fork_stands_on_copies_of_its_own(finished: Finished, heir: str) -> No
 
 
 def test_a_rollback_goes_on_along_another_line(finished: Finished, heir: str) -> None:
-    """Of the fork, to its fork point, which is no snapshot: update 3 is replayed from the copy of snapshot 2."""
+    """Of the fork, to its fork point, which is no checkpoint: update 3 is replayed from the copy of checkpoint 2."""
     driver, run = finished
     before = digests(driver, heir)
     done = rollback(driver.home, heir, to=3, reason="reward fell")
-    assert (done.branch, done.superseded, done.snapshot, done.replayed) == (1, 1, 2, 1)
+    assert (done.branch, done.superseded, done.checkpoint, done.replayed) == (1, 1, 2, 1)
     assert digests(driver, heir) == {k: before[k] for k in (1, 2, 3)}
     driver.drive(heir)
     after = digests(driver, heir)
@@ -136,7 +136,7 @@ def test_a_fork_of_a_fork_under_another_rule_trains_on(finished: Finished, heir:
 
 @pytest.mark.verify
 def test_a_run_goes_on_under_another_spec_and_layout(finished: Finished) -> None:
-    """A revision at the last commit's snapshot: nothing is replayed, and the other layout is marked in the lineage."""
+    """A revision at the last commit's checkpoint: nothing is replayed, and the other layout is marked in the lineage."""
     driver, parent = finished
     run = fork(driver.home, parent, 4).run
     past = digests(driver, run)

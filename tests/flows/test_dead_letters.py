@@ -143,7 +143,7 @@ def test_a_driver_waits_for_the_keeper_and_for_nobody_else(place: str, ledger: L
     go_on.set()
     driver.join(30)
     keeper.join(30)
-    assert [one.epoch for one in taken] == [3]
+    assert [one.term for one in taken] == [3]
     assert len(tracker.arrived) == len(set(tracker.arrived)) == 151
     with pytest.raises(LeaseHeld, match="driver"):
         take_lease(ledger, run, "another driver", 60)

@@ -67,7 +67,7 @@ def second_window_at_work(group: Group, run: str) -> str | None:
         segments = ledger.overview.segments(run)
         if len(segments) < 2:
             return None
-        commits = [link for link in ledger.events.of_kind(run, "commit") if link.body["epoch"] == segments[1].epoch]
+        commits = [link for link in ledger.events.of_kind(run, "commit") if link.body["term"] == segments[1].term]
         return segments[1].flow_run_id if commits else None
 
 
@@ -86,13 +86,13 @@ def test_three_windows_of_which_one_is_killed_end_as_an_undisturbed_run(group: G
         assert len(segments) >= 3 and [s.flow_run_id for s in segments if s.outcome == "lost"] == [killed]
         states = {s.flow_run_id: group.ask(f"/flow_runs/{s.flow_run_id}") for s in segments}
         commits = [link.body["iteration"] for link in ledger.events.of_kind(run, "commit")]
-        last = {link.body["epoch"]: link.body["iteration"] for link in ledger.events.of_kind(run, "commit")}
+        last = {link.body["term"]: link.body["iteration"] for link in ledger.events.of_kind(run, "commit")}
         stops = [link.body for link in ledger.events.of_kind(run, "state") if link.body["state"] == "stopped"]
-        kept = {row.iteration for row in ledger.overview.show(run).snapshots}
+        kept = {row.iteration for row in ledger.overview.show(run).checkpoints}
         assert ledger.events.verify(run) is None
     assert commits == list(range(ITERATIONS + 1)), "gapless, each once"
     assert stops and all(stop["reason"].startswith("its window is over: ") for stop in stops)
-    assert {last[stop["epoch"]] for stop in stops if stop["epoch"] in last} <= kept, "a window ends with a snapshot"
+    assert {last[stop["term"]] for stop in stops if stop["term"] in last} <= kept, "a window ends with a checkpoint"
     assert all(flow_run["auto_scheduled"] and flow_run["name"] == run for flow_run in states.values())
     assert {key: flow_run["state_type"] for key, flow_run in states.items()} == {
         key: "CRASHED" if key == killed else "COMPLETED" for key in states

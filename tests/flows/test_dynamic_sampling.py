@@ -9,7 +9,7 @@ from tests.flows.tools import Driver, same_result
 from tests.recovery.test_damage import flip
 
 REWARD = '{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: %s}}'
-SMALL = ("virtual.yaml", "iterations=4", "snapshots.every=100", "evaluation.every=0", "data.held_out=4")
+SMALL = ("virtual.yaml", "iterations=4", "checkpoints.every=100", "evaluation.every=0", "data.held_out=4")
 TARGET = 8
 
 

@@ -12,7 +12,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from safetensors.numpy import load_file
 
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.branching.branches import fork
 from flows.reports.lineage import lineage_of
 from flows.run.results import RunResults
@@ -53,7 +53,7 @@ def test_every_iteration_has_the_metrics_that_people_watch(finished: tuple[Drive
     assert max(value for _, value in histories["kl"]) > 0.0
 
 
-def test_a_kept_snapshot_answers_as_the_run_did(finished: tuple[Driver, str]) -> None:
+def test_a_kept_checkpoint_answers_as_the_run_did(finished: tuple[Driver, str]) -> None:
     driver, run = finished
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(driver.folder), "evaluate", run, "-o", "json"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
@@ -97,15 +97,15 @@ def check_each_point_once(driver: Driver, run: str) -> None:
 
 
 def check_nothing_generated_twice(driver: Driver, run: str) -> None:
-    """Shards that were sealed before a kill keep their epoch; no second folder of theirs was sealed."""
+    """Shards that were sealed before a kill keep their term; no second folder of theirs was sealed."""
     folder = driver.home.run_folder(run) / "experience"
     for iteration in range(1, 5):
         shards = list((folder / f"b000/i{iteration:06d}").glob("w00-s*"))
         assert len(shards) == 6, "what killed attempts left is swept"
         assert all((shard / "manifest.json").exists() for shard in shards)
     with driver.ledger() as ledger:
-        epochs = {shard.epoch for shard in ledger.records.shards(run, 0, 2)}
-    assert len(epochs) >= 1 and min(epochs) == 1
+        terms = {shard.term for shard in ledger.records.shards(run, 0, 2)}
+    assert len(terms) >= 1 and min(terms) == 1
 
 
 @pytest.mark.verify
@@ -118,28 +118,30 @@ def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: 
 
 @pytest.mark.verify
 def test_another_number_of_ranks_goes_on_within_tolerance(finished: tuple[Driver, str]) -> None:
-    """Behind the snapshot of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
+    """Behind the checkpoint of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
     driver, run = finished
     made = fork(driver.home, run, 3, ["trainer.engine.ranks=1"]).run
     driver.drive(made)
     with driver.ledger() as ledger:
         assert ledger.commits.experience_digests(made) == ledger.commits.experience_digests(run)
         (mark,) = lineage_of(ledger, driver.home, made).drift
-        weights = [weights_of(driver, ledger.records.snapshots(name)[0]) for name in (run, made)]
+        weights = [weights_of(driver, ledger.records.checkpoints(name)[0]) for name in (run, made)]
     assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (3, 0, ["torch x 2", "torch x 1"])
     assert any((weights[0][name] != weights[1][name]).any() for name in weights[0]), "else the tolerance tells nothing"
     for name, array in weights[0].items():
         np.testing.assert_allclose(weights[1][name], array, atol=1e-5, rtol=0, err_msg=name)
 
 
-def weights_of(driver: Driver, snapshot: SnapshotRow) -> dict[str, Any]:
-    weights: dict[str, Any] = load_file(driver.home.run_folder(snapshot.run) / snapshot.folder / "weights.safetensors")
+def weights_of(driver: Driver, checkpoint: CheckpointRow) -> dict[str, Any]:
+    weights: dict[str, Any] = load_file(
+        driver.home.run_folder(checkpoint.run) / checkpoint.folder / "weights.safetensors"
+    )
     return weights
 
 
 @pytest.mark.verify
 def test_waves_of_real_samples_have_the_same_bits_however_they_are_made(driver: Driver) -> None:
-    wanted = ("torch.yaml", "dynamic_sampling={kind: best_and_worst, keep: 1}", "snapshots.every=100")
+    wanted = ("torch.yaml", "dynamic_sampling={kind: best_and_worst, keep: 1}", "checkpoints.every=100")
     quiet, struck = driver.create(*wanted, "controllers.count=1"), driver.create(*wanted, "controllers.count=4")
     driver.drive(quiet)
     driver.drive_until_killed(struck, "settled:2:0")

@@ -134,7 +134,9 @@ def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver, quiet: 
     with driver.ledger() as ledger:
         row = ledger.runs.find(stopped)
         assert row.state == "stopped" and row.iteration < 8
-        assert ledger.records.snapshots(stopped)[0].iteration == row.iteration, "a graceful stop ends with a snapshot"
+        assert ledger.records.checkpoints(stopped)[0].iteration == row.iteration, (
+            "a graceful stop ends with a checkpoint"
+        )
     driver.drive(stopped)
     assert same_result(quiet, driver.results(stopped))
 
@@ -143,7 +145,7 @@ def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver, quiet: 
 def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(
     driver: Driver, quiet: RunResults, tmp_path: Path
 ) -> None:
-    """An engine hangs for ever in iteration 6; within its grace the run is left at the last commit, with a snapshot of it."""
+    """An engine hangs for ever in iteration 6; within its grace the run is left at the last commit, with a checkpoint of it."""
     hang = tmp_path / "hang"
     hang.write_text("5")
     run = driver.create("virtual.yaml", f"rollout.engine.hang_file={hang}", "recovery.stop_grace_seconds=6")
@@ -155,18 +157,18 @@ def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(
     assert process.wait(SECONDS) == 0, process.output
     with driver.ledger() as ledger:
         assert (ledger.runs.find(run).state, ledger.runs.find(run).iteration) == ("stopped", 5)
-        assert ledger.records.snapshots(run)[0].iteration == 5
+        assert ledger.records.checkpoints(run)[0].iteration == 5
     driver.drive(run)
     assert same_result(quiet, driver.results(run))
 
 
 @pytest.mark.verify
-def test_a_damaged_snapshot_is_passed_over_for_an_older_one(driver: Driver, quiet: RunResults) -> None:
+def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(driver: Driver, quiet: RunResults) -> None:
     struck = driver.create("virtual.yaml")
     driver.drive_until_killed(struck, "collect:8")
     driver.end_actors(struck)
     with driver.ledger() as ledger:
-        newest = ledger.records.snapshots(struck)[0]
+        newest = ledger.records.checkpoints(struck)[0]
     victim = next((driver.home.run_folder(struck) / newest.folder).glob("*.safetensors"))
     data = bytearray(victim.read_bytes())
     data[-1] ^= 1

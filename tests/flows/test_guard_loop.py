@@ -46,14 +46,14 @@ def test_an_end_is_made_by_whoever_finds_it_and_a_resume_goes_on(
     assert ended is not None and (ended.state, ended.iteration, ended.exit_code) == (state, 2, code)
     assert ended.reason.startswith("guard any: reward/mean was 0 on average over iterations 1 to 2, above -1")
     with simulation.ledger() as ledger:
-        assert ledger.records.snapshots(simulation.run)[0].iteration == 2
+        assert ledger.records.checkpoints(simulation.run)[0].iteration == 2
     resumed = simulation.drive()
     assert resumed is not None and (resumed.state, resumed.iteration) == ("completed", 3)
     assert [alarm.iteration for alarm in alarms(simulation)] == [2]
 
 
 def rolled_back(folder: Path, *killed_at: str, cold: bool = False) -> Simulation:
-    simulation = Simulation.of(folder, SPIKE, "guards.rollback_limit=99", "iterations=8", "snapshots.every=2")
+    simulation = Simulation.of(folder, SPIKE, "guards.rollback_limit=99", "iterations=8", "checkpoints.every=2")
     for place in killed_at:
         assert simulation.drive(place, cold) is None, f"nobody died at {place}"
     ended = simulation.drive("", cold)

@@ -36,7 +36,7 @@ def test_a_guard_pauses_a_run_people_are_told_and_a_resume_goes_on(driver: Drive
         (alarm,) = alarms(driver, run)
         assert (alarm.rule, alarm.iteration, alarm.action) == ("any_reward", 2, "pause")
         with driver.ledger() as ledger:
-            assert ledger.records.snapshots(run)[0].iteration == 2, "a pause leaves a snapshot"
+            assert ledger.records.checkpoints(run)[0].iteration == 2, "a pause leaves a checkpoint"
             points = ledger.metrics.history(run, "reward/mean")
             assert alarm.evidence["window"] == [list(point) for point in points]
             assert ledger.outbox.counts(run, notifications=True) == (0, 2)

@@ -123,7 +123,7 @@ def test_the_windows_of_a_follower_are_those_of_a_driver_that_was_never_replaced
 
 
 def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
-    """No snapshot was taken."""
+    """No checkpoint was taken."""
     session = opener.new(HIGH.replace("ACTION", "rollback"))
     for iteration in (0, 1):
         state = commit(session, iteration, reward__mean=3.0)

@@ -63,7 +63,7 @@ def test_a_takeover_is_noticed(held: tuple[str, Ledger, Fence]) -> None:
     keeper = keeper_of(held, wait=20.0)
     ledger.leases.acquire(fence.run, this_process("another"), LIFE, holder_is_gone=lambda holder: True)
     keeper.start()
-    assert "epoch" in lost(keeper)
+    assert "term" in lost(keeper)
     keeper.stop()
 
 
@@ -77,7 +77,7 @@ def test_a_driver_that_was_stopped_and_continued_knows_by_its_own_clock(held: tu
         keeper.check()
 
 
-def test_a_driver_that_overslept_goes_on_once_the_ledger_confirms_its_epoch(held: tuple[str, Ledger, Fence]) -> None:
+def test_a_driver_that_overslept_goes_on_once_the_ledger_confirms_its_term(held: tuple[str, Ledger, Fence]) -> None:
     keeper = keeper_of(held, wait=20.0)
     time.sleep(LIFE + 0.1)
     keeper.start()

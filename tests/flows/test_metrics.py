@@ -63,7 +63,7 @@ def test_what_prepare_and_learn_measured_is_of_class_result() -> None:
 def test_telemetry_that_holds_no_figures_is_as_good_as_lost() -> None:
     found = [5, None, {JUDGE_TOKENS: "many"}, {JUDGE_TOKENS: math.nan}, {JUDGE_TOKENS: math.inf}, {JUDGE_TOKENS: 7.0}]
     shards = {f"shard-{number}": stages for number, stages in enumerate(found)}
-    metrics = values(judge_metrics({"collect.w00.e0001": shards}, ()))
+    metrics = values(judge_metrics({"collect.w00.t0001": shards}, ()))
     assert metrics == {"judge/tokens": 7.0, "judge/prompt_tokens": 0.0, "judge/device_seconds": 0.0}
 
 

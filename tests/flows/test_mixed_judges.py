@@ -45,7 +45,7 @@ class Mixture:
 
     def create(self, driver: Driver) -> str:
         parts = f"rewards.parts={json.dumps(self.parts)}"
-        changes = ("placement.mode=dynamic", "rollout.max_new_tokens=12", "evaluation.every=0", "snapshots.every=100")
+        changes = ("placement.mode=dynamic", "rollout.max_new_tokens=12", "evaluation.every=0", "checkpoints.every=100")
         return driver.create("virtual.yaml", parts, *changes, f"iterations={ITERATIONS}")
 
 

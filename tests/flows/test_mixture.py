@@ -42,7 +42,7 @@ def start_run(driver: Driver, sources: list[dict[str, Any]]) -> str:
         "data.probe=0",
         f"data.prompts_per_iteration={PROMPTS}",
         "iterations=3",
-        "snapshots.every=100",
+        "checkpoints.every=100",
         "evaluation.every=0",
     )
 

@@ -11,7 +11,7 @@ BROKEN = "trainer.engine.non_finite_at=[4]"
 
 @pytest.mark.verify
 def test_a_skipped_update_is_skipped_again_in_replay(driver: Driver) -> None:
-    """Snapshots lie at 3 and 6: behind the kill, updates 4 (skipped) and 5 are replayed by new actors."""
+    """Checkpoints lie at 3 and 6: behind the kill, updates 4 (skipped) and 5 are replayed by new actors."""
     quiet, killed = (driver.create("virtual.yaml", BROKEN, "iterations=7") for _ in range(2))
     driver.drive(quiet)
     driver.drive_until_killed(killed, "collect:6")
@@ -27,7 +27,7 @@ def test_a_skipped_update_is_skipped_again_in_replay(driver: Driver) -> None:
 
 
 @pytest.mark.verify
-def test_a_rollback_goes_on_from_a_snapshot_on_another_branch(driver: Driver) -> None:
+def test_a_rollback_goes_on_from_a_checkpoint_on_another_branch(driver: Driver) -> None:
     """The same update fails on branch 0 alone."""
     run = driver.create("virtual.yaml", BROKEN, "recovery.on_non_finite=rollback", "iterations=6")
     driver.drive(run)

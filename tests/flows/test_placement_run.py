@@ -100,7 +100,7 @@ def test_killed_while_roles_change(driver: Driver, moment: tuple[str, ...]) -> N
 
 def wait_for_a_switch(driver: Driver, run: str) -> int:
     """The number of an instance that is going over to another role."""
-    log = driver.home.run_folder(run) / "logs" / "e0001.dispatcher-0.jsonl"
+    log = driver.home.run_folder(run) / "logs" / "t0001.dispatcher-0.jsonl"
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         said = [json.loads(line)["message"] for line in log.read_text().splitlines()] if log.exists() else []

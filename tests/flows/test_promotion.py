@@ -1,4 +1,4 @@
-"""A promoted snapshot outlives the pruning of a run that goes on, and MLflow follows while it does."""
+"""A promoted checkpoint outlives the pruning of a run that goes on, and MLflow follows while it does."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from mlflow.tracking import MlflowClient
 from flows.branching.branches import revise
 from ops.integrations.promotion import promote
 from tests.flows.tools import Driver
-from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.checkpoints.verify import verify_checkpoint
 
 pytestmark = pytest.mark.verify
 
 
-def test_a_promoted_snapshot_stays_while_the_run_goes_on(driver: Driver) -> None:
-    run = driver.create("virtual.yaml", "name=promoted", "iterations=4", "snapshots.keep=1")
+def test_a_promoted_checkpoint_stays_while_the_run_goes_on(driver: Driver) -> None:
+    run = driver.create("virtual.yaml", "name=promoted", "iterations=4", "checkpoints.keep=1")
     driver.drive(run)
     promote(driver.home, run, "champion", 4, by="ann", why="the newest")
     revise(driver.home, run, ["iterations=8"])
     driver.drive(run)
     folder, client = driver.home.run_folder(run), MlflowClient(driver.home.tracking_uri)
     with driver.ledger() as ledger:
-        kept = {row.iteration: row for row in ledger.records.snapshots(run)}
+        kept = {row.iteration: row for row in ledger.records.checkpoints(run)}
         assert ledger.outbox.counts(run)[0] == 0
         assert ledger.events.verify(run) is None
     assert sorted(kept) == [0, 4, 8]
     for row in kept.values():
-        verify_snapshot(folder, row.folder, row.manifest_sha256)
-    assert sorted(path.name for path in (folder / "snapshots").iterdir()) == sorted(
+        verify_checkpoint(folder, row.folder, row.manifest_sha256)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == sorted(
         row.folder.rpartition("/")[2] for row in kept.values()
     )
     versions = client.search_model_versions(f"name = '{run}'")

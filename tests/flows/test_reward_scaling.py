@@ -9,7 +9,7 @@ import pytest
 from flows.run.control_state import ControlState
 from tests.flows.tools import Driver, same_result
 
-PLAIN = ("iterations=4", "snapshots.every=20", "algorithm.kind=grpo", "algorithm.normalise=group_mean")
+PLAIN = ("iterations=4", "checkpoints.every=20", "algorithm.kind=grpo", "algorithm.normalise=group_mean")
 SCALED = (*PLAIN, "algorithm.reward_scaling=running")
 
 

@@ -99,7 +99,7 @@ def test_a_window_that_is_over_does_nothing_and_says_so(home: Home) -> None:
     assert ending.message == f"the window of run {run} was over at 2027-01-01 20:00:00 UTC: nothing was done"
     assert said(home, run) == [ending.message]
     with Ledger.open(home.ledger) as ledger:
-        assert ledger.overview.line(run).epoch == 1, "the lease was not asked for"
+        assert ledger.overview.line(run).term == 1, "the lease was not asked for"
         (record,) = recorded_windows(ledger, run).values()
     assert record.window == Window(NOON, NOON + 8 * HOUR) and record.process.pid == this_process().pid
 
@@ -192,7 +192,7 @@ def window_before(home: Home, run: str) -> Fence:
     return fence
 
 
-def test_a_window_waits_for_the_last_snapshot_of_the_one_before(home: Home) -> None:
+def test_a_window_waits_for_the_last_checkpoint_of_the_one_before(home: Home) -> None:
     run = seed_run(home, spec=untracked(toy_spec(2)))
     complete(home, run)
     fence = window_before(home, run)
@@ -260,4 +260,4 @@ def test_a_deployment_of_another_ledgers_run_of_the_same_name_is_refused(
         assert f"this worker's ledger {home.ledger}" in ending.message and owner in ending.message
     assert f"`yatt deploy --run {run} --name NAME`" in ending.message
     with Ledger.open(home.ledger) as ledger:
-        assert not recorded_windows(ledger, run) and ledger.overview.line(run).epoch == 1, "it is left as it is"
+        assert not recorded_windows(ledger, run) and ledger.overview.line(run).term == 1, "it is left as it is"

@@ -42,7 +42,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
         "trainer.engine={kind: torch, ranks: 1}",
         "iterations=28",
         "evaluation.every=0",
-        "snapshots.every=28",
+        "checkpoints.every=28",
         "recovery.phase_deadline_seconds=300",
     )
 
@@ -78,8 +78,8 @@ def test_a_student_learns_from_its_teacher_alone(
     folder = other.home.run_folder(run)
     teacher = shutil.copytree(folder / "inputs" / "model", tmp_path / "teacher")
     with other.ledger() as ledger:
-        snapshot = folder / ledger.records.snapshots(run)[0].folder
-    shutil.copyfile(snapshot / "weights.safetensors", teacher / "model.safetensors")
+        checkpoint = folder / ledger.records.checkpoints(run)[0].folder
+    shutil.copyfile(checkpoint / "weights.safetensors", teacher / "model.safetensors")
     distillation = f"{{teacher: {{kind: folder, path: {teacher}}}, coefficient: 1.0}}"
     unrewarded = "rewards.parts=[{name: score, function: exact_match, weight: 0}]"
     algorithm = f"algorithm={{kind: grpo, epochs: 2, mini_batches: 4, distillation: {distillation}}}"
@@ -93,7 +93,7 @@ def test_a_student_learns_from_its_teacher_alone(
 
 @pytest.mark.parametrize("engine", ["{kind: torch, ranks: 2}", "{kind: fsdp2, ranks: 2, dtype: float32}"])
 def test_killed_it_ends_with_the_same_bits(driver: Driver, letters: tuple[str, ...], engine: str) -> None:
-    changes = (*letters, PPO, "iterations=4", "snapshots.every=2", "warmup.max_steps=10", f"trainer.engine={engine}")
+    changes = (*letters, PPO, "iterations=4", "checkpoints.every=2", "warmup.max_steps=10", f"trainer.engine={engine}")
     undisturbed, run = driver.create("torch.yaml", *changes), driver.create("torch.yaml", *changes)
     driver.drive(undisturbed)
     driver.drive_until_killed(run, "learn:2")

@@ -74,8 +74,8 @@ def test_every_error_leaves_a_recorded_state(
 
 def test_a_lease_that_ran_out_and_went_to_nobody_leaves_a_failed_run(session: DriverSession) -> None:
     with pytest.raises(FencedError), ended_on_error(session):
-        raise FencedError("the lease of epoch 1 ran out")
-    assert recorded(session) == ("failed", "the lease of epoch 1 ran out", None)
+        raise FencedError("the lease of term 1 ran out")
+    assert recorded(session) == ("failed", "the lease of term 1 ran out", None)
 
 
 def test_what_was_open_when_the_ledger_went_away_has_failed_once_it_answers(session: DriverSession) -> None:
@@ -106,7 +106,7 @@ def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(session: Driv
     with Ledger.open(session.context.home.ledger) as ledger:
         ledger.leases.acquire(session.context.run, this_process("the next"), 60, holder_is_gone=lambda _: True)
         with pytest.raises(FencedError), ended_on_error(session):
-            raise Fenced("epoch 1 is over")
+            raise Fenced("term 1 is over")
     state, _, holder = recorded(session)
     assert state == "created" and holder is not None and "the next" in holder
 

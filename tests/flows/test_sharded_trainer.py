@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.branching.branches import fork
 from flows.reports.lineage import lineage_of
 from tests.flows.tools import Driver, same_result
@@ -81,7 +81,7 @@ def test_killed_it_ends_with_the_same_bits(finished: Finished, driver: Driver) -
 
 
 def test_other_layouts_go_on_within_tolerance(finished: Finished) -> None:
-    """Behind the snapshot of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
+    """Behind the checkpoint of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
     driver, trainer = finished.driver, finished.trainer
     for layout, engine in trainer.others.items():
         made = fork(driver.home, finished.run, 3, [f"trainer.engine={engine}"]).run
@@ -89,13 +89,15 @@ def test_other_layouts_go_on_within_tolerance(finished: Finished) -> None:
         with driver.ledger() as ledger:
             assert ledger.commits.experience_digests(made) == ledger.commits.experience_digests(finished.run)
             (mark,) = lineage_of(ledger, driver.home, made).drift
-            one, other = (weights_of(driver, ledger.records.snapshots(name)[0]) for name in (finished.run, made))
+            one, other = (weights_of(driver, ledger.records.checkpoints(name)[0]) for name in (finished.run, made))
         assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (3, 0, [trainer.layout, layout])
         assert any((one[name] != other[name]).any() for name in one), "else the tolerance tells nothing"
         for name, array in one.items():
             np.testing.assert_allclose(other[name], array, atol=1e-6, rtol=0, err_msg=f"{layout}: {name}")
 
 
-def weights_of(driver: Driver, snapshot: SnapshotRow) -> dict[str, Any]:
-    weights: dict[str, Any] = load_file(driver.home.run_folder(snapshot.run) / snapshot.folder / "weights.safetensors")
+def weights_of(driver: Driver, checkpoint: CheckpointRow) -> dict[str, Any]:
+    weights: dict[str, Any] = load_file(
+        driver.home.run_folder(checkpoint.run) / checkpoint.folder / "weights.safetensors"
+    )
     return weights

@@ -41,5 +41,5 @@ def test_every_driver_counts_to_its_last_sign_of_life_by_the_devices_of_its_spec
         spent = spent_by(ledger, run)
         assert spent.wall_hours == pytest.approx(0.5 + 1.0 + 0.5)
         assert spent.device_hours == pytest.approx(2 * (0.5 + 1.0) + 4 * 0.5)
-        before = spent_by(ledger, run, before_epoch=living.epoch)
+        before = spent_by(ledger, run, before_term=living.term)
         assert before.wall_hours == pytest.approx(1.5)

@@ -41,7 +41,7 @@ def check_ledger(driver: Driver, run: str) -> None:
         assert ledger.events.verify(run) is None
         assert [step for step, _ in ledger.metrics.history(run, "reward/mean")] == list(range(1, ITERATIONS + 1))
         assert [step for step, _ in ledger.metrics.history(run, "evaluation/accuracy")] == [0, 4, 8]
-        assert [snapshot.iteration for snapshot in ledger.records.snapshots(run)] == [8, 6, 0]
+        assert [checkpoint.iteration for checkpoint in ledger.records.checkpoints(run)] == [8, 6, 0]
         for iteration in range(1, ITERATIONS + 1):
             (decision,) = ledger.records.decisions(run, 0, iteration)
             assert (

@@ -17,7 +17,7 @@ SHORT = (
     "warmup.max_steps=20",
     "data.prompts_per_iteration=16",
     "data.held_out=20",
-    "snapshots.every=3",
+    "checkpoints.every=3",
 )
 
 

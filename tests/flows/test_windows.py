@@ -116,7 +116,7 @@ def at(hour: float) -> datetime:
 
 def test_a_window_waits_for_one_that_is_over_and_leaves_a_run_to_everybody_else() -> None:
     own = Window(at(8), at(16))
-    assert waits(own, Window(at(0), at(8)), at(8), at(8.1)), "the one before takes its last snapshot"
+    assert waits(own, Window(at(0), at(8)), at(8), at(8.1)), "the one before takes its last checkpoint"
     assert not waits(own, Window(at(0), at(9)), at(8), at(8.1)), "a longer one is left alone"
     assert not waits(own, Window(at(7), None), at(8), at(8.1)), "one without an end is left alone"
     assert not waits(own, None, at(8), at(8.1)), "so is `yatt resume`"

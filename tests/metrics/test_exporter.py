@@ -21,7 +21,7 @@ from tests.dashboard.conftest import home as home
 from tests.dashboard.conftest import seeded as seeded
 from tests.db.tools import holder
 from tests.metrics.exported import METRICS
-from tests.ops.cli.test_branches import seed_snapshot
+from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.guards.findings import Alarm, Finding
 
@@ -55,7 +55,7 @@ def scraped(client: TestClient) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> None:
-    seed_snapshot(home, "toy-1", 2)
+    seed_checkpoint(home, "toy-1", 2)
     run = seed_run(home, committed=1)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, holder("another"), 600)

@@ -10,9 +10,9 @@ from pathlib import Path
 import s3fs  # noqa: F401 - loaded once, before the children fork
 
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, write
-from yatt_core.checkpoints.publish import publish_snapshot
-from yatt_core.checkpoints.retention import delete_snapshot
-from yatt_core.protocols.receipts import SnapshotReceipt
+from yatt_core.checkpoints.publish import publish_checkpoint
+from yatt_core.checkpoints.retention import delete_checkpoint
+from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.storage.objects import ObjectStore
 from yatt_core.storage.run_store import ObjectRunStore
 
@@ -32,20 +32,20 @@ def store_for(folder: Path) -> ObjectRunStore:
 
 
 def publish(folder: Path, tell: Callable[[str], None]) -> None:
-    """A snapshot on both tiers."""
+    """A checkpoint on both tiers."""
     publish_on_both(folder)
     tell("published")
 
 
-def publish_on_both(folder: Path) -> SnapshotReceipt:
+def publish_on_both(folder: Path) -> CheckpointReceipt:
     """The receipt behind the manifest on the store."""
-    receipt = publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+    receipt = publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     store_for(folder).publish(FOLDER)
     return receipt
 
 
 def delete(folder: Path, tell: Callable[[str], None]) -> None:
-    """A snapshot that the ledger no longer names goes from both tiers."""
-    delete_snapshot(folder, FOLDER)
+    """A checkpoint that the ledger no longer names goes from both tiers."""
+    delete_checkpoint(folder, FOLDER)
     store_for(folder).remove(FOLDER)
     tell("deleted")

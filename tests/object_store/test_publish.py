@@ -16,8 +16,8 @@ from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, write
 from tests.crash import run_until
 from tests.object_store.scenarios import delete, publish, publish_on_both, store_for, tell_children
 from tests.object_store.server import S3Server
-from yatt_core.checkpoints.publish import publish_snapshot
-from yatt_core.checkpoints.verify import verify_snapshot
+from yatt_core.checkpoints.publish import publish_checkpoint
+from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.storage import objects as objects_module
 from yatt_core.storage import run_store
@@ -40,7 +40,7 @@ def local(folder: Path) -> dict[str, bytes]:
 def test_the_manifest_is_the_last_object_and_the_bytes_are_the_same(
     server: S3Server, objects: ObjectStore, run_folder: Path
 ) -> None:
-    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
     written = [line.rpartition("/")[2].partition("?")[0] for line in server.requests if line.startswith("PUT")]
@@ -64,13 +64,13 @@ def test_killed_at_every_step_it_is_whole_or_absent_and_a_retry_gives_the_same_b
         folder.mkdir()
         killed, acknowledged = run_until(publish, folder, step)
         store = store_for(folder)
-        seen = store.folders("snapshots")
+        seen = store.folders("checkpoints")
         whole = seen.get(FOLDER, False)
         assert whole or not acknowledged, "told before the store had it"
         halves += bool(seen) and not whole
         assert store.fetch(FOLDER) is whole, "no half of it is ever fetched"
         publish_on_both(folder)
-        assert store.folders("snapshots") == {FOLDER: True}
+        assert store.folders("checkpoints") == {FOLDER: True}
         assert stored(objects, folder.name) == local(folder / FOLDER)
     assert halves > 2
     contents = {
@@ -92,9 +92,9 @@ def test_a_deletion_killed_at_every_step_leaves_no_half_that_counts(
         receipt = publish_on_both(folder)
         killed, _ = run_until(delete, folder, step)
         store = store_for(folder)
-        if store.folders("snapshots").get(FOLDER):
+        if store.folders("checkpoints").get(FOLDER):
             store.verify(FOLDER, receipt.manifest_sha256)
-        store.sweep("snapshots", [], epoch=1)
+        store.sweep("checkpoints", [], term=1)
         assert objects.sizes(f"{folder.name}/") == {}
     assert step > 4
 
@@ -105,7 +105,7 @@ def test_other_contents_are_unpublished_before_theirs_are_replaced(
     store = ObjectRunStore(objects, run_folder)
     objects.write(f"{run_folder.name}/{FOLDER}/manifest.json", b"another")
     objects.write(f"{run_folder.name}/{FOLDER}/planted.bin", b"x")
-    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     server.requests.clear()
     store.publish(FOLDER)
     changes = [line for line in server.requests if not line.startswith("GET")]
@@ -114,7 +114,7 @@ def test_other_contents_are_unpublished_before_theirs_are_replaced(
 
 
 def test_a_lost_object_of_a_published_folder_is_sent_again(objects: ObjectStore, run_folder: Path) -> None:
-    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
     objects.delete([f"{run_folder.name}/{FOLDER}/schedule.json"])
@@ -123,23 +123,23 @@ def test_a_lost_object_of_a_published_folder_is_sent_again(objects: ObjectStore,
 
 
 def test_what_is_not_sealed_is_not_published(objects: ObjectStore, run_folder: Path) -> None:
-    (run_folder / "snapshots/half").mkdir(parents=True)
+    (run_folder / "checkpoints/half").mkdir(parents=True)
     with pytest.raises(DataError, match="manifest"):
-        ObjectRunStore(objects, run_folder).publish("snapshots/half")
+        ObjectRunStore(objects, run_folder).publish("checkpoints/half")
     assert objects.sizes("") == {}
 
 
 def test_a_fetched_folder_is_the_published_one_and_replaces_a_damaged_one(
     objects: ObjectStore, run_folder: Path
 ) -> None:
-    receipt = publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    receipt = publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
     (run_folder / FOLDER / "schedule.json").write_text("{}")
     (run_folder / FOLDER / "optimizer/planted").write_text("{}")
     assert store.fetch(FOLDER, "0" * 64) is False, "another than the ledger's is not taken"
     assert store.fetch(FOLDER, receipt.manifest_sha256)
-    verify_snapshot(run_folder, FOLDER, receipt.manifest_sha256)
+    verify_checkpoint(run_folder, FOLDER, receipt.manifest_sha256)
     assert [path.name for path in (run_folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
 
 
@@ -147,7 +147,7 @@ def test_a_fetched_folder_is_the_published_one_and_replaces_a_damaged_one(
 def test_whoever_fetches_what_another_fetches_waits_and_leaves_that_in_place(
     objects: ObjectStore, run_folder: Path, monkeypatch: pytest.MonkeyPatch, local_copy: str
 ) -> None:
-    receipt = publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    receipt = publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
     (run_folder / FOLDER / "schedule.json").write_text("{}")
@@ -165,7 +165,7 @@ def test_whoever_fetches_what_another_fetches_waits_and_leaves_that_in_place(
 
     def fetch(_: int) -> int:
         assert store.fetch(FOLDER, receipt.manifest_sha256)
-        verify_snapshot(run_folder, FOLDER, receipt.manifest_sha256)
+        verify_checkpoint(run_folder, FOLDER, receipt.manifest_sha256)
         return (run_folder / FOLDER).stat().st_ino
 
     monkeypatch.setattr(run_store, "fetching", meet_and_lock)
@@ -178,7 +178,7 @@ def test_whoever_fetches_what_another_fetches_waits_and_leaves_that_in_place(
 
 
 def test_what_a_killed_fetch_left_does_not_get_into_the_next_one(objects: ObjectStore, run_folder: Path) -> None:
-    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
     published = local(run_folder / FOLDER)
@@ -192,7 +192,7 @@ def test_what_a_killed_fetch_left_does_not_get_into_the_next_one(objects: Object
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])
 def test_damage_on_the_store_is_named(objects: ObjectStore, run_folder: Path, damage: str) -> None:
-    receipt = publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    receipt = publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
     store.verify(FOLDER, receipt.manifest_sha256)
@@ -208,7 +208,7 @@ def test_damage_on_the_store_is_named(objects: ObjectStore, run_folder: Path, da
 
 
 def test_an_object_whose_name_leads_elsewhere_is_refused(objects: ObjectStore, run_folder: Path) -> None:
-    publish_snapshot(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
     objects.write(f"{run_folder.name}/{FOLDER}/../../../escaped", b"x")
@@ -222,7 +222,7 @@ def test_a_cut_off_upload_in_parts_is_invisible_and_its_room_is_given_back(
 ) -> None:
     monkeypatch.setattr(objects_module, "PART_BYTES", 5 << 20)
     data = bytes(range(256)) * (11 << 12)
-    publish_snapshot(
+    publish_checkpoint(
         run_folder, FOLDER, IDENTITY, lambda folder: (folder / "large.bin").write_bytes(data) and None, NEEDED
     )
     store, system = ObjectRunStore(objects, run_folder), objects._system
@@ -234,11 +234,11 @@ def test_a_cut_off_upload_in_parts_is_invisible_and_its_room_is_given_back(
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(objects_module, "PART_BYTES", 5 << 20)
-    assert store.folders("snapshots") == {}
+    assert store.folders("checkpoints") == {}
     assert objects.abort_uploads("elsewhere/") == 0
-    store.sweep("snapshots", [], epoch=1, in_flight=True)
+    store.sweep("checkpoints", [], term=1, in_flight=True)
     assert len(system.list_multipart_uploads(objects.url.split("/")[2])) == 1, "somebody may be sending it"
-    store.sweep("snapshots", [], epoch=1)
+    store.sweep("checkpoints", [], term=1)
     assert system.list_multipart_uploads(objects.url.split("/")[2]) == []
     store.publish(FOLDER)
     assert objects.read(f"{run_folder.name}/{FOLDER}/large.bin") == data

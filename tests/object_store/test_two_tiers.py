@@ -21,8 +21,8 @@ from tests.collection.local import collect, spec_with
 from tests.object_store.server import S3Server
 from tests.ops.audited import make_sound_run
 from tests.ops.seeding import toy_spec
-from yatt_core.checkpoints.publish import SnapshotIdentity
-from yatt_core.checkpoints.writer import SnapshotWriter
+from yatt_core.checkpoints.publish import CheckpointIdentity
+from yatt_core.checkpoints.writer import CheckpointWriter
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.shard_log import find_sealed
 from yatt_core.input_building.settling import settle_inputs
@@ -34,7 +34,7 @@ from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.storage.objects import ObjectStore
 from yatt_core.storage.run_store import ObjectRunStore, RunStore, open_store
 
-SNAPSHOTS = "snapshots"
+CHECKPOINTS = "checkpoints"
 
 
 def stored_spec(url: str, **changes: object) -> RunSpec:
@@ -60,14 +60,14 @@ def publish_shards(bench: Bench, store: RunStore) -> None:
         store.publish(str(path.relative_to(bench.folder)))
 
 
-# -- snapshots --------------------------------------------------------------------------------------------------------
+# -- checkpoints --------------------------------------------------------------------------------------------------------
 
 
 def test_a_receipt_waits_for_the_store_and_a_refusal_takes_its_place(
     server: S3Server, bench: Bench, store: RunStore
 ) -> None:
-    writer = SnapshotWriter(bench.folder, store)
-    folder, identity = "snapshots/b000-i000001.e0001", SnapshotIdentity(bench.run, 0, 1, 1, "s", "")
+    writer = CheckpointWriter(bench.folder, store)
+    folder, identity = "checkpoints/b000-i000001.t0001", CheckpointIdentity(bench.run, 0, 1, 1, "s", "")
 
     def freeze() -> FrozenState:
         return FrozenState({}, lambda target: (target / "state").write_bytes(b"tensors") and None)
@@ -80,7 +80,7 @@ def test_a_receipt_waits_for_the_store_and_a_refusal_takes_its_place(
     server.refusals.clear()
     writer.begin(folder, identity, freeze)
     receipt = writer.wait(30)
-    assert receipt is not None and store.folders(SNAPSHOTS) == {folder: True}
+    assert receipt is not None and store.folders(CHECKPOINTS) == {folder: True}
     store.verify(folder, receipt.manifest_sha256)
 
 
@@ -97,7 +97,7 @@ def test_one_that_only_the_disk_has_is_stored_before_it_is_recorded(
     assert keeper.kept() == [], "no row claims what the store has not got"
     server.refusals.clear()
     assert [found.folder for found in keeper.attach(in_flight=False)] == [row.folder]
-    assert store.folders(SNAPSHOTS) == {row.folder: True}
+    assert store.folders(CHECKPOINTS) == {row.folder: True}
 
 
 def test_one_that_only_the_store_has_is_fetched_and_recorded(bench: Bench, store: RunStore) -> None:
@@ -116,23 +116,25 @@ def test_half_ones_and_those_that_nobody_can_use_go_from_the_store(
     bench.commit(0, 1)
     uncommitted = bench.publish(3)
     store.publish(uncommitted.folder)
-    half, later = f"{SNAPSHOTS}/b000-i000001.e0001", f"{SNAPSHOTS}/b000-i000009.e0099"
+    half, later = f"{CHECKPOINTS}/b000-i000001.t0001", f"{CHECKPOINTS}/b000-i000009.t0099"
     for folder in (half, later):
         objects.write(f"{bench.run}/{folder}/sub/weights", b"x")
     bench.take_over()
     keeper = bench.keeper()
     keeper.attach(in_flight=True)
-    assert store.folders(SNAPSHOTS) == {half: False, uncommitted.folder: True, later: False}, "a trainer may be at them"
+    assert store.folders(CHECKPOINTS) == {half: False, uncommitted.folder: True, later: False}, (
+        "a trainer may be at them"
+    )
     keeper.attach(in_flight=False)
-    assert store.folders(SNAPSHOTS) == {later: False}, "a driver of a later epoch is at that"
+    assert store.folders(CHECKPOINTS) == {later: False}, "a driver of a later term is at that"
 
 
 def test_both_tiers_are_pruned_alike(bench: Bench, store: RunStore) -> None:
     for iteration in range(6):
         bench.commit(iteration)
         store.publish(bench.publish(iteration).folder)
-        bench.snapshot(iteration)
-    assert [Path(folder).name for folder in store.folders(SNAPSHOTS)] == bench.folders()
+        bench.checkpoint(iteration)
+    assert [Path(folder).name for folder in store.folders(CHECKPOINTS)] == bench.folders()
     assert bench.kept() == [0, 4, 5]
 
 
@@ -146,8 +148,8 @@ def test_a_store_that_refuses_to_delete_keeps_what_the_next_sweep_deletes(
         patched.setattr(ObjectStore, "delete", lambda *_: (_ for _ in ()).throw(refuse))
         store.remove(row.folder)
     assert "until the next sweep" in caplog.text
-    assert store.sweep(SNAPSHOTS, [], epoch=1) == [row.folder]
-    assert store.folders(SNAPSHOTS) == {}
+    assert store.sweep(CHECKPOINTS, [], term=1) == [row.folder]
+    assert store.folders(CHECKPOINTS) == {}
 
 
 # -- experience -------------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def test_a_shard_is_told_of_once_the_store_has_it(server: S3Server, objects: Obj
         collect(run_folder, spec, store=store)
     assert find_sealed(run_folder, WorkKey("run", 0, 1, "collect", 0, 0)), "sealed on the disk, and not told of"
     server.refusals.clear()
-    receipts, _ = collect(run_folder, spec, epoch=2, store=store)
+    receipts, _ = collect(run_folder, spec, term=2, store=store)
     assert {receipt.adopted for receipt in receipts} == {True, False}
     for receipt in receipts:
         store.verify(receipt.folder, receipt.manifest_sha256)
@@ -188,7 +190,7 @@ def test_sealed_shards_that_nobody_recorded_come_from_the_store(bench: Bench, st
     assert fetch_sealed(store, bench.folder, 0, 2) == []
 
 
-def test_experience_that_no_snapshot_needs_goes_from_both_tiers(tmp_path: Path, url: str) -> None:
+def test_experience_that_no_checkpoint_needs_goes_from_both_tiers(tmp_path: Path, url: str) -> None:
     plain = stored_spec(url)
     spec = plain.model_copy(update={"retention": plain.retention.model_copy(update={"experience": "needed"})})
     bench = Bench(Home(tmp_path / "runs"), spec)
@@ -196,7 +198,7 @@ def test_experience_that_no_snapshot_needs_goes_from_both_tiers(tmp_path: Path, 
     bench.commit(*range(7), sealed=True)
     publish_shards(bench, store)
     for iteration in (0, 4, 6):
-        bench.snapshot(iteration)
+        bench.checkpoint(iteration)
     shutil.rmtree(bench.folder / iteration_folder(0, 2))
     pruned = prune_experience(bench.ledger, bench.fence, bench.folder, spec, store)
     assert pruned == [1, 2, 3, 4], "also what lies on the store alone"
@@ -239,7 +241,7 @@ def sound(tmp_path: Path, url: str) -> tuple[Home, str]:
     run = make_sound_run(home, spec)
     folder = home.run_folder(run)
     store = open_store(spec, folder)
-    for path in sorted([folder / INPUTS, *folder.glob("experience/*/*/w*"), *folder.glob("snapshots/*")]):
+    for path in sorted([folder / INPUTS, *folder.glob("experience/*/*/w*"), *folder.glob("checkpoints/*")]):
         store.publish(str(path.relative_to(folder)))
     return home, run
 
@@ -269,11 +271,11 @@ def test_damage_on_the_store_alone_fails_the_audit(sound: tuple[Home, str], obje
     from db.ledger import Ledger
 
     with Ledger.open(home.ledger) as ledger:
-        row = ledger.records.own_snapshots(run, "kept")[0]
+        row = ledger.records.own_checkpoints(run, "kept")[0]
         objects.write(f"{run}/{row.folder}/weights.safetensors", b"damaged")
         report = verify_run(ledger, run, home.run_folder(run), None)
     assert report.disagreement is not None
-    assert (report.disagreement.check, "weights.safetensors" in report.disagreement.place) == ("snapshots", True)
+    assert (report.disagreement.check, "weights.safetensors" in report.disagreement.place) == ("checkpoints", True)
 
 
 @pytest.mark.verify
@@ -285,10 +287,10 @@ def test_a_fork_may_lie_elsewhere_and_a_run_may_not_move(sound: tuple[Home, str]
     made = fork(home, run, 3, [f"storage.url={url}/forks"])
     folder = home.run_folder(made.run)
     store = ObjectRunStore(ObjectStore(f"{url}/forks"), folder)
-    copies = [name for name, whole in store.folders(SNAPSHOTS).items() if whole]
-    assert copies == [f"{SNAPSHOTS}/b000-i000002.e0000"]
+    copies = [name for name, whole in store.folders(CHECKPOINTS).items() if whole]
+    assert copies == [f"{CHECKPOINTS}/b000-i000002.t0000"]
     assert len(store.folders("experience", depth=3)) == 2
     shutil.rmtree(folder)
     assert store.fetch(copies[0])
     with pytest.raises(DataError, match="is not there"):
-        store.verify(f"{SNAPSHOTS}/b000-i000001.e0000", "0" * 64)
+        store.verify(f"{CHECKPOINTS}/b000-i000001.t0000", "0" * 64)

@@ -18,11 +18,11 @@ from yatt_core.storage.run_store import ObjectRunStore
 STRIKES = (
     r"PUT .*/owner\.json",
     r"PUT .*/inputs/train\.parquet",
-    r"PUT .*/snapshots/b000-i000000\..*/manifest\.json",
+    r"PUT .*/checkpoints/b000-i000000\..*/manifest\.json",
     r"PUT .*/i000002/.*/samples\.parquet",
     r"PUT .*/i000003/.*/manifest\.json",
-    r"PUT .*/snapshots/b000-i000003\..*/state\.safetensors",
-    r"DELETE .*/snapshots/",
+    r"PUT .*/checkpoints/b000-i000003\..*/state\.safetensors",
+    r"DELETE .*/checkpoints/",
 )
 """Requests at which everything dies, in the order in which a run comes to them."""
 
@@ -60,7 +60,7 @@ def test_killed_at_requests_it_ends_with_the_same_bits(server: S3Server, url: st
 @pytest.mark.verify
 @pytest.mark.timeout(900)
 def test_without_its_folder_it_goes_on_from_the_store(url: str, driver: Driver, quiet: str) -> None:
-    run = driver.create("virtual.yaml", "name=moved", "snapshots.every=3", f"storage.url={url}")
+    run = driver.create("virtual.yaml", "name=moved", "checkpoints.every=3", f"storage.url={url}")
     driver.drive_until_killed(run, "collect:6")
     driver.end_actors(run)
     with driver.ledger() as ledger:
@@ -74,7 +74,7 @@ def test_without_its_folder_it_goes_on_from_the_store(url: str, driver: Driver, 
             after = ledger.records.shards(run, 0, iteration)
             assert all(row in after for row in rows), "nothing finished is made again"
         receipts = [a.receipt for a in ledger.phases.attempts(run, 0, 5) if a.phase == "recover" and a.state == "DONE"]
-    assert [receipt["restored"] for receipt in receipts] == [3], "from the newest snapshot, and two updates behind it"
+    assert [receipt["restored"] for receipt in receipts] == [3], "from the newest checkpoint, and two updates behind it"
     check_both_tiers(driver, run, url)
 
 
@@ -84,7 +84,7 @@ def check_both_tiers(driver: Driver, run: str, url: str) -> None:
     store = ObjectRunStore(ObjectStore(url), folder)
     with driver.ledger() as ledger:
         assert verify_run(ledger, run, folder, None).disagreement is None
-        kept = {row.folder for row in ledger.records.own_snapshots(run, "kept")}
+        kept = {row.folder for row in ledger.records.own_checkpoints(run, "kept")}
         shards = {row.folder for i in range(1, 9) for row in ledger.records.shards(run, 0, i)}
-    assert store.folders("snapshots") == dict.fromkeys(sorted(kept), True)
+    assert store.folders("checkpoints") == dict.fromkeys(sorted(kept), True)
     assert store.folders("experience", depth=3) == dict.fromkeys(sorted(shards), True)

@@ -1,4 +1,4 @@
-"""A small run in which everything agrees, with real inputs, shards, snapshots and MLflow points; tests then change one thing."""
+"""A small run in which everything agrees, with real inputs, shards, checkpoints and MLflow points; tests then change one thing."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from db.ledger import Ledger
 from db.write.commit import IterationCommit
 from db.write.metrics import RESULT, Metric
 from db.write.outbox import OutboxEntry
-from db.write.records import ChoiceRow, SnapshotRow
+from db.write.records import CheckpointRow, ChoiceRow
 from flows.delivery.outbox import deliver_pending
 from flows.delivery.registry import published_entries
 from flows.run.home import Home
 from ops.integrations.mlflow_tracker import MlflowTracker
 from tests.ops.seeding import seal_iteration, toy_spec
-from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.input_building.materialise import materialise
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import checkpoint_folder
 from yatt_core.spec import RunSpec
 
 COMMITTED = 3
 
 
 def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
-    """Iterations 0..3, a snapshot of iterations 0 and 2, all told to MLflow but the last iteration."""
+    """Iterations 0..3, a checkpoint of iterations 0 and 2, all told to MLflow but the last iteration."""
     spec = spec or toy_spec()
     home.folder.mkdir(parents=True)
     with Ledger.open(home.ledger) as ledger:
@@ -48,17 +48,17 @@ def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
                 deliver(home, ledger, fence)
             ledger.commits.commit(fence, _commit(ledger, run, iteration))
             if iteration in (0, 2):
-                record_snapshot(home.run_folder(run), ledger, fence, iteration, spec)
+                record_checkpoint(home.run_folder(run), ledger, fence, iteration, spec)
         ledger.leases.release(fence)
     return run
 
 
 def advance(home: Home, ledger: Ledger, run: str, iteration: int) -> None:
-    """One more iteration with a snapshot, all told to MLflow."""
+    """One more iteration with a checkpoint, all told to MLflow."""
     fence = ledger.leases.acquire(run, this_process("test"), 600)
     seal_iteration(home, ledger, fence, iteration)
     ledger.commits.commit(fence, _commit(ledger, run, iteration))
-    record_snapshot(home.run_folder(run), ledger, fence, iteration, toy_spec())
+    record_checkpoint(home.run_folder(run), ledger, fence, iteration, toy_spec())
     deliver(home, ledger, fence)
     ledger.leases.release(fence)
 
@@ -90,21 +90,21 @@ def weights(iteration: int) -> str:
 
 
 def publish(
-    folder: Path, ledger: Ledger, run: str, iteration: int, spec_digest: str, epoch: int = 1, branch: int = 0
-) -> SnapshotRow:
-    """A published snapshot, and the row that it would get."""
+    folder: Path, ledger: Ledger, run: str, iteration: int, spec_digest: str, term: int = 1, branch: int = 0
+) -> CheckpointRow:
+    """A published checkpoint, and the row that it would get."""
 
     def write(target: Path) -> None:
         save_file({"weight": np.full(8, iteration, dtype=np.float32)}, target / "weights.safetensors")
 
     head = ledger.events.head(run).hash
-    identity = SnapshotIdentity(run, branch, iteration, epoch, spec_digest, weights(iteration), head)
-    receipt = publish_snapshot(folder, str(snapshot_folder(branch, iteration, epoch)), identity, write, 1000)
-    return SnapshotRow(
+    identity = CheckpointIdentity(run, branch, iteration, term, spec_digest, weights(iteration), head)
+    receipt = publish_checkpoint(folder, str(checkpoint_folder(branch, iteration, term)), identity, write, 1000)
+    return CheckpointRow(
         run,
         branch,
         iteration,
-        epoch,
+        term,
         receipt.folder,
         receipt.manifest_sha256,
         receipt.bytes,
@@ -113,7 +113,7 @@ def publish(
     )
 
 
-def record_snapshot(folder: Path, ledger: Ledger, fence: Fence, iteration: int, spec: RunSpec) -> None:
-    """Publishes a snapshot, writes its row, and has the tracker told of it."""
-    row = publish(folder, ledger, fence.run, iteration, spec.digest, fence.epoch)
-    ledger.records.snapshot(fence, row, published_entries(spec, row))
+def record_checkpoint(folder: Path, ledger: Ledger, fence: Fence, iteration: int, spec: RunSpec) -> None:
+    """Publishes a checkpoint, writes its row, and has the tracker told of it."""
+    row = publish(folder, ledger, fence.run, iteration, spec.digest, fence.term)
+    ledger.records.checkpoint(fence, row, published_entries(spec, row))

@@ -62,7 +62,7 @@ def seed_run(home: Home, committed: int = 2, spec: RunSpec | None = None, ends: 
         write_logs(home.run_folder(run))
         if ends:
             ledger.runs.set_state(fence, "stopped", "stop requested")
-            ledger.events.append(run, "segment_ended", {"epoch": 1, "seconds": 12.5}, fence)
+            ledger.events.append(run, "segment_ended", {"term": 1, "seconds": 12.5}, fence)
             ledger.leases.end_segment(fence, "ended")
             ledger.leases.release(fence)
     return run
@@ -98,7 +98,7 @@ def seal_iteration(
     ledger.phases.dispatch(fence, attempt)
     for shard in range(SHARDS):
         key = WorkKey(fence.run, 0, iteration, "collect", shard=shard)
-        log = ShardLog(home.run_folder(fence.run), key, fence.epoch)
+        log = ShardLog(home.run_folder(fence.run), key, fence.term)
         receipt = log.seal(change(samples_table(iteration, shard)), {"generate": 0.1})
         ledger.records.shard(
             fence,
@@ -107,7 +107,7 @@ def seal_iteration(
                 iteration=iteration,
                 wave=0,
                 shard=shard,
-                epoch=fence.epoch,
+                term=fence.term,
                 folder=receipt.folder,
                 manifest_sha256=receipt.manifest_sha256,
                 samples=receipt.samples,
@@ -152,7 +152,7 @@ def write_logs(folder: Path) -> None:
     """Two actors' logs."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     records = {
-        "e0001.driver.jsonl": [
+        "t0001.driver.jsonl": [
             {"time": 1.0, "level": "info", "actor": "driver", "logger": "x", "message": "driver started, pid 7"},
             {
                 "time": 4.0,
@@ -164,7 +164,7 @@ def write_logs(folder: Path) -> None:
                 "message": "slow",
             },
         ],
-        "e0001.controller-0.jsonl": [
+        "t0001.controller-0.jsonl": [
             {
                 "time": 2.0,
                 "level": "info",

@@ -43,7 +43,7 @@ def test_constants_are_found_again():
     assert found.training_times(TRAINING, 4.0).learn_s == pytest.approx(8e-4), (
         "those of devices without a rank count too"
     )
-    assert (training.prepare_s, training.sync_s, training.snapshot_s) == (0.0, 0.25, 3.0)
+    assert (training.prepare_s, training.sync_s, training.checkpoint_s) == (0.0, 0.25, 3.0)
     assert "fitted to 40 shards" in found.told[0]
     assert found.prompt == Spread(4.0, pytest.approx(0.2554, rel=1e-3))
     assert found.response == Spread(7.0, 0.0)

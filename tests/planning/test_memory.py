@@ -141,7 +141,7 @@ def test_the_torch_engines_take_turns_on_a_gpu_by_way_of_the_host():
     assert held(found, "trainer", COLLECT).total == held(found, "rollout", LEARN).total == 0
     assert held(found, "rollout", COLLECT).kv_cache > 0
     host = {total.stage: total.host for total in found.totals}
-    # Weights, gradients and moments while others work, and a snapshot of weights and moments at all times.
+    # Weights, gradients and moments while others work, and a checkpoint of weights and moments at all times.
     assert host[COLLECT] >= (4 + 3) * weights and 3 * weights <= host[LEARN] < 4 * weights
     assert held(found, "trainer", LEARN).copies == 0
 

@@ -32,7 +32,7 @@ def test_the_examples_fit_and_are_explained(made, devices: str):
     assert plan.times.recommended.step_s > 0
     assert 0 <= plan.times.recommended.idle < 1
     assert plan.times.recommended.tokens_per_second > 0
-    assert plan.times.snapshot_every >= 1
+    assert plan.times.checkpoint_every >= 1
     assert any("prompts of 200:0.3 tokens" in line for line in plan.assumed)
     assert any("datasheet" in line for line in plan.assumed)
 

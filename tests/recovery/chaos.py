@@ -93,7 +93,7 @@ class Chaos:
             return "the phase did not come"
         if strike.phase == RECOVER:
             blow = self._prepare(strike)
-        before, pids, moment = self._watch.epoch(), self._pids(), int(time.time() * 1000)
+        before, pids, moment = self._watch.term(), self._pids(), int(time.time() * 1000)
         if not blow():
             self.record.without_effect.append(str(strike))
             return "nothing to strike"
@@ -127,13 +127,13 @@ class Chaos:
         }
         return blows[strike.kind]
 
-    def _has_effect(self, kind: str, epoch: int, pids: Mapping[str, int | None], moment: int) -> bool:
+    def _has_effect(self, kind: str, term: int, pids: Mapping[str, int | None], moment: int) -> bool:
         if kind in ("driver", "cold", "pause"):
-            return self._watch.epoch() > epoch
+            return self._watch.term() > term
         if kind in ("prefect", "supervisor"):
             now = self._struck.service_pid(kind)
             return now is not None and now != pids[kind]
-        return kind == "database" or self._watch.failures_since(moment) > 0 or self._watch.epoch() > epoch
+        return kind == "database" or self._watch.failures_since(moment) > 0 or self._watch.term() > term
 
     def _pids(self) -> dict[str, int | None]:
         return {name: self._struck.service_pid(name) for name in ("prefect", "supervisor")}
@@ -166,13 +166,13 @@ class Chaos:
         self.record.lost += max(0, self._highest - iteration)
         self._highest = max(self._highest, iteration)
 
-    def _book_recovery(self, strike: Strike, epoch: int) -> None:
+    def _book_recovery(self, strike: Strike, term: int) -> None:
         """From the start of the process that took over to the first phase behind its recovery, where nothing else struck it."""
         if strike.kind not in ("driver", "cold") or strike.phase == RECOVER:
             return
-        epoch = self._watch.epoch()
-        self._await(lambda: self._watch.first_dispatch(epoch) is not None, PROGRESS_SECONDS)
-        dispatched, launched = self._watch.first_dispatch(epoch), self._struck.epoch_launched.get(epoch)
+        term = self._watch.term()
+        self._await(lambda: self._watch.first_dispatch(term) is not None, PROGRESS_SECONDS)
+        dispatched, launched = self._watch.first_dispatch(term), self._struck.term_launched.get(term)
         if dispatched is not None and launched is not None:
             taken = self.record.warm if strike.kind == "driver" else self.record.cold
             taken.append((dispatched - launched) / 1000)

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent.parent
 PRODUCT = tuple(f"{ROOT / name}{os.sep}" for name in ("flows", "db", "yatt_core", "ops"))
 BELOW = tuple(str(ROOT / "yatt_core" / name) for name in ("durable.py", "manifests.py"))
 """Every file goes through these: a place is named by who calls them."""
-SHARD = re.compile(r"w\d+-s\d+\.e\d+(\.\d+)?")
+SHARD = re.compile(r"w\d+-s\d+\.t\d+(\.\d+)?")
 SYNCED = re.compile(r": (fsync|mkdir) of ")
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 _PATHLIB = Path.rename.__code__.co_filename

@@ -1,4 +1,4 @@
-"""What the ledger shows of a run while it is struck: the open phase, lost actors, epochs. Survives the database's restarts."""
+"""What the ledger shows of a run while it is struck: the open phase, lost actors, terms. Survives the database's restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OpenPhase:
     iteration: int
     phase: str
     number: int
-    epoch: int
+    term: int
 
 
 class LedgerWatch:
@@ -42,7 +42,7 @@ class LedgerWatch:
 
     def open_phase(self) -> OpenPhase | None:
         """The phase that is dispatched and has not ended."""
-        columns = (PhaseAttempt.iteration, PhaseAttempt.phase, PhaseAttempt.number, PhaseAttempt.epoch)
+        columns = (PhaseAttempt.iteration, PhaseAttempt.phase, PhaseAttempt.number, PhaseAttempt.term)
         query = select(*columns).where(
             PhaseAttempt.run == self._run, PhaseAttempt.ended_at.is_(None), PhaseAttempt.state == "DISPATCHED"
         )
@@ -57,9 +57,9 @@ class LedgerWatch:
         )
         return self._rows(query)[0][0]
 
-    def epoch(self) -> int:
-        """The lease's epoch."""
-        return int(self._rows(select(Lease.epoch).where(Lease.run == self._run))[0][0])
+    def term(self) -> int:
+        """The lease's term."""
+        return int(self._rows(select(Lease.term).where(Lease.run == self._run))[0][0])
 
     def iteration(self) -> int:
         """The last committed one."""
@@ -80,10 +80,10 @@ class LedgerWatch:
         )
         return bool(self._rows(query)[0][0])
 
-    def first_dispatch(self, epoch: int) -> int | None:
+    def first_dispatch(self, term: int) -> int | None:
         """When a driver dispatched its first phase that is not recovery."""
         query = select(func.min(PhaseAttempt.dispatched_at)).where(
-            PhaseAttempt.run == self._run, PhaseAttempt.epoch == epoch, PhaseAttempt.phase != "recover"
+            PhaseAttempt.run == self._run, PhaseAttempt.term == term, PhaseAttempt.phase != "recover"
         )
         return self._rows(query)[0][0]
 

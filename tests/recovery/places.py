@@ -58,7 +58,7 @@ def _watch_ledger(reach: Callable[[str], None]) -> None:
 
 
 def _watch_commits(reach: Callable[[str], None]) -> None:
-    """A place behind each iteration's commit, so that some lie between two snapshots."""
+    """A place behind each iteration's commit, so that some lie between two checkpoints."""
     commits = _find("db.write.commit.Commits")
     real = commits.commit
 

@@ -29,8 +29,8 @@ END_SECONDS = 120.0
 
 
 class StruckRun:
-    """One run. exits: how drivers ended that nobody had killed, and what was said last. epoch_launched: when the driver of
-    an epoch was started, in milliseconds since 1970 (known once the epoch is).
+    """One run. exits: how drivers ended that nobody had killed, and what was said last. term_launched: when the driver of
+    a term was started, in milliseconds since 1970 (known once the term is).
     """
 
     def __init__(self, home: Home, run: str, environment: Mapping[str, str], watch: LedgerWatch, lease: float) -> None:
@@ -40,20 +40,20 @@ class StruckRun:
         self._driver: subprocess.Popen[bytes] | None = None
         self._launched: tuple[int, int] | None = None
         self.exits: list[str] = []
-        self.epoch_launched: dict[int, int] = {}
+        self.term_launched: dict[int, int] = {}
 
     # -- the driver ---------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Starts a driver where there is none, and notes when each epoch's was started."""
+        """Starts a driver where there is none, and notes when each term's was started."""
         if self._driver is not None and (code := self._driver.poll()) is not None:
             if code != -signal.SIGKILL:
                 self._note_exit(code)
             self._driver = None
         if self._driver is None:
             self._driver = self._launch()
-        if self._launched and (epoch := self.watch.epoch()) > self._launched[0]:
-            self.epoch_launched[epoch] = self._launched[1]
+        if self._launched and (term := self.watch.term()) > self._launched[0]:
+            self.term_launched[term] = self._launched[1]
             self._launched = None
 
     def _note_exit(self, code: int) -> None:
@@ -61,7 +61,7 @@ class StruckRun:
         self.exits.append(f"{code}: {said[-1] if said else ''}")
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        self._launched = (self.watch.epoch(), int(time.time() * 1000))
+        self._launched = (self.watch.term(), int(time.time() * 1000))
         with self._output.open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.flows.driver", str(self.home.folder), self.run],
@@ -108,12 +108,12 @@ class StruckRun:
         stopped = self._driver
         if stopped is None or stopped.poll() is not None:
             return False
-        before = self.watch.epoch()
+        before = self.watch.term()
         stopped.send_signal(signal.SIGSTOP)
         self._driver = None
         time.sleep(self._lease)
         deadline = time.monotonic() + END_SECONDS
-        while self.watch.epoch() == before and time.monotonic() < deadline:
+        while self.watch.term() == before and time.monotonic() < deadline:
             self.tend()
             time.sleep(POLL_SECONDS)
         stopped.send_signal(signal.SIGCONT)

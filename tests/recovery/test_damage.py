@@ -8,7 +8,7 @@ import pytest
 
 from tests.flows.tools import Driver, same_result
 
-SMALL = ("virtual.yaml", "iterations=3", "snapshots.every=100", "evaluation.every=0")
+SMALL = ("virtual.yaml", "iterations=3", "checkpoints.every=100", "evaluation.every=0")
 
 
 @pytest.mark.verify
@@ -30,7 +30,7 @@ def test_a_damaged_shard_is_made_again_alone(driver: Driver) -> None:
         assert made == [(2, 1), (3, 3)]
         assert ledger.events.verify(struck) is None
         shards = [row for iteration in (1, 2, 3) for row in ledger.records.shards(struck, 0, iteration)]
-    assert [(row.iteration, row.shard) for row in shards if row.epoch > 1] == made
+    assert [(row.iteration, row.shard) for row in shards if row.term > 1] == made
 
 
 def folder_of(driver: Driver, run: str, iteration: int, shard: int) -> str:

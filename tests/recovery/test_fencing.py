@@ -33,9 +33,9 @@ class Drivers:
     def start(self) -> Incarnation:
         return self._bed.nursery.start(self._driver.folder, self._run)
 
-    def epoch(self) -> int:
+    def term(self) -> int:
         with self._driver.ledger() as ledger:
-            return max((segment.epoch for segment in ledger.overview.show(self._run).segments), default=0)
+            return max((segment.term for segment in ledger.overview.show(self._run).segments), default=0)
 
     def await_commit_behind(self, iteration: int) -> int:
         """Waits for a commit later than an iteration; returns the last one."""
@@ -60,11 +60,11 @@ class Drivers:
 
     def take_over(self) -> Incarnation:
         """Starts drivers until one has the lease; the others have to leave with exit code 3."""
-        before = self.epoch()
+        before = self.term()
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             successor = self.start()
-            while successor.ended() is None and self.epoch() == before:
+            while successor.ended() is None and self.term() == before:
                 time.sleep(0.02)
             if successor.ended() is None:
                 return successor

@@ -8,7 +8,7 @@ from flows.run.results import RunResults
 from tests.flows.tools import Driver, same_result
 from tests.recovery.conftest import Bed
 
-SMALL = ("virtual.yaml", "iterations=3", "snapshots.every=2", "evaluation.every=0")
+SMALL = ("virtual.yaml", "iterations=3", "checkpoints.every=2", "evaluation.every=0")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, bed: Bed) -> RunResults:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("place", ["experience/b000/i000002", "snapshots"])
+@pytest.mark.parametrize("place", ["experience/b000/i000002", "checkpoints"])
 def test_the_run_pauses_and_what_stood_there_stays(driver: Driver, bed: Bed, quiet: RunResults, place: str) -> None:
     run = driver.create(*SMALL)
     driver.drive_until_killed(run, "collect:2")
@@ -33,6 +33,6 @@ def test_the_run_pauses_and_what_stood_there_stays(driver: Driver, bed: Bed, qui
     assert "No space left on device" in said and f"yatt resume {run}" in said
     with driver.ledger() as ledger:
         assert ledger.runs.find(run).state == "paused"
-        assert [row.iteration for row in ledger.records.snapshots(run)] == [0]
+        assert [row.iteration for row in ledger.records.checkpoints(run)] == [0]
     driver.drive(run)
     assert same_result(driver.results(run), quiet)

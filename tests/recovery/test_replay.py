@@ -16,8 +16,8 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def killed_in_collect_3(driver: Driver) -> str:
-    """A run that has to replay updates 1 and 2 behind snapshot 0."""
-    run = driver.create("virtual.yaml", "iterations=3", "snapshots.every=100", "evaluation.every=0")
+    """A run that has to replay updates 1 and 2 behind checkpoint 0."""
+    run = driver.create("virtual.yaml", "iterations=3", "checkpoints.every=100", "evaluation.every=0")
     driver.drive_until_killed(run, "collect:3")
     driver.end_actors(run)
     return run

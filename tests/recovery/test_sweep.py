@@ -25,14 +25,14 @@ SECONDS = 120.0
 LONGEST = 400
 COLD_EVERY = 40
 VIRTUAL = (
-    "iterations=6", "snapshots.every=2", "evaluation.every=2", "data.logical_shards=2", "data.held_out=4",
+    "iterations=6", "checkpoints.every=2", "evaluation.every=2", "data.logical_shards=2", "data.held_out=4",
     "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000", "trainer.sync_bucket_bytes=8",
     "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000", "recovery.quarantine_after=1000",
     "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
     'rewards.parts=[{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: 0.3}}]',
 )  # fmt: skip
 TORCH = (
-    "snapshots.every=2", "trainer.sync_bucket_bytes=4096", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
+    "checkpoints.every=2", "trainer.sync_bucket_bytes=4096", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
     "recovery.quarantine_after=1000",
 )  # fmt: skip
 REPLAY = "driver dies: before flows.phases.recovery.replay"
@@ -58,13 +58,13 @@ NEVER_MISSING = (
     "actor dies: yatt_core.experience.chunks.write_chunk: rename of batch-#.responses.arrow",
     "driver dies while an actor is at: yatt_core.experience.chunks.write_chunk: rename of batch-#.scores.arrow",
     "driver dies while an actor is at: yatt_core.experience.shard_log.ShardLog.seal: rename of manifest.json",
-    "driver dies while an actor is at: yatt_core.checkpoints.publish.publish_snapshot: rename of b#-i#.e#",
+    "driver dies while an actor is at: yatt_core.checkpoints.publish.publish_checkpoint: rename of b#-i#.e#",
 )
 
 
 @pytest.mark.timeout(1500)
 def test_killed_once_at_every_commit_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
-    """And at one failpoint of each other kind, but replay: no driver dies here with a commit that no snapshot holds."""
+    """And at one failpoint of each other kind, but replay: no driver dies here with a commit that no checkpoint holds."""
     kept = "|".join(re.escape(place) for place in NEVER_MISSING if place != REPLAY)
     sweep(driver, bed, "virtual.yaml", VIRTUAL, spared=f"^(?!.* COMMIT |{kept})")
 
@@ -120,16 +120,16 @@ def _chain(driver: Driver, bed: Bed, run: str) -> int:
         if code == 0:
             return number
         assert code == -signal.SIGKILL, f"driver {number} ended with {code}:\n{incarnation.output}"
-        if number % COLD_EVERY == 0 or _first_behind_a_snapshot(driver, run, cold_at):
+        if number % COLD_EVERY == 0 or _first_behind_a_checkpoint(driver, run, cold_at):
             driver.end_actors(run)
     raise AssertionError(f"{LONGEST} drivers did not finish the run")
 
 
-def _first_behind_a_snapshot(driver: Driver, run: str, seen: set[int]) -> bool:
-    """True the first time that a driver died at a commit that no snapshot holds: without actors, it has to be replayed."""
+def _first_behind_a_checkpoint(driver: Driver, run: str, seen: set[int]) -> bool:
+    """True the first time that a driver died at a commit that no checkpoint holds: without actors, it has to be replayed."""
     with driver.ledger() as ledger:
         iteration = ledger.runs.find(run).iteration
-        kept = {row.iteration for row in ledger.records.snapshots(run)}
+        kept = {row.iteration for row in ledger.records.checkpoints(run)}
     first = iteration > 0 and iteration not in kept | seen
     seen.add(iteration)
     return first
@@ -148,6 +148,6 @@ def check_the_ledger(driver: Driver, run: str) -> None:
 
 
 def published_twice(file: Path) -> list[str]:
-    """Shards whose manifest got its name more than once, whatever the epoch."""
+    """Shards whose manifest got its name more than once, whatever the term."""
     times = Counter(line.partition(".e")[0] for line in file.read_text().splitlines())
     return [shard for shard, count in times.items() if count > 1]

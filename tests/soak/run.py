@@ -36,7 +36,7 @@ VACUUM_SECONDS = 300.0
 MOST_GROWTH = 0.1
 MOST_TASK_RUNS_PER_SECOND = 30.0
 TRACKED = "reward/mean"
-NAME, CHANGES = "soak", ("snapshots.every=50", "snapshots.keep=2")
+NAME, CHANGES = "soak", ("checkpoints.every=50", "checkpoints.keep=2")
 ROUNDS = 2
 
 

@@ -29,30 +29,30 @@ WORK = "work"
 class ConcurrentRolloutActor(RolloutActor):
     """One instance of the pool."""
 
-    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
-        super().__init__(spec_json, run_folder, instance, epoch)
+    def __init__(self, spec_json: str, run_folder: str, instance: int, term: int) -> None:
+        super().__init__(spec_json, run_folder, instance, term)
         self._one_by_one = threading.Lock()
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
-    def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch, piece by piece while it works on the rest and on others."""
-        with self._presence.serving("generate", epoch):
+        with self._presence.serving("generate", term):
             yield from hold_back(self._ready().stream(request))
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
-    def judge(self, epoch: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
+    def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Asks the judge of a reward part; one that serves a call at a time, when it is free."""
         if self._shared(part) is None:
             with self._one_by_one:
-                yield from super().judge(epoch, part, request)
+                yield from super().judge(term, part, request)
             return
-        with self._presence.serving("judge", epoch):
+        with self._presence.serving("judge", term):
             self._ready()
             yield from held_verdicts(self._judges[part].judge(request))
 
-    def usage(self, epoch: int) -> tuple[Usage, ...]:
+    def usage(self, term: int) -> tuple[Usage, ...]:
         """The work since this was last asked."""
-        rows = list(super().usage(epoch))
+        rows = list(super().usage(term))
         engines: list[tuple[str, Any]] = [(ROLLOUT, self._ready())]
         engines += [(JUDGE, engine) for part in self._judges if (engine := self._shared(part)) is not None]
         for role, engine in engines:

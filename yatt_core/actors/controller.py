@@ -43,12 +43,12 @@ _Rows = tuple[range, Dialogue]
 class Controller:
     """One of the run's controllers. Rewards run in the actor's main thread, where a call that hangs can be interrupted."""
 
-    def __init__(self, spec_json: str, run_folder: str, index: int, epoch: int) -> None:
+    def __init__(self, spec_json: str, run_folder: str, index: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
         self._folder = Path(run_folder)
         self._name = f"controller-{index}"
-        self._identity = actor_logs(self._folder, self._name, epoch)
-        self._presence = Presence(self._folder, self._name, epoch, self._spec.recovery.grace_seconds)
+        self._identity = actor_logs(self._folder, self._name, term)
+        self._presence = Presence(self._folder, self._name, term, self._spec.recovery.grace_seconds)
         self._scorer = RewardScorer(self._spec.rewards)
         self._toolbox = Toolbox(self._spec.rollout.tools)
         self._store = open_store(self._spec, self._folder)
@@ -56,14 +56,14 @@ class Controller:
         self._codec: TextCodec | None = None
         self._dispatcher: Any = None
 
-    def materialise(self, epoch: int) -> InputsReceipt:
+    def materialise(self, term: int) -> InputsReceipt:
         """Writes the run's inputs (prompts, tokenizer, initial model) unless they are there."""
-        with self._presence.serving("materialise", epoch):
+        with self._presence.serving("materialise", term):
             return settle_inputs(self._spec, self._folder, self._store)
 
-    def load(self, epoch: int, inputs: InputsReceipt, dispatcher: Any) -> ActorIdentity:
+    def load(self, term: int, inputs: InputsReceipt, dispatcher: Any) -> ActorIdentity:
         """Opens the inputs, which never change, and takes the handle of the rollout pool's dispatcher."""
-        with self._presence.serving("load", epoch):
+        with self._presence.serving("load", term):
             if self._inputs is None:
                 self._inputs = Inputs.open(self._folder / inputs.folder, self._spec)
                 self._codec = open_codec(self._spec, inputs.model_path)
@@ -84,7 +84,7 @@ class Controller:
         in_flight, roles = BytesInFlight(self._spec.controllers.bytes_in_flight), judge_roles(self._spec)
         collector = Collector(self._spec, self._folder, inputs, codec, self._scorer, self._toolbox, self._store)
         with (
-            self._presence.serving("collect", tasks[0].epoch),
+            self._presence.serving("collect", tasks[0].term),
             GenerationStream[OpenBatch](self._dispatcher, self._name, self._presence.fence, in_flight, roles) as stream,
             log_context(iteration=tasks[0].key.iteration, phase="collect"),
         ):
@@ -98,7 +98,7 @@ class Controller:
         correct, rewards = 0, [0.0] * len(prompts)
         in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
         with (
-            self._presence.serving("evaluate", task.epoch),
+            self._presence.serving("evaluate", task.term),
             GenerationStream[_Rows](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
             log_context(iteration=task.key.iteration, phase="evaluate"),
         ):

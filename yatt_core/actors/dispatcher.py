@@ -63,10 +63,10 @@ class PlacementReport:
 class Dispatcher:
     """Asynchronous actor; all calls run on one event loop, so the queue needs no lock."""
 
-    def __init__(self, spec_json: str, run_folder: str, index: int, epoch: int) -> None:
+    def __init__(self, spec_json: str, run_folder: str, index: int, term: int) -> None:
         spec, name = RunSpec.model_validate_json(spec_json), f"dispatcher-{index}"
-        actor_logs(Path(run_folder), name, epoch)
-        self._presence = Presence(Path(run_folder), name, epoch, spec.recovery.grace_seconds)
+        actor_logs(Path(run_folder), name, term)
+        self._presence = Presence(Path(run_folder), name, term, spec.recovery.grace_seconds)
         speeds = instance_speeds(spec)
         self._queue = DispatchQueue(speeds, dispatch_limits(spec), instance_roles(spec))
         self._engines: list[Any] = [None] * len(speeds)
@@ -82,9 +82,9 @@ class Dispatcher:
         self._background: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
 
-    async def engage(self, epoch: int, engines: Sequence[Any]) -> None:
+    async def engage(self, term: int, engines: Sequence[Any]) -> None:
         """Takes the pool's living engines, in order; what a replaced one held is dropped."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         for index, engine in enumerate(engines):
             known = self._engines[index]
             if known is None or known._actor_id != engine._actor_id or self._queue.is_lost(index):
@@ -97,12 +97,12 @@ class Dispatcher:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    async def acquire(self, epoch: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
+    async def acquire(self, term: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
         """Waits for an instance that has the role; returns the grant's number, the instance's index and its handle.
 
         at_the_head: before all others, as it was begun before them. Raises `InfrastructureError` when no instance is left.
         """
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         ticket = self._queue.submit(owner, size, role, at_the_head)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._granted[ticket.number] = future
@@ -130,9 +130,9 @@ class Dispatcher:
         self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} gave up its batches"))
         self._advance()
 
-    async def cut(self, epoch: int, owners: Sequence[str]) -> None:
+    async def cut(self, term: int, owners: Sequence[str]) -> None:
         """Drops what these owners wait for, whose work is not waited for any more; what engines hold goes on to its end."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         for owner in owners:
             self._refuse(self._queue.forget(owner), CutError(f"what {owner} waits for is not wanted any more"))
         self._advance()
@@ -145,9 +145,9 @@ class Dispatcher:
 
     # -- placement ----------------------------------------------------------------------------------------------------
 
-    async def place(self, epoch: int, roles: str, runtime_policy: RuntimePolicy, starting: bool) -> None:
+    async def place(self, term: int, roles: str, runtime_policy: RuntimePolicy, starting: bool) -> None:
         """The devices get these roles, and go on as the runtime policy says. starting: an iteration begins with them."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         self._stop_ticking()
         self._runtime_policy, self._was_drained = runtime_policy, True
         if starting:
@@ -157,9 +157,9 @@ class Dispatcher:
         self._carry_on(starting)
         self._advance()
 
-    async def begin_wave(self, epoch: int, wave: str, samples: int) -> None:
+    async def begin_wave(self, term: int, wave: str, samples: int) -> None:
         """So many samples of a wave are to be rolled out and judged."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         self._stop_ticking()
         self._queue.begin_wave(wave, samples)
         self._was_drained = not samples
@@ -246,7 +246,7 @@ class Dispatcher:
     async def _evict(self, index: int, count: int) -> None:
         """Has an instance give its newest sequences back; whoever asked for them asks again."""
         try:
-            await self._engines[index].evict.remote(self._presence.fence.epoch, count)
+            await self._engines[index].evict.remote(self._presence.fence.term, count)
         except ray.exceptions.RayError as error:
             log.warning("rollout-%d gives nothing back: %s", index, error)
 
@@ -255,7 +255,7 @@ class Dispatcher:
         log.info("rollout-%d goes over to %s", index, ROLE_NAMES[role])
         engine, defect = self._engines[index], None
         try:
-            await engine.switch.remote(self._presence.fence.epoch, role, starting)
+            await engine.switch.remote(self._presence.fence.term, role, starting)
         except ray.exceptions.RayError as error:
             defect = error
         if engine is not self._engines[index]:

@@ -1,6 +1,6 @@
 """One small thread in every actor: hears of drivers, notices their absence, and tells what the actor is doing.
 
-Watches `RUN/supervisor/`: an epoch in `driver.json` that is newer raises the actor's fence (work under way goes on); a file
+Watches `RUN/supervisor/`: a term in `driver.json` that is newer raises the actor's fence (work under way goes on); a file
 that nobody touched for `grace` seconds ends the actor; `stacks.json` asks for its Python stacks, which it writes to
 `RUN/logs/stacks/REQUEST/ACTOR.json`. It needs a shared file system and no signals, so it answers while the actor works or
 hangs in Python; who does not answer holds the interpreter, is stopped, or is gone.
@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 
 from yatt_core.cluster.reservation import leave_devices
-from yatt_core.fence import EpochFence
-from yatt_core.supervisor.state import DriverWatch, SupervisorFiles, driver_epoch
+from yatt_core.fence import TermFence
+from yatt_core.supervisor.state import DriverWatch, SupervisorFiles, driver_term
 
 POLL_SECONDS = 0.25
 GONE_EXIT_CODE = 17
@@ -60,20 +60,20 @@ class _Work:
 class Presence:
     """An actor's fence and what it is doing. Made in the actor's constructor; the thread ends with the process."""
 
-    def __init__(self, run_folder: Path, actor: str, epoch: int, grace: float) -> None:
+    def __init__(self, run_folder: Path, actor: str, term: int, grace: float) -> None:
         self._actor, self._grace = actor, grace
         self._files = SupervisorFiles.of(run_folder)
         self._answers = run_folder / "logs" / "stacks"
         self._driver = DriverWatch(self._files.driver)
         self._works: dict[int, _Work] = {}
         self._answered = _request(self._files)
-        self.fence = EpochFence(epoch, lambda: driver_epoch(self._files))
+        self.fence = TermFence(term, lambda: driver_term(self._files))
         threading.Thread(target=self._watch, name="presence", daemon=True).start()
 
     @contextmanager
-    def serving(self, method: str, epoch: int) -> Iterator[None]:
+    def serving(self, method: str, term: int) -> Iterator[None]:
         """A call under way. Raises `FencedError` for the call of a driver that has been replaced."""
-        self.fence.check(epoch)
+        self.fence.check(term)
         thread = threading.get_ident()
         self._works[thread] = _Work(method, time.monotonic(), thread)
         try:
@@ -112,7 +112,7 @@ class Presence:
                 os._exit(GONE_EXIT_CODE)
             try:
                 if self.fence.renew():
-                    log.info("a driver of epoch %d has taken over", self.fence.epoch)
+                    log.info("a driver of term %d has taken over", self.fence.term)
                 self._answer()
             except (OSError, ValueError) as error:
                 log.warning("cannot read or answer in %s: %s", self._files.root, error)

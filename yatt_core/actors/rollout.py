@@ -34,7 +34,7 @@ from yatt_core.wire.buckets import WeightBucket
 class RolloutActor:
     """One instance of the pool. Calls are served one at a time, in the order they come."""
 
-    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
+    def __init__(self, spec_json: str, run_folder: str, instance: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
         self._instance = instance
         self._engine: RolloutEngine | None = None
@@ -44,16 +44,16 @@ class RolloutActor:
         self._taker: RolloutEngine | WeightTaker
         self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
         self._folder, self._model_folder = Path(run_folder), Path()
-        self._identity = actor_logs(self._folder, f"rollout-{instance}", epoch)
+        self._identity = actor_logs(self._folder, f"rollout-{instance}", term)
         grace = self._spec.recovery.grace_seconds
-        self._presence = Presence(self._folder, self._identity.name, epoch, grace)
+        self._presence = Presence(self._folder, self._identity.name, term, grace)
 
-    def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
+    def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
         """Builds the engine, once, whose weights come with the first update, and the judges.
 
         resident: there is memory for all of them at once, caches included; otherwise they sleep while others work.
         """
-        with self._presence.serving("load", epoch):
+        with self._presence.serving("load", term):
             self._resident = resident
             if self._engine is None:
                 engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
@@ -78,44 +78,44 @@ class RolloutActor:
 
         return MergingTaker(engine, self._model_folder, share_of(trainer.lora), trainer.sync_bucket_bytes)
 
-    def version(self, epoch: int) -> int:
+    def version(self, term: int) -> int:
         """Version of the weights it holds; -1 while they are undefined."""
-        with self._presence.serving("version", epoch):
+        with self._presence.serving("version", term):
             return self._ready().version
 
-    def begin_update(self, epoch: int, version: int) -> None:
+    def begin_update(self, term: int, version: int) -> None:
         """Makes ready for the weights of a version; until the end of the update there are none."""
-        with self._presence.serving("begin_update", epoch):
+        with self._presence.serving("begin_update", term):
             self._ready()
             self._synced = SyncReceipt(self._instance, version, 0.0)
             self._update_began = time.monotonic()
             self._taker.begin_update(version)
 
-    def take(self, epoch: int, bucket: WeightBucket) -> None:
+    def take(self, term: int, bucket: WeightBucket) -> None:
         """Takes the update's next bucket."""
-        with self._presence.serving("take", epoch):
+        with self._presence.serving("take", term):
             self._taker.take(bucket)
             done = self._synced
             self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
 
-    def end_update(self, epoch: int) -> SyncReceipt:
+    def end_update(self, term: int) -> SyncReceipt:
         """Puts the new weights to work. Raises where some of them have not come."""
-        with self._presence.serving("end_update", epoch):
+        with self._presence.serving("end_update", term):
             self._taker.end_update()
             return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
-    def generate(self, epoch: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch, piece by piece while it works on the rest."""
-        with self._presence.serving("generate", epoch):
+        with self._presence.serving("generate", term):
             started, lengths = time.monotonic(), list[int]()
             for piece in hold_back(self._ready().stream(request)):
                 lengths += piece.result.lengths.tolist()
                 yield piece
             self._book(ROLLOUT, lengths, time.monotonic() - started)
 
-    def judge(self, epoch: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
+    def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Asks the judge of a reward part, piece by piece while it works on the rest."""
-        with self._presence.serving("judge", epoch):
+        with self._presence.serving("judge", term):
             self._ready()
             started, lengths, read = time.monotonic(), list[int](), 0
             for verdicts in held_verdicts(self._judges[part].judge(request)):
@@ -125,25 +125,25 @@ class RolloutActor:
                 yield verdicts
             self._book(JUDGE, lengths, time.monotonic() - started, read)
 
-    def switch(self, epoch: int, role: str, starting: bool) -> None:
+    def switch(self, term: int, role: str, starting: bool) -> None:
         """Takes up another role. Those of the others sleep, unless there is memory for all."""
-        with self._presence.serving("switch", epoch):
+        with self._presence.serving("switch", term):
             engine = self._ready()
             if not self._resident:
                 self._put_to_sleep([engine] if role == JUDGE else self._judges.values())
 
-    def rest(self, epoch: int) -> None:
+    def rest(self, term: int) -> None:
         """Engine and judges sleep, until they are asked again."""
-        with self._presence.serving("rest", epoch):
+        with self._presence.serving("rest", term):
             self._put_to_sleep([self._ready(), *self._judges.values()])
 
     def _put_to_sleep(self, sleepers: Iterable[RolloutEngine | Judge]) -> None:
         for sleeper in sleepers:
             sleeper.sleep()
 
-    def usage(self, epoch: int) -> tuple[Usage, ...]:
+    def usage(self, term: int) -> tuple[Usage, ...]:
         """The work since this was last asked."""
-        with self._presence.serving("usage", epoch):
+        with self._presence.serving("usage", term):
             # One by one: another thread may be adding to it.
             return tuple(self._usage.popleft() for _ in range(len(self._usage)))
 

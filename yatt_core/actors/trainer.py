@@ -1,6 +1,6 @@
-"""The Ray actor around one rank of a train engine: fences its callers, sends weights, publishes snapshots.
+"""The Ray actor around one rank of a train engine: fences its callers, sends weights, publishes checkpoints.
 
-Consumes tasks that name sealed experience; produces receipts, weights in buckets for the rollout engines, and snapshots.
+Consumes tasks that name sealed experience; produces receipts, weights in buckets for the rollout engines, and checkpoints.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yatt_core.actors.presence import Presence
-from yatt_core.checkpoints.verify import verify_snapshot
-from yatt_core.checkpoints.writer import SnapshotIdentity, SnapshotWriter
+from yatt_core.checkpoints.verify import verify_checkpoint
+from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.train.base.exporting import Export
@@ -20,15 +20,15 @@ from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
 from yatt_core.experience.prepared import prepared_is_whole
 from yatt_core.input_building.settling import settle_inputs
-from yatt_core.keys import WorkKey, snapshot_folder
+from yatt_core.keys import WorkKey, checkpoint_folder
 from yatt_core.logs import actor_logs, log_context
 from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.protocols.receipts import (
     ActorIdentity,
     BatchTask,
+    CheckpointReceipt,
     InputsReceipt,
     PrepareReceipt,
-    SnapshotReceipt,
     UpdateReceipt,
     WarmupReceipt,
 )
@@ -46,13 +46,13 @@ class RankState:
     version: int
     applied: WorkKey | None
     group: str
-    snapshot_in_flight: bool
+    checkpoint_in_flight: bool
 
 
 class TrainerActor:
     """One logical rank. Calls are served one at a time, in the order they come."""
 
-    def __init__(self, spec_json: str, run_folder: str, rank: int, epoch: int) -> None:
+    def __init__(self, spec_json: str, run_folder: str, rank: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
         self._folder = Path(run_folder)
         self._rank = rank
@@ -61,30 +61,30 @@ class TrainerActor:
         self._group = self._model_path = ""
         self._settled = False
         self._store = open_store(self._spec, self._folder)
-        self._snapshots = SnapshotWriter(self._folder, self._store)
-        self._identity = actor_logs(self._folder, f"trainer-{rank}", epoch)
-        self._presence = Presence(self._folder, self._identity.name, epoch, self._spec.recovery.grace_seconds)
+        self._checkpoints = CheckpointWriter(self._folder, self._store)
+        self._identity = actor_logs(self._folder, f"trainer-{rank}", term)
+        self._presence = Presence(self._folder, self._identity.name, term, self._spec.recovery.grace_seconds)
 
-    def materialise(self, epoch: int) -> InputsReceipt:
+    def materialise(self, term: int) -> InputsReceipt:
         """Verifies the run's inputs."""
-        with self._serving("materialise", epoch):
+        with self._serving("materialise", term):
             return settle_inputs(self._spec, self._folder, self._store)
 
-    def load(self, epoch: int, inputs: InputsReceipt, branch: int) -> ActorIdentity:
+    def load(self, term: int, inputs: InputsReceipt, branch: int) -> ActorIdentity:
         """Builds the engine for the run's inputs, once."""
-        with self._serving("load", epoch):
+        with self._serving("load", term):
             if self._engine is None:
                 context = RankContext(self._folder, self._folder / inputs.folder, inputs.model_path, branch)
                 self._engine, self._model_path = build_train_engine(self._spec, context), inputs.model_path
         kind = self._spec.trainer.engine.kind
         return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, kind)
 
-    def standing(self, epoch: int) -> RankState:
+    def standing(self, term: int) -> RankState:
         """What it holds, behind all that it was asked to do before."""
-        with self._serving("standing", epoch):
+        with self._serving("standing", term):
             engine = self._ready()
             version = engine.version if self._settled else -1
-            return RankState(version, engine.applied, self._group, self._snapshots.in_flight)
+            return RankState(version, engine.applied, self._group, self._checkpoints.in_flight)
 
     def environment(self) -> dict[str, str]:
         """What a replay depends on besides the log: library versions, instruction set, threads, arithmetic."""
@@ -94,28 +94,28 @@ class TrainerActor:
         """A loopback address where the ranks may meet, which this one serves."""
         return hold_address()
 
-    def connect(self, epoch: int, ranks: int, address: str) -> None:
+    def connect(self, term: int, ranks: int, address: str) -> None:
         """Joins the group of ranks."""
-        with self._serving("connect", epoch):
+        with self._serving("connect", term):
             self._ready().connect(self._rank, ranks, address)
             self._group = address
 
-    def initialise(self, epoch: int) -> None:
+    def initialise(self, term: int) -> None:
         """Loads the initial weights."""
-        with self._serving("initialise", epoch):
+        with self._serving("initialise", term):
             self._settled = False
             self._ready().initialise()
 
-    def warm_up(self, epoch: int) -> WarmupReceipt:
+    def warm_up(self, term: int) -> WarmupReceipt:
         """Supervised training on the demonstrations; a second call returns the receipt of the first."""
-        with self._serving("warm_up", epoch), log_context(iteration=0, phase="warm_up"):
+        with self._serving("warm_up", term), log_context(iteration=0, phase="warm_up"):
             receipt = self._ready().warm_up()
             self._settled = True
             return receipt
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Old and reference log-probabilities, advantages."""
-        with self._serving("prepare", task.epoch), log_context(iteration=task.key.iteration, phase="prepare"):
+        with self._serving("prepare", task.term), log_context(iteration=task.key.iteration, phase="prepare"):
             return self._ready().prepare(task)
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
@@ -124,30 +124,30 @@ class TrainerActor:
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """The iteration's optimizer steps."""
-        with self._serving("learn", task.epoch), log_context(iteration=task.key.iteration, phase="learn"):
+        with self._serving("learn", task.term), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().learn(task, prepared)
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Goes to the iteration's version without a step."""
-        with self._serving("skip", task.epoch), log_context(iteration=task.key.iteration, phase="learn"):
+        with self._serving("skip", task.term), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().skip(task)
 
-    def offload(self, epoch: int) -> None:
+    def offload(self, term: int) -> None:
         """Makes room on the device for others."""
-        with self._serving("offload", epoch):
+        with self._serving("offload", term):
             self._ready().offload()
 
-    def reload(self, epoch: int) -> None:
+    def reload(self, term: int) -> None:
         """Has back what it made room of."""
-        with self._serving("reload", epoch):
+        with self._serving("reload", term):
             self._ready().reload()
 
-    def export(self, epoch: int, version: int, number: int) -> tuple[bool, WeightBucket | None]:
+    def export(self, term: int, version: int, number: int) -> tuple[bool, WeightBucket | None]:
         """A bucket of the weights of a version, for the rollout engines, and whether it is the last; bucket 0 begins anew.
 
         All ranks are asked, only rank 0 returns it.
         """
-        with self._serving("export", epoch):
+        with self._serving("export", term):
             engine = self._ready()
             if engine.version != version:
                 raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
@@ -158,32 +158,32 @@ class TrainerActor:
             bucket = self._export.bucket(number)
             return bucket.last, bucket if self._rank == 0 else None
 
-    def begin_snapshot(self, epoch: int, run: str, branch: int, audit_head: str) -> None:
-        """Copies the tensors now; rank 0 publishes them in the background, and first waits for a snapshot in flight."""
-        with self._serving("begin_snapshot", epoch):
+    def begin_checkpoint(self, term: int, run: str, branch: int, audit_head: str) -> None:
+        """Copies the tensors now; rank 0 publishes them in the background, and first waits for a checkpoint in flight."""
+        with self._serving("begin_checkpoint", term):
             engine = self._ready()
-            identity = SnapshotIdentity(run, branch, engine.version, epoch, self._spec.digest, "", audit_head)
-            folder = str(snapshot_folder(branch, engine.version, epoch))
-            self._snapshots.begin(folder, identity, engine.freeze_state)
+            identity = CheckpointIdentity(run, branch, engine.version, term, self._spec.digest, "", audit_head)
+            folder = str(checkpoint_folder(branch, engine.version, term))
+            self._checkpoints.begin(folder, identity, engine.freeze_state)
 
-    def snapshot_result(self, wait_seconds: float) -> SnapshotReceipt | None:
-        """The receipt of the snapshot in flight, once; none while it is being written or where there is none."""
-        return self._snapshots.wait(wait_seconds) if wait_seconds else self._snapshots.poll()
+    def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
+        """The receipt of the checkpoint in flight, once; none while it is being written or where there is none."""
+        return self._checkpoints.wait(wait_seconds) if wait_seconds else self._checkpoints.poll()
 
-    def restore(self, epoch: int, folder: str, manifest_sha256: str, version: int) -> None:
-        """Verifies a snapshot against the ledger's digest and loads it."""
-        with self._serving("restore", epoch):
-            verify_snapshot(self._folder, folder, manifest_sha256)
+    def restore(self, term: int, folder: str, manifest_sha256: str, version: int) -> None:
+        """Verifies a checkpoint against the ledger's digest and loads it."""
+        with self._serving("restore", term):
+            verify_checkpoint(self._folder, folder, manifest_sha256)
             self._ready().restore(self._folder / folder, version)
             self._settled = True
 
     @contextmanager
-    def _serving(self, method: str, epoch: int) -> Iterator[None]:
+    def _serving(self, method: str, term: int) -> Iterator[None]:
         """A call under way. One that fails may have left the ranks apart from each other: this one then leaves the group.
 
         An export ends with the first call that is not for its next bucket.
         """
-        with self._presence.serving(method, epoch):
+        with self._presence.serving(method, term):
             if method != "export":
                 self._export = None
             try:

@@ -43,13 +43,13 @@ _NOBODY = Sample(SampleWork(0, False, 0, (1,), (), ()))
 class ContinuousActor:
     """One instance of the pool; asynchronous, so that any number of calls may be under way."""
 
-    def __init__(self, spec_json: str, run_folder: str, instance: int, epoch: int) -> None:
+    def __init__(self, spec_json: str, run_folder: str, instance: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
         engine = self._spec.rollout.engine
         assert isinstance(engine, VirtualRollout)
         self._instance, self._setting = instance, pool_setting(self._spec)
-        self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", epoch)
-        self._presence = Presence(Path(run_folder), f"rollout-{instance}", epoch, self._spec.recovery.grace_seconds)
+        self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", term)
+        self._presence = Presence(Path(run_folder), f"rollout-{instance}", term, self._spec.recovery.grace_seconds)
         self._clock = ScaledClock(engine.clock_factor)
         self._engine = VirtualRolloutEngine(engine, self._spec.seed, self._clock)
         self._judges = {
@@ -61,48 +61,48 @@ class ContinuousActor:
         self._role = self._started_with = ""
         self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
 
-    async def load(self, epoch: int, model_path: str, resident: bool) -> ActorIdentity:
+    async def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
         """Says who it is; there is no model to load, and nothing that takes memory."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         capabilities = {**self._engine.capabilities, "continuous": True}
         return ActorIdentity(
             self._identity.name, self._identity.pid, self._identity.node, self._spec.rollout.engine.kind, capabilities
         )
 
-    async def rest(self, epoch: int) -> None:
+    async def rest(self, term: int) -> None:
         """Has no memory to give back."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
 
-    async def version(self, epoch: int) -> int:
+    async def version(self, term: int) -> int:
         """Version of the weights it holds; -1 while they are undefined."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         return self._engine.version
 
-    async def begin_update(self, epoch: int, version: int) -> None:
+    async def begin_update(self, term: int, version: int) -> None:
         """Makes ready for the weights of a version."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         self._synced, self._update_began = SyncReceipt(self._instance, version, 0.0), time.monotonic()
         self._engine.begin_update(version)
 
-    async def take(self, epoch: int, bucket: WeightBucket) -> None:
+    async def take(self, term: int, bucket: WeightBucket) -> None:
         """Takes the update's next bucket."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         self._engine.take(bucket)
         done = self._synced
         self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
 
-    async def end_update(self, epoch: int) -> SyncReceipt:
+    async def end_update(self, term: int) -> SyncReceipt:
         """Puts the new weights to work."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         self._engine.end_update()
         return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
-    async def generate(self, epoch: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
+    async def generate(self, term: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
         """Answers a decode batch, response by response as the instance ends them, or gives them back where it is told to.
 
         Raises as the engine's `generate`.
         """
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         self._begin_with(ROLLOUT)
         answer, started = self._engine.answer(request), time.monotonic()
         left: asyncio.Queue[Stream] = asyncio.Queue()
@@ -119,9 +119,9 @@ class ContinuousActor:
                 progress = (int(answer.lengths[stream.number]) - stream.left for stream in unfinished)
                 yield Returned(tuple(stream.number for stream in unfinished), tuple(progress))
 
-    async def judge(self, epoch: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
+    async def judge(self, term: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
         """Judges responses, each as its last judgement ends."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         self._begin_with(JUDGE)
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         verdicts = {item.number: self._submit_item(part, item, ended) for item in request.items}
@@ -143,14 +143,14 @@ class ContinuousActor:
         self._live.submit(Request(read, streams), ended.put_nowait)
         return verdict
 
-    async def evict(self, epoch: int, count: int) -> None:
+    async def evict(self, term: int, count: int) -> None:
         """Gives the newest sequences back at the next boundary."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         self._live.evict(count)
 
-    async def switch(self, epoch: int, role: str, starting: bool) -> None:
+    async def switch(self, term: int, role: str, starting: bool) -> None:
         """Takes up another role, after the time that this takes; for the one that it started the iteration before with, none."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         if not starting:
             seconds = self._setting.switch.role_s
         else:
@@ -159,9 +159,9 @@ class ContinuousActor:
         await asyncio.sleep(self._clock.real_seconds(seconds))
         self._serve(role)
 
-    async def usage(self, epoch: int) -> tuple[Usage, ...]:
+    async def usage(self, term: int) -> tuple[Usage, ...]:
         """The work since this was last asked."""
-        self._presence.fence.check(epoch)
+        self._presence.fence.check(term)
         return self._live.usage()
 
     def _begin_with(self, role: str) -> None:

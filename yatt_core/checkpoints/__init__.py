@@ -1,1 +1,1 @@
-"""Snapshots of the trainer: written, published, verified, kept or deleted, and exported as a Hugging Face folder."""
+"""Checkpoints of the trainer: written, published, verified, kept or deleted, and exported as a Hugging Face folder."""

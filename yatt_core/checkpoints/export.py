@@ -1,6 +1,6 @@
-"""A Hugging Face folder with a snapshot's weights: what transformers, vLLM and others load.
+"""A Hugging Face folder with a checkpoint's weights: what transformers, vLLM and others load.
 
-Consumes a snapshot's weights in Hugging Face names and the folder of the model that its run began with. Produces a folder of
+Consumes a checkpoint's weights in Hugging Face names and the folder of the model that its run began with. Produces a folder of
 config, tokenizer, safetensors and `yatt.json`, whole or not at all. Memory holds one file's tensors at a time.
 """
 
@@ -18,12 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from yatt_core import durable
-from yatt_core.checkpoints.publish import SnapshotIdentity, require_room
+from yatt_core.checkpoints.publish import CheckpointIdentity, require_room
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, read_config, small_files
 
 ORIGIN = "yatt.json"
-"""Whose weights they are: the snapshot's identity, whose digest is that of the weights before any conversion."""
+"""Whose weights they are: the checkpoint's identity, whose digest is that of the weights before any conversion."""
 FILE_BYTES = 2 << 30
 """Most that a file of weights holds, unless a tensor alone is larger."""
 PARTS = ("text_config", "vision_config")
@@ -56,13 +56,13 @@ def export_model(
     weights: Path,
     model: Path,
     target: Path,
-    identity: SnapshotIdentity,
+    identity: CheckpointIdentity,
     dtype: FloatName | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Exported:
     """Writes the folder `target`, which must not be there yet.
 
-    weights: a safetensors file. identity: of the snapshot that it is of. dtype: of exported floating point tensors; None keeps
+    weights: a safetensors file. identity: of the checkpoint that it is of. dtype: of exported floating point tensors; None keeps
     each as it is. advance: told the bytes written so far, and those of all weights. Raises `ConfigurationError` for a target that
     exists, `DataError` for weights that cannot be read, `StorageFullError` and `InfrastructureError` for a disk that refuses;
     nothing is then left behind.

@@ -1,4 +1,4 @@
-"""Publishes a snapshot: all of it under its name, or nothing.
+"""Publishes a checkpoint: all of it under its name, or nothing.
 
 Consumes a writer that puts files into an empty folder. Produces a folder whose files are synced and named by a manifest with
 size and sha256, moved to its final name in one rename. The ledger's row comes after; only what the ledger names exists.
@@ -15,33 +15,33 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from yatt_core import durable
-from yatt_core.checkpoints.verify import SNAPSHOT_KIND, files_in, verify_snapshot
+from yatt_core.checkpoints.verify import CHECKPOINT_KIND, files_in, verify_checkpoint
 from yatt_core.errors import DataError, InfrastructureError, StorageFullError
 from yatt_core.manifests import MANIFEST, entry_of_file, load_manifest, publish_manifest
 from yatt_core.protocols.engines import StateWriter
-from yatt_core.protocols.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import CheckpointReceipt
 
 SPARE_BYTES = 16 << 20
-"""Room that must be left on the disk behind a snapshot, for the ledger, logs and experience."""
+"""Room that must be left on the disk behind a checkpoint, for the ledger, logs and experience."""
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotIdentity:
+class CheckpointIdentity:
     """Whose tensors they are; stands in the manifest. audit_head: digest at the head of the run's audit chain."""
 
     run: str
     branch: int
     iteration: int
-    epoch: int
+    term: int
     spec_digest: str
     weights_digest: str
     audit_head: str = ""
 
 
-def publish_snapshot(
-    run_folder: Path, folder: str, identity: SnapshotIdentity, write: StateWriter, needed_bytes: int
-) -> SnapshotReceipt:
-    """Writes and publishes a snapshot at `folder`, relative to the run folder.
+def publish_checkpoint(
+    run_folder: Path, folder: str, identity: CheckpointIdentity, write: StateWriter, needed_bytes: int
+) -> CheckpointReceipt:
+    """Writes and publishes a checkpoint at `folder`, relative to the run folder.
 
     needed_bytes: about what the writer will write. A folder that an earlier attempt of the same identity published is kept
     if it is whole. Raises `StorageFullError` when the disk is too small, `InfrastructureError` when it refuses; nothing is then
@@ -67,7 +67,7 @@ def publish_snapshot(
         free = shutil.disk_usage(target.parent).free
         kind = StorageFullError if _means_full(error) else InfrastructureError
         raise kind(
-            f"{target}: the snapshot cannot be written: {error}; it needs {needed_bytes} bytes, {free} are free"
+            f"{target}: the checkpoint cannot be written: {error}; it needs {needed_bytes} bytes, {free} are free"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -90,28 +90,28 @@ def require_room(target: Path, needed_bytes: int) -> None:
         )
 
 
-def _seal(partial: Path, identity: SnapshotIdentity) -> tuple[str, int]:
+def _seal(partial: Path, identity: CheckpointIdentity) -> tuple[str, int]:
     """Syncs what the writer wrote and adds the manifest: its sha256, and the bytes of all files."""
     names = files_in(partial)
     if not names or MANIFEST in names:
-        raise DataError(f"{partial}: a snapshot's writer writes files, and none called {MANIFEST}; it wrote {names}")
+        raise DataError(f"{partial}: a checkpoint's writer writes files, and none called {MANIFEST}; it wrote {names}")
     entries = {}
     for name in names:
         durable.sync_file(partial / name)
         entries[name] = entry_of_file(partial / name)
     for path in partial.rglob("*/"):
         durable.sync_folder(path)
-    manifest_sha256 = publish_manifest(partial, SNAPSHOT_KIND, asdict(identity), entries)
+    manifest_sha256 = publish_manifest(partial, CHECKPOINT_KIND, asdict(identity), entries)
     return manifest_sha256, sum(entry.size for entry in entries.values())
 
 
-def _published(run_folder: Path, folder: str, identity: SnapshotIdentity) -> SnapshotReceipt | None:
-    """The receipt of a whole snapshot of the same tensors that stands there already."""
+def _published(run_folder: Path, folder: str, identity: CheckpointIdentity) -> CheckpointReceipt | None:
+    """The receipt of a whole checkpoint of the same tensors that stands there already."""
     if not (run_folder / folder).exists():
         return None
     try:
-        manifest = load_manifest(run_folder / folder, SNAPSHOT_KIND)
-        verify_snapshot(run_folder, folder, manifest.sha256)
+        manifest = load_manifest(run_folder / folder, CHECKPOINT_KIND)
+        verify_checkpoint(run_folder, folder, manifest.sha256)
     except DataError:
         return None
     if manifest.fields != asdict(identity):
@@ -121,13 +121,13 @@ def _published(run_folder: Path, folder: str, identity: SnapshotIdentity) -> Sna
 
 
 def receipt_of(
-    folder: str, identity: SnapshotIdentity, manifest_sha256: str, size: int, seconds: float
-) -> SnapshotReceipt:
-    """The receipt of a published snapshot. size: bytes of its files. seconds: what its publication took, 0 if unknown."""
-    return SnapshotReceipt(
+    folder: str, identity: CheckpointIdentity, manifest_sha256: str, size: int, seconds: float
+) -> CheckpointReceipt:
+    """The receipt of a published checkpoint. size: bytes of its files. seconds: what its publication took, 0 if unknown."""
+    return CheckpointReceipt(
         branch=identity.branch,
         iteration=identity.iteration,
-        epoch=identity.epoch,
+        term=identity.term,
         folder=folder,
         manifest_sha256=manifest_sha256,
         bytes=size,

@@ -1,4 +1,4 @@
-"""Which snapshots stay, and how the others go.
+"""Which checkpoints stay, and how the others go.
 
 The choice is a pure function of what the ledger names. The caller strikes the rest from the ledger first and deletes then, so
 that a crash in between leaves a folder nobody names, which the next sweep removes.
@@ -12,34 +12,34 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from yatt_core import durable
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import checkpoint_folder
 from yatt_core.storage.fetching import FETCHED, fetching
 
 _HIDDEN = re.compile(r"\.(b\d+-i\d+\.e\d+)\..+")
 
 
-def snapshots_to_keep(iterations: Iterable[int], keep: int) -> frozenset[int]:
-    """Iterations whose snapshots stay: the newest `keep`, and iteration 0.
+def checkpoints_to_keep(iterations: Iterable[int], keep: int) -> frozenset[int]:
+    """Iterations whose checkpoints stay: the newest `keep`, and iteration 0.
 
-    iterations: of the snapshots of the current branch and, up to where it left them, of its ancestors.
+    iterations: of the checkpoints of the current branch and, up to where it left them, of its ancestors.
     """
     newest = sorted(set(iterations), reverse=True)
     return frozenset(i for place, i in enumerate(newest) if place < keep or i == 0)
 
 
-def delete_snapshot(run_folder: Path, folder: str) -> None:
-    """Deletes a snapshot that the ledger no longer names; no half of it is ever seen. One that is gone already is no error."""
+def delete_checkpoint(run_folder: Path, folder: str) -> None:
+    """Deletes a checkpoint that the ledger no longer names; no half of it is ever seen. One that is gone already is no error."""
     if (run_folder / folder).exists():
         durable.remove_folder(run_folder / folder)
 
 
-def sweep_snapshots(run_folder: Path, keep_folders: Collection[str], in_flight: bool = False) -> list[str]:
-    """Deletes every snapshot, whole or half, that is not to be kept; returns the folders.
+def sweep_checkpoints(run_folder: Path, keep_folders: Collection[str], in_flight: bool = False) -> list[str]:
+    """Deletes every checkpoint, whole or half, that is not to be kept; returns the folders.
 
     keep_folders: what the ledger names. in_flight: somebody is publishing, so that the half ones stay. For a driver that
     holds the lease.
     """
-    root = snapshot_folder(0, 0, 0).parent
+    root = checkpoint_folder(0, 0, 0).parent
     kept = {Path(folder).name for folder in keep_folders}
     removed = []
     for path in sorted((run_folder / root).iterdir()) if (run_folder / root).exists() else []:
@@ -48,7 +48,7 @@ def sweep_snapshots(run_folder: Path, keep_folders: Collection[str], in_flight: 
         else:
             gone = path.name not in kept
             if gone:
-                delete_snapshot(run_folder, str(root / path.name))
+                delete_checkpoint(run_folder, str(root / path.name))
         if gone:
             removed.append(str(root / path.name))
     return removed

@@ -1,6 +1,6 @@
-"""Finds whole snapshots that the ledger does not name: their publisher's driver died between the manifest and the row.
+"""Finds whole checkpoints that the ledger does not name: their publisher's driver died between the manifest and the row.
 
-Consumes the folder of snapshots and the names that the ledger knows. Produces identity and receipt of each that is whole; who
+Consumes the folder of checkpoints and the names that the ledger knows. Produces identity and receipt of each that is whole; who
 holds the lease decides whether the run can use it.
 """
 
@@ -11,19 +11,19 @@ from collections.abc import Collection
 from pathlib import Path
 
 from yatt_core import durable
-from yatt_core.checkpoints.publish import SnapshotIdentity, receipt_of
-from yatt_core.checkpoints.verify import SNAPSHOT_KIND, verify_snapshot
+from yatt_core.checkpoints.publish import CheckpointIdentity, receipt_of
+from yatt_core.checkpoints.verify import CHECKPOINT_KIND, verify_checkpoint
 from yatt_core.errors import DataError
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import checkpoint_folder
 from yatt_core.manifests import load_manifest
-from yatt_core.protocols.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import CheckpointReceipt
 
 log = logging.getLogger(__name__)
 
 
-def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[SnapshotIdentity, SnapshotReceipt]]:
+def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[CheckpointIdentity, CheckpointReceipt]]:
     """The whole ones whose folders (relative to the run folder) are not known, checked byte by byte; damaged ones are said."""
-    root = snapshot_folder(0, 0, 0).parent
+    root = checkpoint_folder(0, 0, 0).parent
     found = []
     paths = sorted((run_folder / root).iterdir()) if (run_folder / root).exists() else []
     candidates = [str(root / path.name) for path in paths if not path.name.startswith(".")]
@@ -31,21 +31,21 @@ def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[Snap
         try:
             found.append(_read(run_folder, folder))
         except DataError as error:
-            log.warning("a snapshot that nobody recorded cannot be used: %s", error)
+            log.warning("a checkpoint that nobody recorded cannot be used: %s", error)
     if found:
         # Their publisher may have died before their names were durable.
         durable.sync_folder(run_folder / root)
     return found
 
 
-def _read(run_folder: Path, folder: str) -> tuple[SnapshotIdentity, SnapshotReceipt]:
-    manifest = load_manifest(run_folder / folder, SNAPSHOT_KIND)
-    verify_snapshot(run_folder, folder, manifest.sha256)
+def _read(run_folder: Path, folder: str) -> tuple[CheckpointIdentity, CheckpointReceipt]:
+    manifest = load_manifest(run_folder / folder, CHECKPOINT_KIND)
+    verify_checkpoint(run_folder, folder, manifest.sha256)
     try:
-        identity = SnapshotIdentity(**manifest.fields)
+        identity = CheckpointIdentity(**manifest.fields)
     except TypeError as error:
         raise DataError(f"{run_folder / folder}: its manifest does not say whose it is: {error}") from error
-    if folder != str(snapshot_folder(identity.branch, identity.iteration, identity.epoch)):
-        raise DataError(f"{run_folder / folder}: its manifest is of another snapshot, {identity}")
+    if folder != str(checkpoint_folder(identity.branch, identity.iteration, identity.term)):
+        raise DataError(f"{run_folder / folder}: its manifest is of another checkpoint, {identity}")
     size = sum(entry.size for entry in manifest.files.values())
     return identity, receipt_of(folder, identity, manifest.sha256, size, seconds=0.0)

@@ -1,7 +1,7 @@
-"""Writes snapshots in a background thread, off the critical path; at most one is in flight.
+"""Writes checkpoints in a background thread, off the critical path; at most one is in flight.
 
 Consumes frozen state (copies that no longer look at the trainer). Produces receipts, each handed out once, in order; a
-failed snapshot raises in their place.
+failed checkpoint raises in their place.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
-from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.digests import weights_digest
 from yatt_core.protocols.engines import FrozenState
-from yatt_core.protocols.receipts import SnapshotReceipt
+from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.storage.run_store import NoStore, RunStore
 
-__all__ = ["SnapshotIdentity", "SnapshotWriter"]
+__all__ = ["CheckpointIdentity", "CheckpointWriter"]
 
 COPIES = 4
-"""Of the weights' size, about what a snapshot takes: weights, the optimizer's two moments, a reference."""
+"""Of the weights' size, about what a checkpoint takes: weights, the optimizer's two moments, a reference."""
 
 
-class SnapshotWriter:
-    """Owns the thread; called from one thread. The process's orderly end waits for the snapshot in flight.
+class CheckpointWriter:
+    """Owns the thread; called from one thread. The process's orderly end waits for the checkpoint in flight.
 
-    store: the durable tier, which has the snapshot before there is a receipt; none but the disk by default.
+    store: the durable tier, which has the checkpoint before there is a receipt; none but the disk by default.
     """
 
     def __init__(self, run_folder: Path, store: RunStore | None = None) -> None:
         self._run_folder, self._store = run_folder, store or NoStore()
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
-        self._results: deque[Future[SnapshotReceipt]] = deque()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._results: deque[Future[CheckpointReceipt]] = deque()
 
-    def begin(self, folder: str, identity: SnapshotIdentity, freeze: Callable[[], FrozenState | None]) -> None:
-        """Starts a snapshot at `folder`, relative to the run folder; first waits for the one in flight to end.
+    def begin(self, folder: str, identity: CheckpointIdentity, freeze: Callable[[], FrozenState | None]) -> None:
+        """Starts a checkpoint at `folder`, relative to the run folder; first waits for the one in flight to end.
 
         freeze: copies the state, in this thread; none where another rank publishes it. identity: its weights' digest is taken
         from the copy, in the background.
@@ -46,10 +46,10 @@ class SnapshotWriter:
         if (frozen := freeze()) is not None:
             self._results.append(self._executor.submit(self._publish, folder, identity, frozen))
 
-    def _publish(self, folder: str, identity: SnapshotIdentity, frozen: FrozenState) -> SnapshotReceipt:
+    def _publish(self, folder: str, identity: CheckpointIdentity, frozen: FrozenState) -> CheckpointReceipt:
         identity = replace(identity, weights_digest=weights_digest(frozen.weights))
         needed_bytes = COPIES * sum(tensor.nbytes for tensor in frozen.weights.values()) + frozen.besides
-        receipt = publish_snapshot(self._run_folder, folder, identity, frozen, needed_bytes)
+        receipt = publish_checkpoint(self._run_folder, folder, identity, frozen, needed_bytes)
         started = time.perf_counter()
         self._store.publish(folder)
         return replace(receipt, seconds=receipt.seconds + time.perf_counter() - started)
@@ -59,17 +59,17 @@ class SnapshotWriter:
         """True while there is a receipt, or a failure, that nobody was given yet."""
         return bool(self._results)
 
-    def poll(self) -> SnapshotReceipt | None:
+    def poll(self) -> CheckpointReceipt | None:
         """The oldest receipt not handed out yet; None while it is in the making, or where there is none.
 
-        Raises what the snapshot's publication raised.
+        Raises what the checkpoint's publication raised.
         """
         if not self._results or not self._results[0].done():
             return None
         return self._results.popleft().result()
 
-    def wait(self, timeout_seconds: float) -> SnapshotReceipt | None:
-        """Like `poll`, after waiting for the snapshot in flight for that long at most."""
+    def wait(self, timeout_seconds: float) -> CheckpointReceipt | None:
+        """Like `poll`, after waiting for the checkpoint in flight for that long at most."""
         if self._results:
             wait([self._results[0]], timeout_seconds)
         return self.poll()

@@ -138,7 +138,7 @@ class Collector:
     def _open(self, task: ShardTask) -> OpenShard:
         prompts = [self.inputs.prompt(ref) for ref in task.prompts]
         tokens = [self.codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in prompts]
-        log = ShardLog(self.run_folder, task.key, task.epoch, shard_plan(self.spec, task))
+        log = ShardLog(self.run_folder, task.key, task.term, shard_plan(self.spec, task))
         return OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self.spec))
 
     def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:

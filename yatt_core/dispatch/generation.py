@@ -2,7 +2,7 @@
 
 Consumes decode batches and responses to be judged; waits for room within the controller's bytes in flight, for the
 dispatcher's grants and for the instances; payload goes straight from instance to controller. Work that began under an older
-epoch goes on: its calls carry the newest epoch that the actor has heard of.
+term goes on: its calls carry the newest term that the actor has heard of.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from yatt_core.dispatch.in_flight import BytesInFlight
 from yatt_core.dispatch.jobs import Job, generation_job, judging_job
 from yatt_core.dispatch.stream import Arrival, Judged, Tag
 from yatt_core.errors import CutError, FencedError, InfrastructureError
-from yatt_core.fence import EpochFence
+from yatt_core.fence import TermFence
 from yatt_core.placement.actions import ROLLOUT
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.protocols.judges import JudgeRequest
@@ -49,7 +49,7 @@ class GenerationStream(Generic[Tag]):
         self,
         dispatcher: Any,
         owner: str,
-        fence: EpochFence,
+        fence: TermFence,
         in_flight: BytesInFlight,
         judge_roles: Mapping[str, str] | None = None,
     ) -> None:
@@ -77,14 +77,14 @@ class GenerationStream(Generic[Tag]):
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
         """Asks for an engine for a decode batch, at once or when there is room for its bytes; in the order of submission."""
         self._submitted += 1
-        self._waiting.append(generation_job(self._submitted, tag, request, ROLLOUT, self._fence.epoch))
+        self._waiting.append(generation_job(self._submitted, tag, request, ROLLOUT, self._fence.term))
         self._admit()
 
     def submit_judging(self, tag: Tag, part: str, request: JudgeRequest) -> None:
         """Asks for a judge, before the decode batches that wait: judging ends what is begun."""
         self._submitted += 1
         role = self._judge_roles[part]
-        self._waiting.appendleft(judging_job(self._submitted, tag, part, request, role, self._fence.epoch))
+        self._waiting.appendleft(judging_job(self._submitted, tag, part, request, role, self._fence.term))
         self._admit()
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
@@ -95,7 +95,7 @@ class GenerationStream(Generic[Tag]):
         """What comes back as it is finished; more may be submitted while it is consumed.
 
         Ends early where the rest is cut: batches that no instance has begun are then never answered.
-        Raises `InfrastructureError` when an instance or the dispatcher is lost, `FencedError` when they obey an epoch that
+        Raises `InfrastructureError` when an instance or the dispatcher is lost, `FencedError` when they obey a term that
         is not the run's driver's, and what an instance raised.
         """
         while self._queued or self._running:
@@ -152,8 +152,8 @@ class GenerationStream(Generic[Tag]):
             self._acquire(self._waiting.popleft())
 
     def _acquire(self, job: Job[Tag], at_the_head: bool = False) -> None:
-        job.epoch = self._fence.epoch
-        grant = self._dispatcher.acquire.remote(job.epoch, self._owner, job.size, job.role, at_the_head)
+        job.term = self._fence.term
+        grant = self._dispatcher.acquire.remote(job.term, self._owner, job.size, job.role, at_the_head)
         self._queued[grant] = job
 
     def _start(self, reference: Any) -> bool:
@@ -172,10 +172,10 @@ class GenerationStream(Generic[Tag]):
         return True
 
     def _ask(self, job: Job[Tag], grant: _Grant) -> None:
-        self._running[job.ask(grant.engine, self._fence.epoch)] = (job, grant)
+        self._running[job.ask(grant.engine, self._fence.term)] = (job, grant)
 
     def _next_piece(self, pieces: Any) -> Any:
-        """The piece that has come; none at the end, and where an instance obeys a newer epoch and is asked again under that."""
+        """The piece that has come; none at the end, and where an instance obeys a newer term and is asked again under that."""
         job, grant = self._running[pieces]
         source = f"rollout-{grant.instance}"
         try:
@@ -206,7 +206,7 @@ class GenerationStream(Generic[Tag]):
     def _is_outdated(self, job: Job[Tag]) -> bool:
         """Looks up who drives the run; True if that is somebody newer than the call that was refused."""
         self._fence.renew()
-        return self._fence.epoch > job.epoch
+        return self._fence.term > job.term
 
     def _get(self, reference: Any, source: str, grant: _Grant | None = None) -> Any:
         try:

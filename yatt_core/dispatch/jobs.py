@@ -35,13 +35,13 @@ class Job(Generic[Tag]):
     """One call: the batch, or what of it goes on elsewhere. role: of the instances that may do it.
 
     rows: number within the batch of each of the request's responses; none where they are the same. missing: by the request's
-    own numbers. epoch: what the call under way carries.
+    own numbers. term: what the call under way carries.
     """
 
     batch: Batch[Tag]
     request: GenerateRequest | JudgeRequest
     role: str
-    epoch: int
+    term: int
     rows: Sequence[int] | None = None
     missing: set[int] = field(default_factory=set)
 
@@ -53,13 +53,13 @@ class Job(Generic[Tag]):
             return int(request.seeds.size)
         return sum(len(item.seeds) for item in request.items)
 
-    def ask(self, engine: Any, epoch: int) -> Any:
+    def ask(self, engine: Any, term: int) -> Any:
         """Calls an instance; returns its stream of pieces. From here on everything is missing."""
-        self.epoch, request = epoch, self.request
+        self.term, request = term, self.request
         self.missing = numbers_of(request)
         if isinstance(request, GenerateRequest):
-            return engine.generate.options(num_returns="streaming").remote(epoch, request)
-        return engine.judge.options(num_returns="streaming").remote(epoch, self.batch.part, request)
+            return engine.generate.options(num_returns="streaming").remote(term, request)
+        return engine.judge.options(num_returns="streaming").remote(term, self.batch.part, request)
 
     def take(self, piece: Any, source: str) -> tuple[Arrival[Tag] | Judged[Tag] | None, int, list[Job[Tag]]]:
         """What has come for the consumer; how many sequences are off the instance; and what has to go on elsewhere, in order.
@@ -87,21 +87,21 @@ class Job(Generic[Tag]):
         jobs = []
         for row, progress in zip(returned.rows, returned.progress, strict=True):
             request = resumed_request(self.request, Returned((row,), (progress,)))
-            jobs.append(Job(self.batch, request, self.role, self.epoch, self._in_batch((row,))))
+            jobs.append(Job(self.batch, request, self.role, self.term, self._in_batch((row,))))
         return jobs
 
     def _in_batch(self, rows: Sequence[int]) -> tuple[int, ...]:
         return tuple(rows) if self.rows is None else tuple(self.rows[row] for row in rows)
 
 
-def generation_job(number: int, tag: Tag, request: GenerateRequest, role: str, epoch: int) -> Job[Tag]:
+def generation_job(number: int, tag: Tag, request: GenerateRequest, role: str, term: int) -> Job[Tag]:
     """A decode batch."""
-    return Job(Batch(number, tag, "", numbers_of(request), bytes_of(request)), request, role, epoch)
+    return Job(Batch(number, tag, "", numbers_of(request), bytes_of(request)), request, role, term)
 
 
-def judging_job(number: int, tag: Tag, part: str, request: JudgeRequest, role: str, epoch: int) -> Job[Tag]:
+def judging_job(number: int, tag: Tag, part: str, request: JudgeRequest, role: str, term: int) -> Job[Tag]:
     """Questions to the judge of a reward part."""
-    return Job(Batch(number, tag, part, numbers_of(request), bytes_of_judging(request)), request, role, epoch)
+    return Job(Batch(number, tag, part, numbers_of(request), bytes_of_judging(request)), request, role, term)
 
 
 def numbers_of(request: GenerateRequest | JudgeRequest) -> set[int]:

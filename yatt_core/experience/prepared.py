@@ -57,9 +57,9 @@ class PreparedColumns:
     log_probs_teacher: Float32 | None = None
 
 
-def prepared_folder(branch: int, iteration: int, epoch: int) -> str:
-    """Folder of an iteration's prepared columns as written under one epoch, relative to the run folder."""
-    return str(iteration_folder(branch, iteration) / f"prepared.e{epoch:04d}")
+def prepared_folder(branch: int, iteration: int, term: int) -> str:
+    """Folder of an iteration's prepared columns as written under one term, relative to the run folder."""
+    return str(iteration_folder(branch, iteration) / f"prepared.t{term:04d}")
 
 
 def rank_file(rank: int) -> str:
@@ -67,36 +67,36 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank:02d}.parquet"
 
 
-def write_rank(run_folder: Path, key: WorkKey, epoch: int, rank: int, columns: PreparedColumns) -> None:
+def write_rank(run_folder: Path, key: WorkKey, term: int, rank: int, columns: PreparedColumns) -> None:
     """Makes one rank's columns durable; they count once the folder is published."""
-    folder = run_folder / prepared_folder(key.branch, key.iteration, epoch)
+    folder = run_folder / prepared_folder(key.branch, key.iteration, term)
     durable.make_folder(folder)
     sink = pa.BufferOutputStream()
     pq.write_table(_table_of(columns), sink, compression="zstd", use_dictionary=False)
     durable.write_file(folder / rank_file(rank), sink.getvalue().to_pybytes())
 
 
-def publish_prepared(run_folder: Path, key: WorkKey, epoch: int, ranks: int) -> tuple[str, dict[str, str]]:
+def publish_prepared(run_folder: Path, key: WorkKey, term: int, ranks: int) -> tuple[str, dict[str, str]]:
     """Publishes the folder once every rank has written: (folder, {file: sha256}) for the receipt.
 
     Raises `DataError` when a rank's file is missing.
     """
-    folder = prepared_folder(key.branch, key.iteration, epoch)
+    folder = prepared_folder(key.branch, key.iteration, term)
     try:
         files = {rank_file(rank): entry_of_file(run_folder / folder / rank_file(rank)) for rank in range(ranks)}
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    publish_manifest(run_folder / folder, PREPARED_KIND, {"key": asdict(key), "epoch": epoch}, files)
+    publish_manifest(run_folder / folder, PREPARED_KIND, {"key": asdict(key), "term": term}, files)
     return folder, {name: entry.sha256 for name, entry in files.items()}
 
 
 def write_prepared(
-    run_folder: Path, key: WorkKey, epoch: int, by_rank: Sequence[PreparedColumns]
+    run_folder: Path, key: WorkKey, term: int, by_rank: Sequence[PreparedColumns]
 ) -> tuple[str, dict[str, str]]:
     """Writes all ranks' columns and publishes them: (folder, {file: sha256}) for the receipt."""
     for rank, columns in enumerate(by_rank):
-        write_rank(run_folder, key, epoch, rank, columns)
-    return publish_prepared(run_folder, key, epoch, len(by_rank))
+        write_rank(run_folder, key, term, rank, columns)
+    return publish_prepared(run_folder, key, term, len(by_rank))
 
 
 def prepared_is_whole(run_folder: Path, folder: str, files: Mapping[str, str]) -> bool:

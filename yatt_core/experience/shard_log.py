@@ -2,7 +2,7 @@
 
 Consumes tables of responses and of scores, one each per decode batch (and before them its turns, where responses have
 several: `turn_log`); makes each durable before it returns. Sealing compacts them to `samples.parquet` and publishes the
-manifest last: a shard is finished when its manifest is durable. Whoever takes the shard over, under a later epoch or the
+manifest last: a shard is finished when its manifest is durable. Whoever takes the shard over, under a later term or the
 same, finds chunks and sealed shards here, so that nothing finished is generated or scored again. Each writer has a folder of
 its own, since one that counts as lost may still live on a node that cannot be reached.
 """
@@ -36,25 +36,23 @@ from yatt_core.wire.columns import fixed_column
 
 JUDGEMENTS_FILE = "judgements.parquet"
 _log = logging.getLogger(__name__)
-_FOLDER = re.compile(r"w\d+-s\d+\.e(\d+)(?:\.(\d+))?")
+_FOLDER = re.compile(r"w\d+-s\d+\.t(\d+)(?:\.(\d+))?")
 _REPEATED = ["prompt_id", "prompt", "part"]
-_TRASH = re.compile(r"\.w\d+-s\d+\.e\d+\..+")
+_TRASH = re.compile(r"\.w\d+-s\d+\.t\d+\..+")
 
 
 class ShardLog:
-    """One shard under one epoch: takes a folder of its own with the first write, and changes nothing in those of others.
+    """One shard under one term: takes a folder of its own with the first write, and changes nothing in those of others.
 
     plan: digest of what the samples are made by (`shard_plan`); leftovers of another plan do not count. Raises `FencedError`
-    when a later epoch has begun on this shard.
+    when a later term has begun on this shard.
     """
 
-    def __init__(self, run_folder: Path, key: WorkKey, epoch: int, plan: str = "") -> None:
-        self._run_folder, self._key, self._epoch, self._plan = run_folder, key, epoch, plan
+    def __init__(self, run_folder: Path, key: WorkKey, term: int, plan: str = "") -> None:
+        self._run_folder, self._key, self._term, self._plan = run_folder, key, term, plan
         written = _written_folders(run_folder, key)
-        if written and written[0][0] > epoch:
-            raise FencedError(
-                f"{key}: epoch {written[0][0]} works on this shard, the holder of epoch {epoch} must leave"
-            )
+        if written and written[0][0] > term:
+            raise FencedError(f"{key}: term {written[0][0]} works on this shard, the holder of term {term} must leave")
         self._folders = [run_folder / folder for _, folder in written]
         for folder in self._folders:
             # Its writer may have died before the newest chunk's name was durable, and later work will stand on that chunk.
@@ -63,7 +61,7 @@ class ShardLog:
         self._answered: dict[int, str] = {}
 
     def responses(self, batch: int) -> pa.Table | None:
-        """The responses of a decode batch, from this epoch or the latest earlier one that has them."""
+        """The responses of a decode batch, from this term or the latest earlier one that has them."""
         for folder in self._folders:
             chunk = read_chunk(_chunk_path(folder, batch, "responses"))
             if chunk is not None and chunk.labels.get("plan") == self._plan:
@@ -109,14 +107,14 @@ class ShardLog:
         """Compacts the shard and publishes its manifest; table: all samples with all result columns, in any order.
 
         judgements: what judges said, in canonical order; none for a run without. judged_here: reward parts whose judges work
-        on the run's devices. timing: seconds by stage, for the receipt alone. A shard that this epoch sealed before is left as
+        on the run's devices. timing: seconds by stage, for the receipt alone. A shard that this term sealed before is left as
         it is.
         Raises `DataError` for samples that `canonical_table` refuses.
         """
         table = canonical_table(table)
-        for epoch, sealed in find_sealed(self._run_folder, self._key):
-            if epoch == self._epoch:
-                receipt = _adopt_folder(self._run_folder, self._key, epoch, sealed, self._plan)
+        for term, sealed in find_sealed(self._run_folder, self._key):
+            if term == self._term:
+                receipt = _adopt_folder(self._run_folder, self._key, term, sealed, self._plan)
                 if receipt is not None:
                     return receipt
         data, folder = _parquet_bytes(table), self._own_folder()
@@ -125,13 +123,13 @@ class ShardLog:
         if judgements is not None:
             contents[JUDGEMENTS_FILE] = _parquet_bytes(judgements)
             durable.write_file(folder / JUDGEMENTS_FILE, contents[JUDGEMENTS_FILE])
-        fields, sums = _facts(self._key, self._epoch, self._plan, table), sums_of(table)
+        fields, sums = _facts(self._key, self._term, self._plan, table), sums_of(table)
         files = {name: entry_of_bytes(content) for name, content in contents.items()}
         work = {} if judgements is None else {"work": asdict(shard_work(table, judgements, judged_here))}
         manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums, **work}, files)
         _remove_unnamed(folder)
         relative = str(folder.relative_to(self._run_folder))
-        return _receipt(self._key, self._epoch, relative, manifest_sha256, fields, sums, timing)
+        return _receipt(self._key, self._term, relative, manifest_sha256, fields, sums, timing)
 
     def _append(self, batch: int, kind: str, table: pa.Table, labels: Mapping[str, str]) -> str:
         return write_chunk(_chunk_path(self._own_folder(), batch, kind), table, labels)
@@ -139,26 +137,26 @@ class ShardLog:
     def _own_folder(self) -> Path:
         """The folder that this log alone writes to."""
         if self._own is None:
-            folders = (self._run_folder / shard_folder(self._key, self._epoch, writer) for writer in count())
+            folders = (self._run_folder / shard_folder(self._key, self._term, writer) for writer in count())
             self._own = next(folder for folder in folders if durable.claim_folder(folder))
             self._folders.insert(0, self._own)
         return self._own
 
 
 def find_sealed(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
-    """Epoch and folder (relative to the run folder) of each sealed copy of a shard, the latest epoch first."""
+    """Term and folder (relative to the run folder) of each sealed copy of a shard, the latest term first."""
     written = _written_folders(run_folder, key)
-    return [(epoch, folder) for epoch, folder in written if (run_folder / folder / MANIFEST).exists()]
+    return [(term, folder) for term, folder in written if (run_folder / folder / MANIFEST).exists()]
 
 
 def adopt(run_folder: Path, key: WorkKey, plan: str = "") -> ShardReceipt | None:
-    """The receipt of a shard that is sealed already by this plan, whatever its epoch; none where it has to be made.
+    """The receipt of a shard that is sealed already by this plan, whatever its term; none where it has to be made.
 
     The samples are read and their digests computed again, since no ledger row vouches for the manifest yet. A copy that
     fails, or was made by another plan, is said and passed over.
     """
-    for epoch, folder in find_sealed(run_folder, key):
-        if (receipt := _adopt_folder(run_folder, key, epoch, folder, plan)) is not None:
+    for term, folder in find_sealed(run_folder, key):
+        if (receipt := _adopt_folder(run_folder, key, term, folder, plan)) is not None:
             return receipt
     return None
 
@@ -235,7 +233,7 @@ def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collectio
 
 
 def _written_folders(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
-    """Epoch and folder (relative to the run folder) of all who ever wrote at this shard, latest first."""
+    """Term and folder (relative to the run folder) of all who ever wrote at this shard, latest first."""
     parent = iteration_folder(key.branch, key.iteration)
     pattern = shard_folder(key, 0).name.removesuffix("0000") + "*"
     found = [(match, path) for path in (run_folder / parent).glob(pattern) if (match := _FOLDER.fullmatch(path.name))]
@@ -258,12 +256,12 @@ def _parquet_bytes(table: pa.Table) -> bytes:
     return data
 
 
-def _facts(key: WorkKey, epoch: int, plan: str, table: pa.Table) -> dict[str, Any]:
-    """What a manifest says of its samples, apart from sums; a function of key, epoch, plan and canonical table."""
+def _facts(key: WorkKey, term: int, plan: str, table: pa.Table) -> dict[str, Any]:
+    """What a manifest says of its samples, apart from sums; a function of key, term, plan and canonical table."""
     digests = group_digests(table)
     return {
         "key": asdict(key),
-        "epoch": epoch,
+        "term": term,
         "plan": plan,
         "samples": table.num_rows,
         "response_tokens": len(table.column("response_tokens").combine_chunks().flatten()),
@@ -280,7 +278,7 @@ def _groups(facts: Mapping[str, Any]) -> GroupFacts:
 
 def _receipt(
     key: WorkKey,
-    epoch: int,
+    term: int,
     folder: str,
     manifest_sha256: str,
     facts: Mapping[str, Any],
@@ -290,7 +288,7 @@ def _receipt(
 ) -> ShardReceipt:
     return ShardReceipt(
         key=key,
-        epoch=epoch,
+        term=term,
         folder=folder,
         manifest_sha256=manifest_sha256,
         prompts=len(facts["group_digests"]),
@@ -304,12 +302,12 @@ def _receipt(
     )
 
 
-def _adopt_folder(run_folder: Path, key: WorkKey, epoch: int, folder: str, plan: str) -> ShardReceipt | None:
+def _adopt_folder(run_folder: Path, key: WorkKey, term: int, folder: str, plan: str) -> ShardReceipt | None:
     try:
         manifest = load_manifest(run_folder / folder, SHARD_KIND)
         verify_files(run_folder / folder, manifest.files)
         table = canonical_table(load_table(run_folder, [ShardRef(folder, manifest.sha256)]))
-        facts = _facts(key, epoch, plan, table)
+        facts = _facts(key, term, plan, table)
         differing = [name for name, value in facts.items() if manifest.fields.get(name) != value]
         if differing:
             raise DataError(
@@ -320,7 +318,7 @@ def _adopt_folder(run_folder: Path, key: WorkKey, epoch: int, folder: str, plan:
         return None
     # Who sealed it may have died before its name was durable.
     durable.sync_folder(run_folder / folder)
-    return _receipt(key, epoch, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
+    return _receipt(key, term, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
 
 
 def _remove_unnamed(folder: Path) -> None:

@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Tensors of one role on one device. copies: of weights or state, on their way or kept for a snapshot."""
+    """Tensors of one role on one device. copies: of weights or state, on their way or kept for a checkpoint."""
 
     weights: int = 0
     gradients: int = 0

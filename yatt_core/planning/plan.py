@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from yatt_core.checkpoints.interval import overhead, snapshot_interval
+from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 from yatt_core.planning.assumed_lines import assumed_lines
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
@@ -35,14 +35,14 @@ LONGEST_INTERVAL = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The simulated modes, the recommended one of them, and what surrounds collect. snapshot_every: iterations."""
+    """The simulated modes, the recommended one of them, and what surrounds collect. checkpoint_every: iterations."""
 
     load: Load
     tried: list[Outcome]
     recommended: Outcome
     training: TrainingTimes
-    snapshot_every: int
-    snapshot_overhead: float
+    checkpoint_every: int
+    checkpoint_overhead: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def _times(
     chosen = best(tried)
     mean = roles.lengths.mean_prompt + roles.lengths.mean_response
     replay = (training.prepare_s + training.learn_s) * mean * roles.samples / cluster.devices + training.fixed_s
-    stall = max(training.snapshot_s, 1e-6)
-    every = snapshot_interval(stall, assumed.between_failures_s, max(replay, 1e-6), chosen.step_s)
+    stall = max(training.checkpoint_s, 1e-6)
+    every = checkpoint_interval(stall, assumed.between_failures_s, max(replay, 1e-6), chosen.step_s)
     every = min(every, LONGEST_INTERVAL)
     cost = overhead(every, stall, assumed.between_failures_s, replay, chosen.step_s)
     return Times(load, tried, chosen, training, every, cost)

@@ -30,7 +30,7 @@ StateWriter = Callable[[Path], None]
 
 @dataclass(frozen=True, slots=True)
 class FrozenState:
-    """Copies of what a snapshot holds; called with a folder, it writes its files there. weights: the full state dict. besides:
+    """Copies of what a checkpoint holds; called with a folder, it writes its files there. weights: the full state dict. besides:
     bytes of a critic's state.
     """
 
@@ -171,7 +171,7 @@ class TrainEngine(Protocol):
         ...
 
     def freeze_state(self) -> FrozenState | None:
-        """Copies what a snapshot holds (weights, optimizer, schedule, reference); good until it is called again.
+        """Copies what a checkpoint holds (weights, optimizer, schedule, reference); good until it is called again.
 
         Training may go on before the copies are written, in another thread. Every rank calls it, rank 0 alone gets the copies.
         Nothing is pickled where safetensors will do.

@@ -45,7 +45,7 @@ class ShardTask:
     """Make the experience of one logical shard with the weights of a version."""
 
     key: WorkKey
-    epoch: int
+    term: int
     prompts: tuple[PromptRef, ...]
     weight_version: int
 
@@ -90,7 +90,7 @@ class ShardReceipt:
     """
 
     key: WorkKey
-    epoch: int
+    term: int
     folder: str
     manifest_sha256: str
     prompts: int
@@ -108,7 +108,7 @@ class EvaluateTask:
     """Answer a slice of the held-out tasks greedily."""
 
     key: WorkKey
-    epoch: int
+    term: int
     start: int
     stop: int
     weight_version: int
@@ -166,7 +166,7 @@ class BatchTask:
     """
 
     key: WorkKey
-    epoch: int
+    term: int
     shards: tuple[ShardRef, ...]
     admission: Admission | None = None
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
@@ -199,12 +199,12 @@ class UpdateReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotReceipt:
-    """A published snapshot: its manifest is durable."""
+class CheckpointReceipt:
+    """A published checkpoint: its manifest is durable."""
 
     branch: int
     iteration: int
-    epoch: int
+    term: int
     folder: str
     manifest_sha256: str
     bytes: int
@@ -225,7 +225,7 @@ class SyncReceipt:
 
 @dataclass(frozen=True, slots=True)
 class RecoverReceipt:
-    """What it took to get to the last commit's state. restored: iteration of the loaded snapshot; none where the actors still
+    """What it took to get to the last commit's state. restored: iteration of the loaded checkpoint; none where the actors still
     held what was needed. warm: no trainer rank had to be made. Seconds: until the actors were ready, of loading, of replay.
     """
 

@@ -1,6 +1,6 @@
 """The run's actors by name: finds those that live and fit, creates the missing ones, ends all others.
 
-Consumes a spec, an epoch and a connected Ray cluster. An actor is registered as `ROLE-INDEX.GENERATION`; the generation tells
+Consumes a spec, a term and a connected Ray cluster. An actor is registered as `ROLE-INDEX.GENERATION`; the generation tells
 code, spec and branch, so that a driver only ever attaches to actors that do exactly what those it would make would do.
 """
 
@@ -34,7 +34,7 @@ from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.run_actors.controller_layout import CONTROLLER, lay_out_controllers
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
-from yatt_core.supervisor.state import SupervisorFiles, driver_epoch
+from yatt_core.supervisor.state import SupervisorFiles, driver_term
 
 log = logging.getLogger(__name__)
 NAME_SECONDS = 30.0
@@ -88,12 +88,12 @@ def generation_of(revision: str, spec_json: str, branch: int) -> str:
 
 
 class ActorRegistry:
-    """The actors of one run under one epoch. failures: those that were lost. Where a method takes `avoid_nodes`, these are
+    """The actors of one run under one term. failures: those that were lost. Where a method takes `avoid_nodes`, these are
     names of nodes that get no actors, while there are others.
     """
 
-    def __init__(self, spec: RunSpec, run_folder: Path, epoch: int, branch: int) -> None:
-        self._spec_json, self._folder, self._epoch = spec.model_dump_json(), run_folder, epoch
+    def __init__(self, spec: RunSpec, run_folder: Path, term: int, branch: int) -> None:
+        self._spec_json, self._folder, self._term = spec.model_dump_json(), run_folder, term
         self._generation = generation_of(code_revision(), self._spec_json, branch)
         self._controllers = spec.controllers
         self._rollout_class = _rollout_class(spec)
@@ -283,7 +283,7 @@ class ActorRegistry:
         deadline = time.monotonic() + NAME_SECONDS
         while True:
             try:
-                handle = remote.remote(self._spec_json, str(self._folder), int(index), self._epoch)
+                handle = remote.remote(self._spec_json, str(self._folder), int(index), self._term)
             except ValueError as error:  # the name of one that was ended is not free yet
                 if time.monotonic() > deadline:
                     raise InfrastructureError(
@@ -294,9 +294,9 @@ class ActorRegistry:
                 return Member(name, handle, node)
 
     def require_current(self) -> None:
-        """Raises `FencedError` when a newer driver has shown its epoch: it may have attached to these actors."""
-        if (newest := driver_epoch(SupervisorFiles.of(self._folder))) > self._epoch:
-            raise FencedError(f"epoch {self._epoch} was replaced by {newest}")
+        """Raises `FencedError` when a newer driver has shown its term: it may have attached to these actors."""
+        if (newest := driver_term(SupervisorFiles.of(self._folder))) > self._term:
+            raise FencedError(f"term {self._term} was replaced by {newest}")
 
     def _end(self, members: Iterable[Member]) -> None:
         self.require_current()

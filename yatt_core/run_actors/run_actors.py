@@ -1,6 +1,6 @@
 """The driver's view of a run's actors: attaches to them or starts them, gives them work, collects receipts, ends them.
 
-Consumes a spec, an epoch and a connected Ray cluster. Produces receipts, never payload: weights go from the trainer to the
+Consumes a spec, a term and a connected Ray cluster. Produces receipts, never payload: weights go from the trainer to the
 engines as object references that this process does not open (`weight_sync`). Every wait has a deadline: a lost actor is an
 `InfrastructureError` that names it, a missed deadline a `StuckError` that names who is stuck, and where.
 """
@@ -32,13 +32,13 @@ from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.seen import RuntimePolicy, Usage
 from yatt_core.protocols.receipts import (
     BatchTask,
+    CheckpointReceipt,
     EvaluateReceipt,
     EvaluateTask,
     InputsReceipt,
     PrepareReceipt,
     ShardReceipt,
     ShardTask,
-    SnapshotReceipt,
     SyncReceipt,
     UpdateReceipt,
     WarmupReceipt,
@@ -66,12 +66,12 @@ class ActorsState:
     trainer_version: int
     trainer_key: WorkKey | None
     engine_versions: tuple[int, ...]
-    snapshot_in_flight: bool
+    checkpoint_in_flight: bool
     created: tuple[str, ...]
 
 
 class RunActors:
-    """Controllers, rollout engines and trainer ranks of one run under one epoch.
+    """Controllers, rollout engines and trainer ranks of one run under one term.
 
     deadline: seconds for each wait of the phase at hand. avoid_nodes: names (`cluster.nodes`) of nodes that get no actors,
     while there are others. resident: the devices have memory for engines, judges and trainer at once; otherwise they sleep
@@ -82,14 +82,14 @@ class RunActors:
         self,
         spec: RunSpec,
         run_folder: Path,
-        epoch: int,
+        term: int,
         branch: int,
         meter: BytesMeter,
         interruptions: Interruptions = UNINTERRUPTED,
     ) -> None:
-        self._folder, self._epoch, self._branch = run_folder, epoch, branch
+        self._folder, self._term, self._branch = run_folder, term, branch
         self._interruptions = interruptions
-        self._registry = ActorRegistry(spec, run_folder, epoch, branch)
+        self._registry = ActorRegistry(spec, run_folder, term, branch)
         seconds = spec.recovery.phase_deadline_seconds
         self._calls = ActorCalls(self._registry, run_folder, meter, interruptions, seconds)
         # For what may be queued behind the work of an earlier driver, or behind the imports of a new process.
@@ -160,7 +160,7 @@ class RunActors:
         made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
-        reference = actor.materialise.remote(self._epoch)
+        reference = actor.materialise.remote(self._term)
         receipt: InputsReceipt = self._calls.get(
             [reference], f"{name} to write the inputs", [name], self._start_seconds
         )[0]
@@ -172,15 +172,15 @@ class RunActors:
         Controllers may be busy with what an earlier driver gave them: they take this up behind it, and are not waited for.
         """
         loading = self._load_controllers(inputs)
-        loading += [engine.load.remote(self._epoch, inputs.model_path, self.resident) for engine in self._engines]
-        loading += [endpoint.load.remote(self._epoch) for endpoint in self._registry.of(ENDPOINT)]
-        versions = [engine.version.remote(self._epoch) for engine in self._engines]
+        loading += [engine.load.remote(self._term, inputs.model_path, self.resident) for engine in self._engines]
+        loading += [endpoint.load.remote(self._term) for endpoint in self._registry.of(ENDPOINT)]
+        versions = [engine.version.remote(self._term) for engine in self._engines]
         ranks = self._load_ranks(inputs)
         self._calls.get(
             loading, "the actors to load", self._members(ROLLOUT, ENDPOINT, CONTROLLER), self._start_seconds
         )
         held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
-        in_flight = ranks[0].snapshot_in_flight
+        in_flight = ranks[0].checkpoint_in_flight
         return ActorsState(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
 
     def stop(self) -> None:
@@ -204,9 +204,9 @@ class RunActors:
         made = [name for name in self._members(CONTROLLER) if name in self._created]
         kept = [name for name in self._members(CONTROLLER) if name not in made]
         # What lost controllers waited for or held, before their successors ask for anything.
-        loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._epoch, self._pool)]
+        loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._term, self._pool)]
         for name, controller in zip(self._members(CONTROLLER), self._controllers, strict=True):
-            reference = controller.load.remote(self._epoch, inputs, dispatcher)
+            reference = controller.load.remote(self._term, inputs, dispatcher)
             if name in made:
                 loading.append(reference)
         return loading
@@ -229,15 +229,15 @@ class RunActors:
     def _rank_standings(self, inputs: InputsReceipt) -> list[RankState]:
         """What the ranks hold; those that are in no group join one, and take the initial weights where they have none."""
         seconds = self._start_seconds
-        self._all_ranks("load", self._epoch, inputs, self._branch, seconds=seconds)
-        standings: list[RankState] = self._all_ranks("standing", self._epoch, seconds=seconds)
+        self._all_ranks("load", self._term, inputs, self._branch, seconds=seconds)
+        standings: list[RankState] = self._all_ranks("standing", self._term, seconds=seconds)
         if not any(rank.group for rank in standings):
             asked = [self._ranks[0].rendezvous.remote()]
             address = self._calls.get(asked, "trainer-0", [f"{TRAINER}-0"], seconds)[0]
-            self._all_ranks("connect", self._epoch, len(self._ranks), address, seconds=seconds)
+            self._all_ranks("connect", self._term, len(self._ranks), address, seconds=seconds)
         if all(rank.version < 0 for rank in standings):
-            self._all_ranks("initialise", self._epoch, seconds=seconds)
-            standings = self._all_ranks("standing", self._epoch, seconds=seconds)
+            self._all_ranks("initialise", self._term, seconds=seconds)
+            standings = self._all_ranks("standing", self._term, seconds=seconds)
         return standings
 
     # -- phases -------------------------------------------------------------------------------------------------------
@@ -245,16 +245,16 @@ class RunActors:
     def warm_up(self) -> WarmupReceipt:
         """Supervised training before the first iteration."""
         self.rest()
-        receipt: WarmupReceipt = self._all_ranks("warm_up", self._epoch)[0]
+        receipt: WarmupReceipt = self._all_ranks("warm_up", self._term)[0]
         return receipt
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
         """Gives the devices their roles at an iteration's start, and the runtime policy that it goes on with."""
-        self._ask_dispatcher("place", self._epoch, roles, runtime_policy, True)
+        self._ask_dispatcher("place", self._term, roles, runtime_policy, True)
 
     def begin_wave(self, wave: str, samples: int) -> None:
         """Says how many samples of a wave are to be rolled out and judged."""
-        self._ask_dispatcher("begin_wave", self._epoch, wave, samples)
+        self._ask_dispatcher("begin_wave", self._term, wave, samples)
 
     def placement_report(self) -> PlacementReport:
         """What came of the iteration's placement so far."""
@@ -263,7 +263,7 @@ class RunActors:
 
     def usage(self) -> tuple[Usage, ...]:
         """The work of all instances since this was last asked."""
-        asked = [engine.usage.remote(self._epoch) for engine in self._engines]
+        asked = [engine.usage.remote(self._term) for engine in self._engines]
         rows = self._calls.get(asked, "the rollout engines' usage", self._members(ROLLOUT))
         return tuple(row for of_one in rows for row in of_one)
 
@@ -275,7 +275,7 @@ class RunActors:
     def rest(self) -> None:
         """Engines and judges make room for the trainer, where the devices have no memory for all of them."""
         if not self.resident:
-            resting = [engine.rest.remote(self._epoch) for engine in self._engines]
+            resting = [engine.rest.remote(self._term) for engine in self._engines]
             self._calls.get(resting, "the rollout engines to rest", self._members(ROLLOUT))
 
     def _move_ranks(self, where: str) -> None:
@@ -283,11 +283,11 @@ class RunActors:
         for all; what else it is asked, it reloads for by itself.
         """
         if not self.resident:
-            self._all_ranks(where, self._epoch)
+            self._all_ranks(where, self._term)
 
     def cut(self) -> None:
         """Takes back what controllers still wait for; what engines are at goes on, and its shards are not asked for."""
-        self._ask_dispatcher("cut", self._epoch, self._members(CONTROLLER))
+        self._ask_dispatcher("cut", self._term, self._members(CONTROLLER))
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Old and reference log-probabilities where needed, and the advantages."""
@@ -312,7 +312,7 @@ class RunActors:
 
     def sync(self, version: int) -> list[SyncReceipt]:
         """Brings the weights of a version into all rollout engines that do not hold them; returns the receipts of those."""
-        asked = [engine.version.remote(self._epoch) for engine in self._engines]
+        asked = [engine.version.remote(self._term) for engine in self._engines]
         held = self._calls.get(asked, "the rollout engines' versions", self._members(ROLLOUT))
         names = self._members(ROLLOUT)
         lacking = [place for place, has in enumerate(held) if has != version]
@@ -320,18 +320,18 @@ class RunActors:
             return []
         engines, lacking_names = [self._engines[place] for place in lacking], [names[place] for place in lacking]
         parties = SyncParties(self._ranks, engines, self._members(TRAINER), lacking_names)
-        return sync_weights(self._calls, self._epoch, version, parties)
+        return sync_weights(self._calls, self._term, version, parties)
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Greedy answers to the held-out tasks, spread over the controllers."""
         self._move_ranks("offload")
         everyone = ROLLING * len(self._engines)
-        self._ask_dispatcher("place", self._epoch, everyone, Hold(), False)
+        self._ask_dispatcher("place", self._term, everyone, Hold(), False)
         count = len(self._controllers)
         bounds = [held_out * i // count for i in range(count + 1)]
         keys = [WorkKey(run, self._branch, iteration, "evaluate", shard=i) for i in range(count)]
         references = [
-            controller.evaluate.remote(EvaluateTask(keys[i], self._epoch, bounds[i], bounds[i + 1], iteration))
+            controller.evaluate.remote(EvaluateTask(keys[i], self._term, bounds[i], bounds[i + 1], iteration))
             for i, controller in enumerate(self._controllers)
         ]
         receipts: list[EvaluateReceipt] = self._calls.get(
@@ -340,22 +340,22 @@ class RunActors:
         self.rest()
         return receipts
 
-    def begin_snapshot(self, run: str, audit_head: str) -> None:
+    def begin_checkpoint(self, run: str, audit_head: str) -> None:
         """Copies the trainer's tensors; they are published in the background. audit_head: stands in the manifest."""
-        self._all_ranks("begin_snapshot", self._epoch, run, self._branch, audit_head)
+        self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head)
 
-    def snapshot_result(self, wait_seconds: float = 0.0) -> SnapshotReceipt | None:
-        """The receipt of the snapshot in flight once it is durable, also of one that an earlier driver began."""
-        reference = self._ranks[0].snapshot_result.remote(wait_seconds)
+    def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
+        """The receipt of the checkpoint in flight once it is durable, also of one that an earlier driver began."""
+        reference = self._ranks[0].checkpoint_result.remote(wait_seconds)
         seconds = self.deadline + wait_seconds
-        receipt: SnapshotReceipt | None = self._calls.get(
+        receipt: CheckpointReceipt | None = self._calls.get(
             [reference], "trainer-0 to publish", [f"{TRAINER}-0"], seconds
         )[0]
         return receipt
 
     def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
-        """Loads a snapshot into all ranks. Raises `DataError` where its files do not agree with the digest."""
-        self._all_ranks("restore", self._epoch, folder, manifest_sha256, version)
+        """Loads a checkpoint into all ranks. Raises `DataError` where its files do not agree with the digest."""
+        self._all_ranks("restore", self._term, folder, manifest_sha256, version)
 
     # -- plumbing -----------------------------------------------------------------------------------------------------
 

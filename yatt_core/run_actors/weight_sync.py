@@ -26,26 +26,26 @@ class SyncParties:
     engine_names: list[str]
 
 
-def sync_weights(calls: ActorCalls, epoch: int, version: int, parties: SyncParties) -> list[SyncReceipt]:
+def sync_weights(calls: ActorCalls, term: int, version: int, parties: SyncParties) -> list[SyncReceipt]:
     """Raises `InfrastructureError` for an actor that is lost on the way, and for weights that are not the engines' model's."""
 
     def of_engines(references: list[Any], what: str) -> list[Any]:
         return calls.get(references, f"the rollout engines to {what} new weights", parties.engine_names)
 
-    of_engines([engine.begin_update.remote(epoch, version) for engine in parties.engines], "make ready for")
+    of_engines([engine.begin_update.remote(term, version) for engine in parties.engines], "make ready for")
     number, last, taking = 0, False, list[Any]()
     while not last:
-        asked = [rank.export.options(num_returns=2).remote(epoch, version, number) for rank in parties.ranks]
+        asked = [rank.export.options(num_returns=2).remote(term, version, number) for rank in parties.ranks]
         ends = [end for end, _ in asked]
         last = calls.get(ends, "the trainer's ranks to export their weights", parties.rank_names)[0]
         of_engines(taking, "take")
         bucket = asked[0][1]
-        taking = [engine.take.remote(epoch, bucket) for engine in parties.engines]
+        taking = [engine.take.remote(term, bucket) for engine in parties.engines]
         # From here on the engines' calls alone keep the bucket.
         del asked, bucket
         number += 1
     of_engines(taking, "take")
     receipts: list[SyncReceipt] = of_engines(
-        [engine.end_update.remote(epoch) for engine in parties.engines], "put to work"
+        [engine.end_update.remote(term) for engine in parties.engines], "put to work"
     )
     return receipts

@@ -36,13 +36,13 @@ class ControllerSpec(SpecModel):
     """Most bytes of requests and expected answers that a controller has under way; a decode batch above it goes alone."""
 
 
-class SnapshotSpec(SpecModel):
-    """When snapshots are taken and how many are kept."""
+class CheckpointSpec(SpecModel):
+    """When checkpoints are taken and how many are kept."""
 
     every: PositiveInt = 20
-    """Iterations between two snapshots; a graceful stop and the end of the run take one too."""
+    """Iterations between two checkpoints; a graceful stop and the end of the run take one too."""
     keep: PositiveInt = 2
-    """Newest snapshots to keep, besides the one of iteration 0."""
+    """Newest checkpoints to keep, besides the one of iteration 0."""
 
 
 class EvaluationSpec(SpecModel):
@@ -83,7 +83,7 @@ class RunSpec(SpecModel):
     trainer: TrainerSpec = TrainerSpec()
     controllers: ControllerSpec = ControllerSpec()
     placement: PlacementSpec = PlacementSpec()
-    snapshots: SnapshotSpec = SnapshotSpec()
+    checkpoints: CheckpointSpec = CheckpointSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     recovery: RecoverySpec = RecoverySpec()
     guards: GuardsSpec = GuardsSpec()

@@ -5,7 +5,7 @@ Consumes folders that are sealed on the local disk: files that a `manifest.json`
 the manifest. Whatever is fetched from there is checked by its readers, like all that lies on a disk.
 
     inputs/        fetched where the run's folder lacks them, published behind it
-    snapshots/     published before the receipt, fetched where a local copy is missing or damaged
+    checkpoints/     published before the receipt, fetched where a local copy is missing or damaged
     experience/    the same for every sealed shard; chunks, prepared columns and telemetry are the local disk's alone
 """
 
@@ -30,7 +30,7 @@ from yatt_core.storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 OWNER = "owner.json"
-_EPOCH = re.compile(r"\.e(\d+)(\.\d+)?$")
+_TERM = re.compile(r"\.t(\d+)(\.\d+)?$")
 
 
 class RunStore(Protocol):
@@ -60,10 +60,10 @@ class RunStore(Protocol):
         """Deletes a folder; no half of it is ever seen."""
         ...
 
-    def sweep(self, below: str, keep: Collection[str], epoch: int, in_flight: bool = False) -> list[str]:
+    def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
         """Deletes the folders below one that are not to be kept, half ones too; returns them.
 
-        epoch: of the driver that sweeps, which leaves alone what a later one made. in_flight: somebody is publishing, so
+        term: of the driver that sweeps, which leaves alone what a later one made. in_flight: somebody is publishing, so
         that half ones stay.
         """
         ...
@@ -92,7 +92,7 @@ class NoStore:
     def remove(self, folder: str) -> None:
         """Nothing to delete."""
 
-    def sweep(self, below: str, keep: Collection[str], epoch: int, in_flight: bool = False) -> list[str]:
+    def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
         """Nothing to delete."""
         return []
 
@@ -211,12 +211,12 @@ class ObjectRunStore:
         except InfrastructureError as error:
             log.warning("%s stays on the object store until the next sweep: %s", folder, error)
 
-    def sweep(self, below: str, keep: Collection[str], epoch: int, in_flight: bool = False) -> list[str]:
+    def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
         """Also ends uploads in parts that were cut off, unless something is in flight."""
         removed = []
         try:
             for folder, whole in self.folders(below).items():
-                if folder in keep or _epoch_of(folder) > epoch or (in_flight and not whole):
+                if folder in keep or _term_of(folder) > term or (in_flight and not whole):
                     continue
                 self.remove(folder)
                 removed.append(folder)
@@ -267,7 +267,7 @@ def _entries(manifest: bytes, place: str) -> dict[str, Any]:
         raise DataError(f"{place}: is no manifest: {error!r}") from error
 
 
-def _epoch_of(folder: str) -> int:
-    """The epoch in a folder's name; 0 for a name without."""
-    match = _EPOCH.search(folder)
+def _term_of(folder: str) -> int:
+    """The term in a folder's name; 0 for a name without."""
+    match = _TERM.search(folder)
     return int(match[1]) if match else 0

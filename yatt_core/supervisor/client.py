@@ -31,7 +31,7 @@ from yatt_core.supervisor.state import (
     SupervisorFiles,
     SupervisorRequest,
     SupervisorState,
-    driver_epoch,
+    driver_term,
     log_tail,
     read_state,
     write_state,
@@ -131,11 +131,11 @@ def wait_ready(folder: Path, names: Collection[str], timeout: float) -> Supervis
 
 
 def stop_supervisor(
-    folder: Path, timeout: float = STOP_SECONDS, epoch: int | None = None, killed: str | None = None
+    folder: Path, timeout: float = STOP_SECONDS, term: int | None = None, killed: str | None = None
 ) -> None:
     """Ends the run's supervisor and all its services; on return none is left. Does nothing when none runs.
 
-    After `timeout` seconds the supervisor is killed and its services are ended from here. epoch: of the driver that leaves;
+    After `timeout` seconds the supervisor is killed and its services are ended from here. term: of the driver that leaves;
     what a later driver has attached to is left alone. killed: what the state is to say of one that did not end in order, so
     that `ensure_alive` does not start it again.
     """
@@ -143,8 +143,8 @@ def stop_supervisor(
     if not files.root.exists():
         return
     with _locked(files):
-        # A driver shows its epoch before it attaches, and attaches under this lock: it is seen here, or finds nothing.
-        if epoch is not None and driver_epoch(files) > epoch:
+        # A driver shows its term before it attaches, and attaches under this lock: it is seen here, or finds nothing.
+        if term is not None and driver_term(files) > term:
             return
         state = read_state(files)
         if state is not None and _serves(files, state):
@@ -232,13 +232,13 @@ def _locked(files: SupervisorFiles) -> Iterator[None]:
 class Heartbeat:
     """A thread that touches the driver's file every `interval` seconds; a context manager.
 
-    A driver with a newer epoch takes the file over: the older one then falls silent. A touch that fails (a full disk) is
+    A driver with a newer term takes the file over: the older one then falls silent. A touch that fails (a full disk) is
     logged and tried again at the next beat.
     """
 
-    def __init__(self, folder: Path, epoch: int, interval: float = 2.0) -> None:
+    def __init__(self, folder: Path, term: int, interval: float = 2.0) -> None:
         self._files = SupervisorFiles.of(folder)
-        self._epoch = epoch
+        self._term = term
         self._interval = interval
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="driver-heartbeat", daemon=True)
@@ -263,8 +263,8 @@ class Heartbeat:
                 logger.warning("cannot touch %s: %s", self._files.driver, error)
 
     def _beat(self) -> None:
-        recorded = driver_epoch(self._files)
-        if recorded == self._epoch:
+        recorded = driver_term(self._files)
+        if recorded == self._term:
             os.utime(self._files.driver)
-        elif recorded < self._epoch:
-            write_json(self._files.driver, {"epoch": self._epoch, "pid": os.getpid()})
+        elif recorded < self._term:
+            write_json(self._files.driver, {"term": self._term, "pid": os.getpid()})

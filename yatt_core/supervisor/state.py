@@ -213,13 +213,13 @@ class DriverWatch:
         return time.monotonic() - self._changed_at
 
 
-def driver_epoch(files: SupervisorFiles) -> int:
-    """The epoch in the driver's file; -1 without one (the file is empty between attaching and the first beat)."""
+def driver_term(files: SupervisorFiles) -> int:
+    """The term in the driver's file; -1 without one (the file is empty between attaching and the first beat)."""
     try:
         text = files.driver.read_text()
     except FileNotFoundError:
         return -1
-    return int(json.loads(text)["epoch"]) if text else -1
+    return int(json.loads(text)["term"]) if text else -1
 
 
 def log_tail(path: str | Path, lines: int = 15) -> str:

@@ -109,18 +109,18 @@ def verify(
     run_id: RunId,
     iteration: Annotated[Number, Form()],
     branch: Annotated[Number | None, Form()] = None,
-    epoch: Annotated[Number | None, Form()] = None,
+    term: Annotated[Number | None, Form()] = None,
 ) -> Response:
-    """Reads every byte of a snapshot."""
-    actions.verify(served, by, run_id, iteration, branch, epoch)
-    return behind(run_id, "verify", "snapshots")
+    """Reads every byte of a checkpoint."""
+    actions.verify(served, by, run_id, iteration, branch, term)
+    return behind(run_id, "verify", "checkpoints")
 
 
 @router.post("/runs/{run_id}/promote")
 def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
-    """Has an alias point to a snapshot."""
+    """Has an alias point to a checkpoint."""
     actions.promote(served, by, run_id, asked)
-    return behind(run_id, "promote", "snapshots")
+    return behind(run_id, "promote", "checkpoints")
 
 
 def behind(run: str, action: str, page: str = "") -> Response:

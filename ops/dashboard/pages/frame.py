@@ -22,7 +22,7 @@ TABS = (
     ("", "Run"),
     ("devices", "Devices"),
     ("rollouts", "Rollouts"),
-    ("snapshots", "Snapshots"),
+    ("checkpoints", "Checkpoints"),
     ("faults", "Faults"),
     ("logs", "Logs"),
     ("lineage", "Lineage"),
@@ -92,7 +92,7 @@ DONE = {
     "resume": "A driver was started; the page shows it once it has the lease.",
     "retry": "The phase has its budget again, and a driver was started.",
     "rollback": "The run stands on a new branch. Resume it to go on.",
-    "verify": "The snapshot was read; what was found stands in the table.",
+    "verify": "The checkpoint was read; what was found stands in the table.",
     "promote": "The alias was moved.",
 }
 """What a page says behind an action, by the name that its address carries."""

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from db.write.phases import AttemptRow
 from flows.placement.explain import Gantt
-from flows.reports.accounting import IDLE, PRODUCTIVE, REDONE, RESTART, SNAPSHOT, WAITING
+from flows.reports.accounting import CHECKPOINT, IDLE, PRODUCTIVE, REDONE, RESTART, WAITING
 from ops.presentation.page import WIDTH, text
 from ops.presentation.placement_gantt import gantt_picture
 from ops.queries.rollouts import RolloutComparison
@@ -22,7 +22,7 @@ HISTOGRAM_HEIGHT = 120
 BUCKETS = {
     PRODUCTIVE: (3, "in phases whose results stand"),
     REDONE: (6, "work that was thrown away and made again"),
-    SNAPSHOT: (5, "the trainer stands still while its tensors are copied"),
+    CHECKPOINT: (5, "the trainer stands still while its tensors are copied"),
     RESTART: (2, "a driver starts, or starts again what was lost"),
     WAITING: (1, "a driver is there, but no phase is under way"),
     IDLE: (7, "nobody was asked to run it"),

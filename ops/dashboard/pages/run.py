@@ -1,4 +1,4 @@
-"""The pages of one run that need no file of samples: how it stands, snapshots, faults, logs and lineage."""
+"""The pages of one run that need no file of samples: how it stands, checkpoints, faults, logs and lineage."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ops.dashboard.pages.pictures import time_parts
 from ops.dashboard.pages.templating import run_url
 from ops.dashboard.texts import Like, Text
 from ops.presentation.time_accounts import advice_line
+from ops.queries.checkpoints import aliases, checkpoints
 from ops.queries.faults import faults
 from ops.queries.lineage import lineage
 from ops.queries.log_files import LEVELS, Filter
 from ops.queries.logs import logs
 from ops.queries.run import RunView, run_view
-from ops.queries.snapshots import aliases, snapshots
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
@@ -76,14 +76,14 @@ def show_faults(visit: Visited, run_id: RunId, before: Before = None) -> Respons
     return visit.render_run("faults.html", visit.find(run_id), "faults", found=found)
 
 
-@router.get("/snapshots")
-def show_snapshots(visit: Visited, run_id: RunId, before: Place = None) -> Response:
-    """Snapshots, what verifying them found, and their aliases."""
-    found = snapshots(visit.served.ledger, run_id, before=before)
+@router.get("/checkpoints")
+def show_checkpoints(visit: Visited, run_id: RunId, before: Place = None) -> Response:
+    """Checkpoints, what verifying them found, and their aliases."""
+    found = checkpoints(visit.served.ledger, run_id, before=before)
     return visit.render_run(
-        "snapshots.html",
+        "checkpoints.html",
         visit.find(run_id),
-        "snapshots",
+        "checkpoints",
         found=found,
         promotions=aliases(visit.served.ledger, run_id).history,
         alias_choices=[(name, name) for name in ALIASES],
@@ -126,12 +126,12 @@ class TreeNode:
 def show_lineage(
     visit: Visited,
     run_id: RunId,
-    snapshot: Number | None = None,
+    checkpoint: Number | None = None,
     branch: Number | None = None,
-    epoch: Number | None = None,
+    term: Number | None = None,
 ) -> Response:
-    """Branches and forks, and what made a snapshot."""
-    found = lineage(visit.served.ledger, visit.served.home, run_id, snapshot, branch, epoch)
+    """Branches and forks, and what made a checkpoint."""
+    found = lineage(visit.served.ledger, visit.served.home, run_id, checkpoint, branch, term)
     return visit.render_run(
         "lineage.html",
         visit.find(run_id),

@@ -65,7 +65,7 @@ def test_an_older_ledger_is_upgraded_with_all_that_it_holds(tmp_path: Path, monk
         with ledger._database.read() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM note").scalar_one() == 0
         fence = ledger.leases.acquire(made.id, holder("first"), ttl_seconds=10)
-        assert ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {})).epoch == 1
+        assert ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {})).term == 1
 
 
 def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:

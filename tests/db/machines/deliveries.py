@@ -24,7 +24,7 @@ class Deliveries(World):
         """id -> time of every row, in order."""
         self.in_hand: dict[int, list[ClaimedRow]] = {}
         self.claimed: set[str] = set()
-        """What this epoch has claimed and not given back."""
+        """What this term has claimed and not given back."""
         self.delivered: list[str] = []
         self.points: set[tuple[str, int]] = set()
         self.creations: list[str] = []
@@ -87,7 +87,7 @@ class Deliveries(World):
             self.in_hand[driver].pop(0)
             return
         if booked:
-            assert name in self.claimed, "booked by an epoch that had not claimed it"
+            assert name in self.claimed, "booked by a term that had not claimed it"
             assert name not in self.delivered, "booked twice"
             self.delivered.append(name)
             self.in_hand[driver].pop(0)

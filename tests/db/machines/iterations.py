@@ -27,7 +27,7 @@ class Iterations(World):
         self.branch = 0
         self.branches = 1
         self.line: list[tuple[int, int]] = []
-        """(branch, epoch) of each committed iteration along the current line."""
+        """(branch, term) of each committed iteration along the current line."""
         self.commits = 0
         self.held: dict[int, Attempt] = {}
         """What each driver believes that it has in hand."""
@@ -137,8 +137,8 @@ class Iterations(World):
         chosen = self.write(driver, lambda fence: self.ledger.records.choice(fence, row))
         if chosen is not None:
             self.links += key not in self.choices
-            expected, epoch = self.choices.setdefault(key, (body, self.epoch))
-            assert (chosen.body, chosen.epoch) == ({"body": expected}, epoch), "the first choice is not obeyed"
+            expected, term = self.choices.setdefault(key, (body, self.term))
+            assert (chosen.body, chosen.term) == ({"body": expected}, term), "the first choice is not obeyed"
 
     @rule(driver=DRIVERS, offset=st.sampled_from([-1, 0, 0, 0, 1]))
     def commit(self, driver: int, offset: int) -> None:
@@ -155,7 +155,7 @@ class Iterations(World):
             return
         if self.owns(driver):
             assert offset == 0
-            self.line.append((self.branch, self.epoch))
+            self.line.append((self.branch, self.term))
             self.commits += 1
             self.links += 1
             self.expires = self.clock.now + TTL * 1000
@@ -180,7 +180,7 @@ class Iterations(World):
         latest = self.ledger.commits.latest(self.run)
         assert (-1 if latest is None else latest.iteration) == self.next - 1
         if latest is not None:
-            assert (latest.branch, latest.epoch) == self.line[-1]
+            assert (latest.branch, latest.term) == self.line[-1]
 
     def teardown(self) -> None:
         super().teardown()

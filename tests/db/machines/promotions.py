@@ -1,6 +1,6 @@
-"""The state machine of aliases: operators promote, drivers record and prune snapshots, in any order.
+"""The state machine of aliases: operators promote, drivers record and prune checkpoints, in any order.
 
-The model holds where the aliases point and which snapshots are kept; after every step the ledger has to say the same.
+The model holds where the aliases point and which checkpoints are kept; after every step the ledger has to say the same.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from db.core.errors import AliasRefused
-from db.write.aliases import ALIASES, CHAMPION, ROLLBACK, SnapshotKey
+from db.write.aliases import ALIASES, CHAMPION, ROLLBACK, CheckpointKey
 from db.write.outbox import OutboxEntry
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from tests.db.machines.world import DRIVERS, World
 
-SNAPSHOTS = st.integers(0, 4)
+CHECKPOINTS = st.integers(0, 4)
 
 
 class Promotions(World):
-    """The model: the kept and the pruned snapshots, by iteration, where each alias points, and every move."""
+    """The model: the kept and the pruned checkpoints, by iteration, where each alias points, and every move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,33 +27,33 @@ class Promotions(World):
         self.pointing: dict[str, int] = {}
         self.moves: list[tuple[str, int]] = []
 
-    def _row(self, iteration: int) -> SnapshotRow:
-        return SnapshotRow(self.run, 0, iteration, 1, f"s{iteration}", f"m{iteration}", 1, f"w{iteration}", 0.1)
+    def _row(self, iteration: int) -> CheckpointRow:
+        return CheckpointRow(self.run, 0, iteration, 1, f"s{iteration}", f"m{iteration}", 1, f"w{iteration}", 0.1)
 
-    @rule(driver=DRIVERS, iteration=SNAPSHOTS)
+    @rule(driver=DRIVERS, iteration=CHECKPOINTS)
     def record(self, driver: int, iteration: int) -> None:
-        recorded = self.write(driver, lambda fence: self.ledger.records.snapshot(fence, self._row(iteration)))
+        recorded = self.write(driver, lambda fence: self.ledger.records.checkpoint(fence, self._row(iteration)))
         if recorded:
             self.kept.add(iteration)
 
-    @rule(driver=DRIVERS, iteration=SNAPSHOTS)
+    @rule(driver=DRIVERS, iteration=CHECKPOINTS)
     def prune(self, driver: int, iteration: int) -> None:
-        """A driver that decided on it before somebody promoted the snapshot."""
+        """A driver that decided on it before somebody promoted the checkpoint."""
         if iteration not in self.kept:
             return
-        gone = self.write(driver, lambda fence: self.ledger.records.snapshot_pruned(fence, self._row(iteration)))
+        gone = self.write(driver, lambda fence: self.ledger.records.checkpoint_pruned(fence, self._row(iteration)))
         if gone is not None:
             assert gone == (iteration not in self.pointing.values()), "what an alias points to was pruned, or else not"
             if gone:
                 self.kept.remove(iteration)
                 self.pruned.add(iteration)
 
-    @rule(alias=st.sampled_from(ALIASES), iteration=SNAPSHOTS)
+    @rule(alias=st.sampled_from(ALIASES), iteration=CHECKPOINTS)
     def promote(self, alias: str, iteration: int) -> None:
         before = dict(self.pointing)
         try:
             moves = self.ledger.aliases.promote(
-                self.run, alias, SnapshotKey(0, iteration, 1), "ann", "because", lambda told: self._entries(told)
+                self.run, alias, CheckpointKey(0, iteration, 1), "ann", "because", lambda told: self._entries(told)
             )
         except AliasRefused:
             refused = alias == ROLLBACK and before.get(CHAMPION) in (None, iteration)

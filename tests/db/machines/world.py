@@ -36,7 +36,7 @@ class World(RuleBasedStateMachine):
         self.run = self.ledger.runs.create("toy", {}, "d", 100).id
         self.fences: dict[int, Fence] = {}
         self.owner: int | None = None
-        self.epoch = 0
+        self.term = 0
         self.expires = 0
         self.links = 1
 
@@ -75,9 +75,9 @@ class World(RuleBasedStateMachine):
             assert held.expires_in == (self.expires - self.clock.now) / 1000
             return
         assert free, "two drivers hold the run"
-        self.epoch += 1
+        self.term += 1
         self.links += 1
-        assert fence == Fence(self.run, self.epoch)
+        assert fence == Fence(self.run, self.term)
         self.owner, self.fences[driver], self.expires = driver, fence, self.clock.now + TTL * 1000
         self.taken_over()
 

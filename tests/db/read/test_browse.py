@@ -12,7 +12,7 @@ from db.core.engine import Fence
 from db.ledger import Ledger
 from db.read.history import RunHistory
 from db.write.metrics import TIMING, Metric
-from db.write.records import DecisionRow, SnapshotRow
+from db.write.records import CheckpointRow, DecisionRow
 from flows.reports.accounting import accounts_of
 from tests.db.tools import SimulatedClock, commit_of, commit_through, holder
 
@@ -100,8 +100,8 @@ def test_pages_of_a_run_go_on_where_the_last_one_ended(
     commit_through(ledger, fence, range(1))
     for iteration in range(1, 6):
         ledger.records.decision(fence, DecisionRow(0, iteration, 0, {}, {"mode": "split"}, {}, f"why {iteration}"))
-        row = SnapshotRow(run, 0, iteration, fence.epoch, f"s{iteration}", "d", 1, "w", 0.1)
-        ledger.records.snapshot(fence, row)
+        row = CheckpointRow(run, 0, iteration, fence.term, f"s{iteration}", "d", 1, "w", 0.1)
+        ledger.records.checkpoint(fence, row)
         attempt(ledger, fence, clock, iteration, "learn", fails=True)
         commit_through(ledger, fence, [iteration])
     first = ledger.browse.decisions(run, 2)
@@ -110,9 +110,9 @@ def test_pages_of_a_run_go_on_where_the_last_one_ended(
     faults = ledger.browse.faults(run, 2)
     assert [row.iteration for row in faults] == [5, 4]
     assert [row.iteration for row in ledger.browse.faults(run, 9, faults[-1].ended_at)] == [3, 2, 1]
-    kept = ledger.browse.snapshots(run, 2)
+    kept = ledger.browse.checkpoints(run, 2)
     last = kept[-1]
-    rest = ledger.browse.snapshots(run, 9, (last.iteration, last.branch, last.epoch))
+    rest = ledger.browse.checkpoints(run, 9, (last.iteration, last.branch, last.term))
     assert [row.iteration for row in (*kept, *rest)] == [5, 4, 3, 2, 1]
     commits = ledger.browse.events(run, 3, kinds=("commit",))
     assert [link.body["iteration"] for link in commits] == [5, 4, 3]

@@ -1,4 +1,4 @@
-"""Aliases in the ledger: what moves with a promotion, in any order, side by side, and against the pruning of snapshots."""
+"""Aliases in the ledger: what moves with a promotion, in any order, side by side, and against the pruning of checkpoints."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from hypothesis import strategies as st
 from db.core.engine import Fence
 from db.core.errors import AliasRefused, RunNotFound
 from db.ledger import Ledger
-from db.write.aliases import ALIASES, CANDIDATE, CHAMPION, PROMOTION, ROLLBACK, AliasMove, SnapshotKey, moves_of
+from db.write.aliases import ALIASES, CANDIDATE, CHAMPION, PROMOTION, ROLLBACK, AliasMove, CheckpointKey, moves_of
 from db.write.outbox import OutboxEntry
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from tests.db.tools import everything
 
 WORKERS = 4
 
 
-def key(iteration: int) -> SnapshotKey:
-    return SnapshotKey(0, iteration, 1)
+def key(iteration: int) -> CheckpointKey:
+    return CheckpointKey(0, iteration, 1)
 
 
-def record(ledger: Ledger, fence: Fence, *iterations: int) -> list[SnapshotRow]:
-    rows = [SnapshotRow(fence.run, 0, i, 1, f"s{i}", f"m{i}", 1, f"w{i}", 0.1) for i in iterations]
+def record(ledger: Ledger, fence: Fence, *iterations: int) -> list[CheckpointRow]:
+    rows = [CheckpointRow(fence.run, 0, i, 1, f"s{i}", f"m{i}", 1, f"w{i}", 0.1) for i in iterations]
     for row in rows:
-        ledger.records.snapshot(fence, row)
+        ledger.records.checkpoint(fence, row)
     return rows
 
 
 @given(st.lists(st.tuples(st.sampled_from(ALIASES), st.integers(0, 3)), max_size=12))
 def test_any_order_of_promotions_keeps_champion_and_rollback_apart(promotions: list[tuple[str, int]]) -> None:
-    current: dict[str, SnapshotKey] = {}
+    current: dict[str, CheckpointKey] = {}
     for alias, iteration in promotions:
         champion = current.get(CHAMPION)
         try:
@@ -76,7 +76,7 @@ def test_the_former_champion_is_the_one_to_roll_back_to(ledger: Ledger, run: str
 
 def test_what_cannot_be_promoted_changes_nothing(ledger: Ledger, run: str, fence: Fence) -> None:
     old, _ = record(ledger, fence, 0, 2)
-    assert ledger.records.snapshot_pruned(fence, old, [OutboxEntry("gone", "snapshot", {}, 1)])
+    assert ledger.records.checkpoint_pruned(fence, old, [OutboxEntry("gone", "checkpoint", {}, 1)])
     assert ledger.outbox.counts(run) == (1, 0)
     with pytest.raises(AliasRefused, match="no champion yet"):
         ledger.aliases.promote(run, ROLLBACK, key(2), "ann", "why")
@@ -117,14 +117,14 @@ def test_promotions_side_by_side_happen_one_after_the_other(ledger: Ledger, run:
 
 
 @pytest.mark.postgresql
-def test_a_snapshot_is_not_pruned_while_somebody_promotes_it(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_checkpoint_is_not_pruned_while_somebody_promotes_it(ledger: Ledger, run: str, fence: Fence) -> None:
     """The driver decided to prune it before; it finds out in the transaction in which it would have done so."""
     (row,) = record(ledger, fence, 0)
     promoting, pruned = Event(), Event()
 
     def prune() -> bool:
         promoting.wait(30)
-        gone = ledger.records.snapshot_pruned(fence, row)
+        gone = ledger.records.checkpoint_pruned(fence, row)
         pruned.set()
         return gone
 

@@ -11,7 +11,7 @@ from db.core.errors import AlreadyCommitted, Conflict, LeaseHeld, LedgerError, O
 from db.ledger import Ledger
 from db.write.metrics import Metric
 from db.write.outbox import OutboxEntry
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from db.write.runs import Parent
 from tests.db.tools import SimulatedClock, commit_of, commit_through, everything, holder, point_count
 
@@ -22,7 +22,7 @@ def test_a_commit_makes_everything_true_at_once(ledger: Ledger, run: str, fence:
     ledger.commits.commit(fence, replace(commit_of(0), outbox=[extra], event={"code": "abc"}))
     commit = ledger.commits.latest(run)
     assert commit is not None
-    assert (commit.iteration, commit.branch, commit.epoch) == (0, 0, fence.epoch)
+    assert (commit.iteration, commit.branch, commit.term) == (0, 0, fence.term)
     assert commit.state == {"cursor": 0}
     assert commit.fingerprint == {"loss": 0.5}
     assert ledger.metrics.history(run, "reward") == [(0, 0.0)]
@@ -79,12 +79,12 @@ def test_an_untracked_commit_fills_no_outbox(ledger: Ledger, run: str, fence: Fe
 @pytest.mark.postgresql
 def test_a_rollback_opens_a_branch_and_keeps_the_old_line(ledger: Ledger, run: str, fence: Fence) -> None:
     commit_through(ledger, fence, range(5))
-    ledger.records.snapshot(fence, SnapshotRow(run, 0, 1, 1, "s1", "m", 1, "w", 0.1))
-    ledger.records.snapshot(fence, SnapshotRow(run, 0, 4, 1, "s4", "m", 1, "w", 0.1))
+    ledger.records.checkpoint(fence, CheckpointRow(run, 0, 1, 1, "s1", "m", 1, "w", 0.1))
+    ledger.records.checkpoint(fence, CheckpointRow(run, 0, 4, 1, "s4", "m", 1, "w", 0.1))
     with pytest.raises(OutOfOrder, match="iteration 5 is not committed"):
         ledger.runs.start_branch(fence, 5, "too far")
     assert ledger.runs.start_branch(fence, 2, "reward fell") == 1
-    assert [row.folder for row in ledger.records.snapshots(run)] == ["s1"]
+    assert [row.folder for row in ledger.records.checkpoints(run)] == ["s1"]
     latest = ledger.commits.latest(run)
     assert latest is not None
     assert (latest.branch, latest.iteration, latest.state) == (0, 2, {"cursor": 16})
@@ -126,18 +126,18 @@ def test_a_fork_sees_its_own_copies_of_what_it_inherited(ledger: Ledger, run: st
     commit_through(ledger, fence, range(2))
     ledger.runs.start_branch(fence, 1, "why")
     commit_through(ledger, fence, range(2, 4), branch=1)
-    ledger.records.snapshot(fence, SnapshotRow(run, 1, 2, 1, "parent's", "m", 1, "w", 0.1))
+    ledger.records.checkpoint(fence, CheckpointRow(run, 1, 2, 1, "parent's", "m", 1, "w", 0.1))
     fork = ledger.runs.create("toy", {"seed": 1}, "other", 100, reason="fork", parent=Parent(run, 1, 2)).id
-    assert ledger.records.snapshots(fork) == [], "the parent's are free to be pruned"
+    assert ledger.records.checkpoints(fork) == [], "the parent's are free to be pruned"
     mine = ledger.leases.acquire(fork, holder("fork"), ttl_seconds=10)
-    ledger.records.snapshot(mine, SnapshotRow(fork, 1, 2, 0, "copy", "m", 1, "w", 0.0))
+    ledger.records.checkpoint(mine, CheckpointRow(fork, 1, 2, 0, "copy", "m", 1, "w", 0.0))
     ledger.commits.commit(mine, commit_of(3))
-    assert [row.folder for row in ledger.records.snapshots(fork)] == ["copy"]
-    assert [row.folder for row in ledger.records.snapshots(run)] == ["parent's"]
+    assert [row.folder for row in ledger.records.checkpoints(fork)] == ["copy"]
+    assert [row.folder for row in ledger.records.checkpoints(run)] == ["parent's"]
     assert ledger.runs.start_branch(mine, 2, "again") == 2, "the number of the inherited branch is not given again"
-    ledger.records.snapshot(mine, SnapshotRow(fork, 2, 2, 1, "of the new branch", "m", 1, "w", 0.1))
-    assert [row.folder for row in ledger.records.snapshots(fork)] == ["of the new branch", "copy"]
-    assert [row.folder for row in ledger.records.snapshots(fork, branch=0)] == ["copy"]
+    ledger.records.checkpoint(mine, CheckpointRow(fork, 2, 2, 1, "of the new branch", "m", 1, "w", 0.1))
+    assert [row.folder for row in ledger.records.checkpoints(fork)] == ["of the new branch", "copy"]
+    assert [row.folder for row in ledger.records.checkpoints(fork, branch=0)] == ["copy"]
     assert ledger.overview.forks(run)[0].run == fork
     (link,) = (link for link in ledger.events.links(fork) if link.kind == "fork")
     assert (link.seq, link.body["run"], link.body["iteration"]) == (1, run, 2)

@@ -42,7 +42,7 @@ def test_the_holders_are_those_of_leases_that_were_not_given_back(
 
 
 @pytest.mark.postgresql
-def test_an_expired_lease_is_taken_and_the_epoch_goes_up(
+def test_an_expired_lease_is_taken_and_the_term_goes_up(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     clock.advance(9.999)
@@ -50,8 +50,8 @@ def test_an_expired_lease_is_taken_and_the_epoch_goes_up(
         ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
     clock.advance(0.001)
     second = ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
-    assert second == Fence(run, fence.epoch + 1)
-    with pytest.raises(Fenced, match=f"epoch {second.epoch} has taken"):
+    assert second == Fence(run, fence.term + 1)
+    with pytest.raises(Fenced, match=f"term {second.term} has taken"):
         ledger.leases.renew(fence, ttl_seconds=10)
 
 
@@ -71,7 +71,7 @@ def test_a_late_holder_goes_on_while_nobody_took_over(ledger: Ledger, fence: Fen
 def test_a_holder_that_is_gone_is_replaced_at_once(ledger: Ledger, run: str, fence: Fence) -> None:
     asked = []
     second = ledger.leases.acquire(run, holder("second"), 10, holder_is_gone=lambda who: asked.append(who) or True)
-    assert second.epoch == fence.epoch + 1
+    assert second.term == fence.term + 1
     assert asked == [holder("first")]
 
 
@@ -79,10 +79,10 @@ def test_release_ends_the_fence_and_frees_the_run(ledger: Ledger, run: str, fenc
     ledger.leases.release(fence)
     with pytest.raises(Fenced, match="given back"):
         ledger.leases.renew(fence, ttl_seconds=10)
-    assert ledger.leases.acquire(run, holder("second"), ttl_seconds=10).epoch == fence.epoch + 1
+    assert ledger.leases.acquire(run, holder("second"), ttl_seconds=10).term == fence.term + 1
 
 
-def test_segments_follow_the_epochs(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+def test_segments_follow_the_terms(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
     ledger.leases.start_segment(fence, "id-1", "brave-otter")
     with pytest.raises(Conflict, match="has its segment"):
         ledger.leases.start_segment(fence, "id-1b", "brave-otter")
@@ -91,7 +91,7 @@ def test_segments_follow_the_epochs(ledger: Ledger, run: str, fence: Fence, cloc
     ledger.leases.start_segment(second, "id-2", "calm-heron")
     ledger.leases.end_segment(second, "completed")
     segments = ledger.overview.show(run).segments
-    assert [(segment.epoch, segment.flow_run_name, segment.outcome) for segment in segments] == [
+    assert [(segment.term, segment.flow_run_name, segment.outcome) for segment in segments] == [
         (1, "brave-otter", "lost"),
         (2, "calm-heron", "completed"),
     ]

@@ -1,4 +1,4 @@
-"""The outbox: in order, claimed once an epoch, delivered once."""
+"""The outbox: in order, claimed once a term, delivered once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_delivery_is_booked_once_with_the_trackers_name(ledger: Ledger, run: str
 
 
 @pytest.mark.postgresql
-def test_what_a_dead_epoch_claimed_is_claimed_again_and_says_so(
+def test_what_a_dead_term_claimed_is_claimed_again_and_says_so(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     ledger.outbox.enqueue(fence, [entry("run"), entry("tags")])

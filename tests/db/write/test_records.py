@@ -1,4 +1,4 @@
-"""Shards, waves, decisions and snapshots: the first record stands."""
+"""Shards, waves, decisions and checkpoints: the first record stands."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from db.core.engine import Fence
 from db.core.errors import Conflict, OutOfOrder
 from db.ledger import Ledger
-from db.write.records import ChoiceRow, DecisionRow, ShardRow, SnapshotRow, WaveRow
+from db.write.records import CheckpointRow, ChoiceRow, DecisionRow, ShardRow, WaveRow
 from tests.db.tools import SimulatedClock, holder
 
-SHARD = ShardRow(0, 1, 0, 3, 1, "w00-s0003.e0001", "sha", 4, 90, bytes(range(64)), {"reward": 1.5})
+SHARD = ShardRow(0, 1, 0, 3, 1, "w00-s0003.t0001", "sha", 4, 90, bytes(range(64)), {"reward": 1.5})
 
 
 def test_a_shard_is_admitted_once(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
@@ -20,13 +20,13 @@ def test_a_shard_is_admitted_once(ledger: Ledger, run: str, fence: Fence, clock:
     clock.advance(60)
     second = ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
     assert not ledger.records.shard(second, replace(SHARD, adopted=True)), "the same files, found again"
-    with pytest.raises(Conflict, match=r"w00-s0003\.e0001 is recorded; w00-s0003\.e0002 has another manifest"):
-        ledger.records.shard(second, replace(SHARD, epoch=2, folder="w00-s0003.e0002", manifest_sha256="other"))
+    with pytest.raises(Conflict, match=r"w00-s0003\.t0001 is recorded; w00-s0003\.t0002 has another manifest"):
+        ledger.records.shard(second, replace(SHARD, term=2, folder="w00-s0003.t0002", manifest_sha256="other"))
     assert ledger.records.shards(run, 0, 1) == [SHARD]
 
 
 def test_a_lost_shard_is_replaced_by_the_same_samples_alone(ledger: Ledger, run: str, fence: Fence) -> None:
-    made = replace(SHARD, epoch=2, folder="w00-s0003.e0002", manifest_sha256="other")
+    made = replace(SHARD, term=2, folder="w00-s0003.t0002", manifest_sha256="other")
     with pytest.raises(OutOfOrder, match="nothing to replace"):
         ledger.records.replace_shard(fence, made)
     ledger.records.shard(fence, SHARD)
@@ -70,7 +70,7 @@ def test_a_wave_obeys_its_first_plan(ledger: Ledger, run: str, fence: Fence) -> 
 @pytest.mark.postgresql
 def test_a_choice_is_obeyed_whoever_made_it(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
     first = ledger.records.choice(fence, ChoiceRow(0, 1, "ranks", {"plan": (0, 1), "reason": "load"}))
-    assert first == ChoiceRow(0, 1, "ranks", {"plan": [0, 1], "reason": "load"}, fence.epoch)
+    assert first == ChoiceRow(0, 1, "ranks", {"plan": [0, 1], "reason": "load"}, fence.term)
     clock.advance(60)
     second = ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
     assert ledger.records.choice(second, ChoiceRow(0, 1, "ranks", {"plan": [2]})) == first
@@ -78,7 +78,7 @@ def test_a_choice_is_obeyed_whoever_made_it(ledger: Ledger, run: str, fence: Fen
     assert ledger.records.choices(run, 0, 1) == {"ranks": first, "skip": skip}
     assert ledger.records.choices(run, 0, 2) == {}
     events = [link.body for link in ledger.events.links(run) if link.kind == "choice"]
-    assert [(body["name"], body["epoch"]) for body in events] == [("ranks", 1), ("skip", 2)]
+    assert [(body["name"], body["term"]) for body in events] == [("ranks", 1), ("skip", 2)]
     assert events[0]["body"] == {"plan": [0, 1], "reason": "load"}
 
 
@@ -92,15 +92,15 @@ def test_a_decision_is_obeyed_and_its_outcome_stands_beside_it(ledger: Ledger, r
     assert ledger.records.decisions(run, 0, 1) == [replace(first, outcome={"seconds": 3.5})]
 
 
-def test_a_pruned_snapshot_leaves_its_row(ledger: Ledger, run: str, fence: Fence) -> None:
-    old = SnapshotRow(run, 0, 0, 1, "s0", "m0", 10, "w0", 0.1)
-    new = SnapshotRow(run, 0, 5, 1, "s5", "m5", 10, "w5", 0.2)
-    assert ledger.records.snapshot(fence, old)
-    assert ledger.records.snapshot(fence, new)
-    assert not ledger.records.snapshot(fence, new)
+def test_a_pruned_checkpoint_leaves_its_row(ledger: Ledger, run: str, fence: Fence) -> None:
+    old = CheckpointRow(run, 0, 0, 1, "s0", "m0", 10, "w0", 0.1)
+    new = CheckpointRow(run, 0, 5, 1, "s5", "m5", 10, "w5", 0.2)
+    assert ledger.records.checkpoint(fence, old)
+    assert ledger.records.checkpoint(fence, new)
+    assert not ledger.records.checkpoint(fence, new)
     with pytest.raises(Conflict, match="s5 is recorded with another manifest"):
-        ledger.records.snapshot(fence, replace(new, manifest_sha256="other"))
-    assert ledger.records.snapshots(run) == [new, old]
-    ledger.records.snapshot_pruned(fence, old)
-    assert ledger.records.snapshots(run) == [new]
-    assert ledger.records.snapshots(run, state=None) == [new, replace(old, state="pruned")]
+        ledger.records.checkpoint(fence, replace(new, manifest_sha256="other"))
+    assert ledger.records.checkpoints(run) == [new, old]
+    ledger.records.checkpoint_pruned(fence, old)
+    assert ledger.records.checkpoints(run) == [new]
+    assert ledger.records.checkpoints(run, state=None) == [new, replace(old, state="pruned")]

@@ -34,9 +34,9 @@ RANKS.set_forkserver_preload(["tests.engines.train.preloaded"])
 
 @dataclass(frozen=True)
 class Job:
-    """What a new trainer does. iterations: to be learnt, in order. restore: a snapshot, and its version, to begin with.
+    """What a new trainer does. iterations: to be learnt, in order. restore: a checkpoint, and its version, to begin with.
 
-    skips: those of the iterations that are passed over. save: where to put a snapshot once the iteration `save_at` is learnt.
+    skips: those of the iterations that are passed over. save: where to put a checkpoint once the iteration `save_at` is learnt.
     rejoin_at: the ranks meet anew behind that iteration. offloads: behind which iterations it makes room, and whether as on an
     accelerator; behind the first it is told to reload, behind the others it has to by itself. vocabulary: of the experience.
     """

@@ -118,7 +118,7 @@ def spec_of(engine: dict[str, Any], clip: float, algorithm: dict[str, Any] | Non
 @dataclass
 class Expected:
     """What a single process comes to. weights, norms: of plain loops, by what they clip at. several: the torch trainer's updates
-    under `SEVERAL_STEPS`. snapshot: its own at version 2.
+    under `SEVERAL_STEPS`. checkpoint: its own at version 2.
     """
 
     model: Path
@@ -126,7 +126,7 @@ class Expected:
     norms: dict[float, list[float]]
     several: list[UpdateReceipt]
     several_weights: Arrays
-    snapshot: Path
+    checkpoint: Path
 
 
 def _model_folder(folder: Path, family: str) -> Path:
@@ -154,10 +154,10 @@ def expect(folder: Path, family: str) -> Expected:
     for iteration in range(1, 5):
         receipts.append(update(engine, random_task(folder, iteration)))
         if iteration == 2:
-            (folder / "snapshot").mkdir()
-            engine.freeze_state()(folder / "snapshot")
+            (folder / "checkpoint").mkdir()
+            engine.freeze_state()(folder / "checkpoint")
     several = weights_of(engine)
-    return Expected(model, weights, norms, receipts, several, folder / "snapshot")
+    return Expected(model, weights, norms, receipts, several, folder / "checkpoint")
 
 
 def _plain_run(folder: Path, path: Path, clip: float) -> tuple[Arrays, list[float]]:

@@ -1,4 +1,4 @@
-"""Low-rank adapters: what is learnt, what goes out, and what comes back from a snapshot, on the torch trainer and on FSDP2."""
+"""Low-rank adapters: what is learnt, what goes out, and what comes back from a checkpoint, on the torch trainer and on FSDP2."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Pa
     undisturbed, restored = (make_engine(spec, tmp_path, model_folder) for _ in range(2))
     for iteration in (1, 2):
         update(undisturbed, random_task(tmp_path, iteration))
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
     frozen = undisturbed.freeze_state()
     assert frozen is not None
-    frozen(snapshot)
-    assert all(is_adapter(name) for name in TensorFile(snapshot / ADAPTERS).shapes)
+    frozen(checkpoint)
+    assert all(is_adapter(name) for name in TensorFile(checkpoint / ADAPTERS).shapes)
     expected = [update(undisturbed, random_task(tmp_path, iteration)) for iteration in (3, 4)]
-    restored.restore(snapshot, 2)
+    restored.restore(checkpoint, 2)
     found = [update(restored, random_task(tmp_path, iteration)) for iteration in (3, 4)]
     assert [receipt.fingerprint for receipt in found] == [receipt.fingerprint for receipt in expected]
 

@@ -31,8 +31,8 @@ from yatt_core.digests import weights_digest
 from yatt_core.protocols.receipts import UpdateReceipt
 
 PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, OFFLOADED, FOREIGN = range(7)
-"""Numbers of the jobs: one step an iteration without clipping and with it; several steps; the same from its own snapshot at 2;
-with an iteration that is skipped; the same with its tensors offloaded in between; several steps from the snapshot of the torch
+"""Numbers of the jobs: one step an iteration without clipping and with it; several steps; the same from its own checkpoint at 2;
+with an iteration that is skipped; the same with its tensors offloaded in between; several steps from the checkpoint of the torch
 trainer on one rank."""
 
 
@@ -47,7 +47,7 @@ def expectations(tmp_path_factory: pytest.TempPathFactory) -> Expectations:
 
 @dataclass
 class Run:
-    """Of one layout. ranks: rank -> job. saved: its own snapshot at version 2."""
+    """Of one layout. ranks: rank -> job. saved: its own checkpoint at version 2."""
 
     layout: Layout
     expected: Expected
@@ -73,7 +73,7 @@ def run(request: pytest.FixtureRequest, expectations: Expectations, tmp_path_fac
         Job(several, expected.model, range(1, 5), offloads={1: True, 2: False, 3: True, 4: True}),
     ]
     if layout.has_model:
-        jobs.append(Job(several, expected.model, (3, 4), restore=(expected.snapshot, 2)))
+        jobs.append(Job(several, expected.model, (3, 4), restore=(expected.checkpoint, 2)))
     return Run(layout, expected, run_ranks(layout.ranks, jobs, folder), saved)
 
 
@@ -160,7 +160,7 @@ def test_an_offloaded_trainer_has_nothing_on_its_device(model_run: Run) -> None:
             assert [found.after for found in (accelerated, *others)] == [(0, 0)] * 3
 
 
-def test_a_snapshot_of_another_layout_goes_on(model_run: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_layout_goes_on(model_run: Run, tmp_path: Path) -> None:
     """Of one rank of the torch trainer here, and from here there."""
     expected = model_run.expected
     assert_close(model_run.job(FOREIGN).weights, expected.several_weights)

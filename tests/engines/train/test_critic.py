@@ -1,4 +1,4 @@
-"""PPO with a critic: parity with a plain loop, whole or in shards; warm-up; snapshots; failures; refusals."""
+"""PPO with a critic: parity with a plain loop, whole or in shards; warm-up; checkpoints; failures; refusals."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def ppo_spec(engine: dict[str, Any] = TORCH, critic: dict[str, Any] | None = Non
     )
 
 
-def critic_of(snapshot: Path) -> Arrays:
-    file = TensorFile(snapshot / CRITIC)
+def critic_of(checkpoint: Path) -> Arrays:
+    file = TensorFile(checkpoint / CRITIC)
     return {name: file.rows(name).numpy() for name in file.shapes}
 
 
@@ -75,10 +75,10 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("engine", LAYOUTS)
-def test_five_updates_equal_a_plain_loop_and_a_snapshot_goes_on(
+def test_five_updates_equal_a_plain_loop_and_a_checkpoint_goes_on(
     engine: dict[str, Any], tmp_path: Path, model_folder: Path
 ) -> None:
-    """Ranks meet anew in the middle. The snapshot is also taken up by the torch trainer on one rank."""
+    """Ranks meet anew in the middle. The checkpoint is also taken up by the torch trainer on one rank."""
     plain = PlainPpo(model_folder, RATE, CRITIC_RATE, 0.8)
     batches = [batch_of(tmp_path / "plain", random_task(tmp_path / "plain", iteration)) for iteration in range(1, 6)]
     losses = [plain.update(batch, epochs=2)[1] for batch in batches]
@@ -185,7 +185,7 @@ def test_nothing_is_applied_when_either_is_not_finite(tmp_path: Path, model_fold
         assert (engine._cheap_digest(), engine.version) == (before, 0)
 
 
-def test_a_snapshot_without_its_critic_or_with_another_is_refused(tmp_path: Path, model_folder: Path) -> None:
+def test_a_checkpoint_without_its_critic_or_with_another_is_refused(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(ppo_spec(), tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     engine.freeze_state()(tmp_path)

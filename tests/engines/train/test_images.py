@@ -135,17 +135,17 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, vision_folder: P
     spec = make_spec(algorithm={"kl": {"where": "loss"}})
     undisturbed = make_engine(spec, tmp_path, vision_folder)
     update(undisturbed, images_task(tmp_path, 1))
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    undisturbed.freeze_state()(snapshot)
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    undisturbed.freeze_state()(checkpoint)
     expected = update(undisturbed, images_task(tmp_path, 2))
     restored = make_engine(spec, tmp_path, vision_folder)
-    restored.restore(snapshot, 1)
+    restored.restore(checkpoint, 1)
     found = update(restored, images_task(tmp_path, 2))
     assert (found.fingerprint, found.metrics) == (expected.fingerprint, expected.metrics)
 
 
-def test_snapshot_files_load_as_hugging_face_weights(tmp_path: Path, vision_folder: Path) -> None:
+def test_checkpoint_files_load_as_hugging_face_weights(tmp_path: Path, vision_folder: Path) -> None:
     engine = make_engine(make_spec(), tmp_path, vision_folder)
     update(engine, images_task(tmp_path, 1))
     engine.freeze_state()(tmp_path)

@@ -88,9 +88,9 @@ def test_it_learns_with_a_critic_and_a_student_from_what_came_of_it(tmp_path: Pa
     assert ["policy_loss" in found for found in metrics[:3]] == [False, False, True]
 
     teacher = shutil.copytree(engine._context.model_path, tmp_path / "teacher")
-    (tmp_path / "snapshot").mkdir()
-    engine.freeze_state()(tmp_path / "snapshot")
-    shutil.copyfile(tmp_path / "snapshot" / "weights.safetensors", teacher / "model.safetensors")
+    (tmp_path / "checkpoint").mkdir()
+    engine.freeze_state()(tmp_path / "checkpoint")
+    shutil.copyfile(tmp_path / "checkpoint" / "weights.safetensors", teacher / "model.safetensors")
     distillation = {"teacher": {"kind": "folder", "path": str(teacher)}}
     algorithm = {"kind": "grpo", "epochs": 2, "mini_batches": 4, "distillation": distillation}
     _, taught, metrics = trained(spec_with(tmp_path / "a", algorithm, 100), tmp_path / "b", rewarded=False)

@@ -119,12 +119,12 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Pa
     spec = taught_spec(teacher, mini_batches=2)
     undisturbed = make_engine(spec, tmp_path / "a", model_folder)
     update(undisturbed, random_task(tmp_path / "a", 1))
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    undisturbed.freeze_state()(snapshot)
-    assert not list(snapshot.glob("*teacher*"))
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    undisturbed.freeze_state()(checkpoint)
+    assert not list(checkpoint.glob("*teacher*"))
     restored = make_engine(spec, tmp_path / "b", model_folder)
-    restored.restore(snapshot, 1)
+    restored.restore(checkpoint, 1)
     one, other = (update(engine, random_task(tmp_path / at, 2)) for engine, at in ((undisturbed, "a"), (restored, "b")))
     assert (one.fingerprint, one.metrics) == (other.fingerprint, other.metrics)
 

@@ -112,21 +112,21 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Pa
         update(undisturbed, random_task(tmp_path / "a", iteration))
     write = undisturbed.freeze_state()
     expected = [update(undisturbed, random_task(tmp_path / "a", iteration)) for iteration in (3, 4)]
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    write(snapshot)
-    assert (snapshot / "reference.safetensors").exists() == (kl is not None)
-    assert json.loads((snapshot / "state.json").read_text())["optimizer_steps"] == 4
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    write(checkpoint)
+    assert (checkpoint / "reference.safetensors").exists() == (kl is not None)
+    assert json.loads((checkpoint / "state.json").read_text())["optimizer_steps"] == 4
     restored = make_engine(spec, tmp_path / "b", model_folder)
     update(restored, random_task(tmp_path / "b", 1, seed=9))
-    restored.restore(snapshot, 2)
+    restored.restore(checkpoint, 2)
     assert restored.version == 2
     found = [update(restored, random_task(tmp_path / "b", iteration)) for iteration in (3, 4)]
     assert [receipt.fingerprint for receipt in found] == [receipt.fingerprint for receipt in expected]
     assert [receipt.metrics for receipt in found] == [receipt.metrics for receipt in expected]
 
 
-def test_snapshot_files_load_as_hugging_face_weights(tmp_path: Path, model_folder: Path) -> None:
+def test_checkpoint_files_load_as_hugging_face_weights(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(), tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     engine.freeze_state()(tmp_path)

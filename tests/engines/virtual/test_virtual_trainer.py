@@ -38,14 +38,14 @@ def engine_of(folder: Path, rank: int = 0, slept: list[float] | None = None, **c
     return engine
 
 
-def sealed(folder: Path, iteration: int, table: pa.Table, shard: int = 0, epoch: int = 1) -> ShardRef:
+def sealed(folder: Path, iteration: int, table: pa.Table, shard: int = 0, term: int = 1) -> ShardRef:
     key = WorkKey("run", 0, iteration, "collect", 0, shard)
-    receipt = ShardLog(folder, key, epoch).seal(table, {})
+    receipt = ShardLog(folder, key, term).seal(table, {})
     return ShardRef(receipt.folder, receipt.manifest_sha256)
 
 
-def task_of(iteration: int, *shards: ShardRef, epoch: int = 1) -> BatchTask:
-    return BatchTask(WorkKey("run", 0, iteration, "learn"), epoch, shards)
+def task_of(iteration: int, *shards: ShardRef, term: int = 1) -> BatchTask:
+    return BatchTask(WorkKey("run", 0, iteration, "learn"), term, shards)
 
 
 def learn(engine: TrainEngine, task: BatchTask):
@@ -80,13 +80,13 @@ def test_a_loop_of_iterations_gives_receipts_and_versions(tmp_path):
     )
 
 
-def test_equal_experience_gives_equal_weights_whatever_its_shards_and_epoch(tmp_path):
+def test_equal_experience_gives_equal_weights_whatever_its_shards_and_term(tmp_path):
     table = experience(prompts=4)
     whole = engine_of(tmp_path / "a")
     first = learn(whole, task_of(1, sealed(tmp_path / "a", 1, table)))
     parts = engine_of(tmp_path / "b")
     shards = [sealed(tmp_path / "b", 1, table.slice(6 * shard, 6), shard, 7) for shard in (1, 0)]
-    second = learn(parts, task_of(1, *shards, epoch=7))
+    second = learn(parts, task_of(1, *shards, term=7))
     assert state_of(whole) == state_of(parts)
     assert first.fingerprint == second.fingerprint and first.metrics == second.metrics
 
@@ -162,12 +162,12 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_been(tmp_path):
     learn(engine, tasks[0])
     write = engine.freeze_state()
     expected = learn(engine, tasks[1])
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    write(snapshot)
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    write(checkpoint)
     with pytest.raises(DataError, match="holds version 1, version 2 was wanted"):
-        other.restore(snapshot, 2)
-    other.restore(snapshot, 1)
+        other.restore(checkpoint, 2)
+    other.restore(checkpoint, 1)
     with pytest.raises(InfrastructureError, match="to learn"):
         other.learn(tasks[0], engine_of(tmp_path).prepare(tasks[0]))
     assert learn(other, tasks[1]).fingerprint == expected.fingerprint

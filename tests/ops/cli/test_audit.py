@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
-from db.write.aliases import CHAMPION, SnapshotKey
+from db.write.aliases import CHAMPION, CheckpointKey
 from flows.reports.audit import verify_run
 from flows.run.home import Home
 from ops.integrations.mlflow_reader import MlflowReader
@@ -28,11 +28,11 @@ Tamper = Callable[[Home], None]
 
 @pytest.fixture
 def sound(sound_run: Path, home: Home) -> Home:
-    """A sound run whose two snapshots were promoted one after the other."""
+    """A sound run whose two checkpoints were promoted one after the other."""
     shutil.copytree(sound_run, home.folder)
     with Ledger.open(home.ledger) as ledger:
         for iteration in (0, 2):
-            ledger.aliases.promote(RUN, CHAMPION, SnapshotKey(0, iteration, 1), "ann", f"{iteration} is good")
+            ledger.aliases.promote(RUN, CHAMPION, CheckpointKey(0, iteration, 1), "ann", f"{iteration} is good")
     return home
 
 
@@ -81,7 +81,7 @@ def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
         "inputs": 3,
         "commits": 4,
         "experience": 3,
-        "snapshots": 2,
+        "checkpoints": 2,
         "aliases": 3,
         "metrics": 2,
     }
@@ -90,9 +90,9 @@ def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
     assert "not told yet of 1 iterations, the first is iteration 3 of branch 0" in text
 
 
-@pytest.mark.parametrize("before", ["spec", "commits", "snapshots", "metrics"])
+@pytest.mark.parametrize("before", ["spec", "commits", "checkpoints", "metrics"])
 def test_a_run_that_is_driven_meanwhile_is_sound(sound: Home, before: str) -> None:
-    """An iteration, a snapshot and a promotion come between two checks, and their points after the tracker's were noted down."""
+    """An iteration, a checkpoint and a promotion come between two checks, and their points after the tracker's were noted down."""
     reader = MlflowReader(sound.tracking_uri, sound.artifacts)
     with Ledger.open(sound.ledger) as ledger:
         driven: list[str] = []
@@ -101,15 +101,15 @@ def test_a_run_that_is_driven_meanwhile_is_sound(sound: Home, before: str) -> No
             if name == before and not driven:
                 driven.append(name)
                 advance(sound, ledger, RUN, COMMITTED + 1)
-                ledger.aliases.promote(RUN, CHAMPION, SnapshotKey(0, 0, 1), "ann", "0 is good")
+                ledger.aliases.promote(RUN, CHAMPION, CheckpointKey(0, 0, 1), "ann", "0 is good")
 
         report = verify_run(ledger, RUN, sound.run_folder(RUN), reader, drive)
         assert driven and report.disagreement is None
         assert verify_run(ledger, RUN, sound.run_folder(RUN), reader).disagreement is None
 
 
-SHARD = "experience/b000/i000002/w00-s0001.e0001"
-SNAPSHOT = "snapshots/b000-i000002.e0001"
+SHARD = "experience/b000/i000002/w00-s0001.t0001"
+CHECKPOINT = "checkpoints/b000-i000002.t0001"
 TAMPERED: dict[str, tuple[Tamper, str, str]] = {
     "alias": (sql("ledger.db", "UPDATE alias_move SET iteration = 0 WHERE number = 3"), "aliases", "number 3"),
     "alias for another reason": (
@@ -144,11 +144,11 @@ TAMPERED: dict[str, tuple[Tamper, str, str]] = {
     "shard file": (flip(f"{SHARD}/samples.parquet"), "experience", f"{SHARD}/samples.parquet"),
     "shard manifest": (flip(f"{SHARD}/manifest.json"), "experience", f"{SHARD}/manifest.json"),
     "shard gone": (remove(f"{SHARD}/samples.parquet"), "experience", f"{SHARD}/samples.parquet"),
-    "snapshot file": (flip(f"{SNAPSHOT}/weights.safetensors"), "snapshots", f"{SNAPSHOT}/weights.safetensors"),
-    "snapshot row": (
-        sql("ledger.db", "UPDATE snapshot SET weights_digest = 'x' WHERE iteration = 2"),
-        "snapshots",
-        "iteration 2, epoch 1) of table snapshot",
+    "checkpoint file": (flip(f"{CHECKPOINT}/weights.safetensors"), "checkpoints", f"{CHECKPOINT}/weights.safetensors"),
+    "checkpoint row": (
+        sql("ledger.db", "UPDATE checkpoint SET weights_digest = 'x' WHERE iteration = 2"),
+        "checkpoints",
+        "iteration 2, term 1) of table checkpoint",
     ),
     "point changed": (
         sql("mlflow.db", "UPDATE metrics SET value = 7 WHERE key = 'reward/mean' AND step = 1"),

@@ -13,7 +13,7 @@ import yaml
 from db.ledger import Ledger
 from flows.run.home import Home
 from ops.preflight import run
-from ops.preflight.run import check_before_start, parameters, snapshot_bytes
+from ops.preflight.run import check_before_start, checkpoint_bytes, parameters
 from tests.engines.train.support import make_model_folder
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.group.group_tools import ANY
@@ -154,27 +154,27 @@ def test_a_broken_row_is_said_before_a_run_is_made(yatt: Yatt, home: Home, tmp_p
     assert not home.folder.exists()
 
 
-def test_a_disk_without_room_for_a_snapshot(
+def test_a_disk_without_room_for_a_checkpoint(
     yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "SPARE_BYTES", 1 << 60)
     answer = yatt("train", str(spec_file))
-    refused(answer, 1, "no room for a run: a snapshot and what comes with it need about 1048576.0 TiB")
+    refused(answer, 1, "no room for a run: a checkpoint and what comes with it need about 1048576.0 TiB")
     assert "are free" in answer.err
     assert not home.folder.exists()
 
 
-def test_the_estimate_of_a_snapshot_counts_weights_moments_and_reference(tmp_path: Path) -> None:
+def test_the_estimate_of_a_checkpoint_counts_weights_moments_and_reference(tmp_path: Path) -> None:
     spec = parse_spec(real_spec({"kind": "from_config", "hidden_size": 128, "layers": 2}), "test")
     # A layer of width 128: 4 x 128 x 128 of attention, 3 x 128 of its biases, 3 x 128 x 344 of feed-forward, two norms.
     layers = 2 * (4 * 128 * 128 + 3 * 128 + 3 * 128 * 344 + 2 * 128)
     assert parameters(spec) == layers + 4096 * 128 + 128
-    assert snapshot_bytes(spec) == 12 * parameters(spec)
+    assert checkpoint_bytes(spec) == 12 * parameters(spec)
     pulled = parse_spec(spec.model_dump() | {"algorithm": {"kind": "grpo", "kl": {}}}, "test")
-    assert snapshot_bytes(pulled) == 16 * parameters(spec)
+    assert checkpoint_bytes(pulled) == 16 * parameters(spec)
     valued = parse_spec(spec.model_dump() | {"algorithm": {"kind": "ppo", "kl": {}}}, "test")
-    assert snapshot_bytes(valued) == 28 * parameters(spec)
-    assert snapshot_bytes(toy_spec()) == 0
+    assert checkpoint_bytes(valued) == 28 * parameters(spec)
+    assert checkpoint_bytes(toy_spec()) == 0
     with pytest.raises(ConfigurationError, match="is no folder"):
         check_before_start(tmp_path, parse_spec(real_spec({"kind": "folder", "path": "/nowhere"}), "test"))
 
@@ -345,10 +345,10 @@ def test_a_cluster_without_a_prefect_server_leaves_runs_as_they_are(
     assert not (home.folder / "ledger.db").exists()
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:
-        before = ledger.runs.find(run), ledger.overview.line(run).epoch
+        before = ledger.runs.find(run), ledger.overview.line(run).term
         answer = yatt("resume", run)
         assert answer.code == 2 and says in answer.err
-        assert (ledger.runs.find(run), ledger.overview.line(run).epoch) == before
+        assert (ledger.runs.find(run), ledger.overview.line(run).term) == before
 
 
 def test_postgresql_without_its_driver(yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

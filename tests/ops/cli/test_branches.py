@@ -8,14 +8,14 @@ import pytest
 
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.run.home import Home
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
-from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.manifest import INPUTS
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import checkpoint_folder
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
 
@@ -24,27 +24,27 @@ COMMITTED = 3
 
 @pytest.fixture
 def run(home: Home) -> str:
-    """Three iterations, snapshots of 0 and 2, and the spec's revision 1."""
+    """Three iterations, checkpoints of 0 and 2, and the spec's revision 1."""
     name = seed_run(home, committed=COMMITTED)
     (home.run_folder(name) / INPUTS).mkdir()
     for iteration in (0, 2):
-        seed_snapshot(home, name, iteration)
+        seed_checkpoint(home, name, iteration)
     return name
 
 
-def seed_snapshot(
-    home: Home, run: str, iteration: int, weights: str = "weights", branch: int = 0, epoch: int = 1
+def seed_checkpoint(
+    home: Home, run: str, iteration: int, weights: str = "weights", branch: int = 0, term: int = 1
 ) -> None:
     def write(folder: Path) -> None:
         (folder / "state").write_text(f"state {iteration}")
 
-    folder = str(snapshot_folder(branch, iteration, epoch))
-    identity = SnapshotIdentity(run, branch, iteration, epoch, "spec", weights)
-    receipt = publish_snapshot(home.run_folder(run), folder, identity, write, 10)
+    folder = str(checkpoint_folder(branch, iteration, term))
+    identity = CheckpointIdentity(run, branch, iteration, term, "spec", weights)
+    receipt = publish_checkpoint(home.run_folder(run), folder, identity, write, 10)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, holder(), 60)
-        row = SnapshotRow(run, branch, iteration, epoch, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)
-        ledger.records.snapshot(fence, row)
+        row = CheckpointRow(run, branch, iteration, term, folder, receipt.manifest_sha256, receipt.bytes, weights, 0.1)
+        ledger.records.checkpoint(fence, row)
         ledger.leases.release(fence)
 
 
@@ -89,7 +89,7 @@ def refused(answer: Answer, code: int, says: str) -> None:
             ["--at", "1", "--set", "trainer.optimizer.learning_rate=0.1"],
             "other values of trainer.optimizer.learning_rate",
         ),
-        (["--at", "3", "--set", "algorithm.epochs=2"], "needs a snapshot of the very iteration"),
+        (["--at", "3", "--set", "algorithm.epochs=2"], "needs a checkpoint of the very iteration"),
     ],
 )
 def test_forks_that_are_refused(yatt: Yatt, home: Home, run: str, words: list[str], says: str) -> None:
@@ -103,8 +103,8 @@ def test_a_fork_says_what_is_within_reach(yatt: Yatt, home: Home, run: str) -> N
     (shard,) = folder.glob("experience/b000/i000001/w00-s0000.*")
     (shard / "samples.parquet").write_bytes(b"damaged")
     answer = yatt("fork", run, "--at", "1")
-    refused(answer, 2, "the experience of 1 is not whole. Within reach: 0-3; snapshots: 0, 2")
-    (folder / snapshot_folder(0, 2, 1) / "state").write_text("damaged")
+    refused(answer, 2, "the experience of 1 is not whole. Within reach: 0-3; checkpoints: 0, 2")
+    (folder / checkpoint_folder(0, 2, 1) / "state").write_text("damaged")
     refused(yatt("rollback", run, "--to", "2"), 2, "the experience of 1 is not whole")
 
 
@@ -115,26 +115,26 @@ def test_a_fork_is_made_with_all_that_it_stands_on(yatt: Yatt, home: Home, run: 
         "parent_run": run,
         "parent_branch": 0,
         "parent_iteration": 3,
-        "snapshot": 2,
+        "checkpoint": 2,
         "replayed": 1,
     }
     with Ledger.open(home.ledger) as ledger:
         row = ledger.runs.find("heir-1")
         assert (row.iteration, row.target_iterations, row.state) == (3, 9, "created")
-        (snapshot,) = ledger.records.snapshots("heir-1")
-        assert (snapshot.run, snapshot.iteration, snapshot.epoch) == ("heir-1", 2, 0)
+        (checkpoint,) = ledger.records.checkpoints("heir-1")
+        assert (checkpoint.run, checkpoint.iteration, checkpoint.term) == ("heir-1", 2, 0)
         shards = ledger.records.shards("heir-1", 0, 3)
-        assert [shard.folder for shard in shards] == [f"experience/b000/i000003/w00-s000{i}.e0000" for i in (0, 1)]
+        assert [shard.folder for shard in shards] == [f"experience/b000/i000003/w00-s000{i}.t0000" for i in (0, 1)]
         fence = ledger.leases.acquire("heir-1", holder(), 60)
-        assert fence.epoch == 2, "nobody holds it"
-        (told,) = [row.payload for row in ledger.outbox.claim(fence) if row.kind == "snapshot"]
-        assert (told["model"], told["iteration"], told["epoch"], told["state"]) == ("heir-1", 2, 0, "kept")
+        assert fence.term == 2, "nobody holds it"
+        (told,) = [row.payload for row in ledger.outbox.claim(fence) if row.kind == "checkpoint"]
+        assert (told["model"], told["iteration"], told["term"], told["state"]) == ("heir-1", 2, 0, "kept")
     folder = home.run_folder("heir-1")
-    assert (folder / snapshot.folder / "state").read_text() == "state 2"
+    assert (folder / checkpoint.folder / "state").read_text() == "state 2"
     assert all((folder / shard.folder / "samples.parquet").exists() for shard in shards)
     assert not list(folder.rglob(".*"))
     text = yatt("fork", run, "--at", "2").out
-    assert text == f"toy-2 begins behind iteration 2 of {run} (its snapshot is kept)\ndrive it: yatt resume toy-2\n"
+    assert text == f"toy-2 begins behind iteration 2 of {run} (its checkpoint is kept)\ndrive it: yatt resume toy-2\n"
 
 
 def test_a_rollback_opens_a_branch(yatt: Yatt, home: Home, run: str) -> None:
@@ -173,7 +173,7 @@ def test_a_run_that_is_driven_is_left_alone(yatt: Yatt, home: Home, words: list[
     [
         (
             ["trainer.optimizer.learning_rate=0.1"],
-            "can only be changed at a snapshot, and there is none of iteration 3",
+            "can only be changed at a checkpoint, and there is none of iteration 3",
         ),
         (["iterations=2"], "iteration 3 is committed already"),
         (["name=other"], "keeps its name"),
@@ -205,8 +205,8 @@ def test_changes_that_the_codec_or_the_inputs_have_no_place_for(yatt: Yatt, home
 
 
 def test_what_an_open_iteration_was_begun_with_is_not_changed(yatt: Yatt, home: Home, run: str) -> None:
-    seed_snapshot(home, run, COMMITTED)
-    (home.run_folder(run) / "experience/b000/i000004/w00-s0000.e0001").mkdir(parents=True)
+    seed_checkpoint(home, run, COMMITTED)
+    (home.run_folder(run) / "experience/b000/i000004/w00-s0000.t0001").mkdir(parents=True)
     answer = yatt("resume", run, "--set", "rollout.temperature=0.5")
     refused(answer, 2, f"Drop that with `yatt rollback {run} --to 3`")
 
@@ -258,5 +258,7 @@ def test_stop_within_a_limit(yatt: Yatt, home: Home) -> None:
     assert left is not None and 0 < left <= 30
 
 
-def test_a_snapshot_that_there_is_not_has_no_lineage(yatt: Yatt, home: Home, run: str) -> None:
-    refused(yatt("lineage", run, "--snapshot", "1"), 2, "there is no snapshot of iteration 1; there are those of 0, 2")
+def test_a_checkpoint_that_there_is_not_has_no_lineage(yatt: Yatt, home: Home, run: str) -> None:
+    refused(
+        yatt("lineage", run, "--checkpoint", "1"), 2, "there is no checkpoint of iteration 1; there are those of 0, 2"
+    )

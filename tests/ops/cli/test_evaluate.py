@@ -1,4 +1,4 @@
-"""`yatt evaluate` on a virtual run's snapshot, made by the real writer; and the interval that it prints."""
+"""`yatt evaluate` on a virtual run's checkpoint, made by the real writer; and the interval that it prints."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 
 from db.core.engine import Fence
 from db.ledger import Ledger
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.run.home import Home
 from ops.cli.commands.checkpoints.evaluate import wilson_interval
 from tests.engines.train.support import weights_of
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run, toy_spec
-from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.virtual.trainer import VirtualTrainEngine
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import checkpoint_folder
 from yatt_core.prompts.codec import open_codec
 from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.generation import GenerateRequest
@@ -30,7 +30,7 @@ from yatt_core.rewards.scoring import RewardScorer
 
 @pytest.fixture
 def run(home: Home) -> str:
-    """A run with inputs and two snapshots: iteration 0, and one of the same tensors that is called iteration 2."""
+    """A run with inputs and two checkpoints: iteration 0, and one of the same tensors that is called iteration 2."""
     run = seed_run(home, ends=False)
     folder = home.run_folder(run)
     spec = toy_spec()
@@ -40,11 +40,11 @@ def run(home: Home) -> str:
     trainer.initialise()
     with Ledger.open(home.ledger) as ledger:
         for iteration in (0, 2):
-            identity = SnapshotIdentity(run, 0, iteration, 1, spec.digest, "")
-            name = str(snapshot_folder(0, iteration, 1))
-            receipt = publish_snapshot(folder, name, identity, trainer.freeze_state(), 1000)
-            row = SnapshotRow(run, 0, iteration, 1, name, receipt.manifest_sha256, receipt.bytes, "", 0.1)
-            ledger.records.snapshot(Fence(run, 1), row)
+            identity = CheckpointIdentity(run, 0, iteration, 1, spec.digest, "")
+            name = str(checkpoint_folder(0, iteration, 1))
+            receipt = publish_checkpoint(folder, name, identity, trainer.freeze_state(), 1000)
+            row = CheckpointRow(run, 0, iteration, 1, name, receipt.manifest_sha256, receipt.bytes, "", 0.1)
+            ledger.records.checkpoint(Fence(run, 1), row)
     return run
 
 
@@ -64,7 +64,7 @@ def answered_by_hand(home: Home, run: str) -> int:
     return correct
 
 
-def test_a_kept_snapshot_answers_the_held_out_tasks(yatt: Yatt, home: Home, run: str) -> None:
+def test_a_kept_checkpoint_answers_the_held_out_tasks(yatt: Yatt, home: Home, run: str) -> None:
     document = yatt("evaluate", run, "--iteration", "0", "-o", "json").document
     correct = answered_by_hand(home, run)
     assert 0 < correct < 20
@@ -74,23 +74,23 @@ def test_a_kept_snapshot_answers_the_held_out_tasks(yatt: Yatt, home: Home, run:
     assert f"{run}, iteration 2: accuracy {correct / 20:.3f} (95 % interval " in newest.out
 
 
-def test_an_iteration_without_a_snapshot_names_those_that_are_kept(yatt: Yatt, run: str) -> None:
+def test_an_iteration_without_a_checkpoint_names_those_that_are_kept(yatt: Yatt, run: str) -> None:
     answer = yatt("evaluate", run, "--iteration", "1")
     assert (answer.code, answer.out) == (2, "")
-    assert "no snapshot of iteration 1 is kept; there are those of 0, 2" in answer.err
+    assert "no checkpoint of iteration 1 is kept; there are those of 0, 2" in answer.err
 
 
-def test_a_damaged_snapshot_is_not_loaded(yatt: Yatt, home: Home, run: str) -> None:
-    path = home.run_folder(run) / snapshot_folder(0, 2, 1) / "state.safetensors"
+def test_a_damaged_checkpoint_is_not_loaded(yatt: Yatt, home: Home, run: str) -> None:
+    path = home.run_folder(run) / checkpoint_folder(0, 2, 1) / "state.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     answer = yatt("evaluate", run)
     assert (answer.code, answer.out) == (1, "")
     assert f"{path}: sha256 is" in answer.err
 
 
-def test_a_run_without_snapshots(yatt: Yatt, home: Home) -> None:
+def test_a_run_without_checkpoints(yatt: Yatt, home: Home) -> None:
     answer = yatt("evaluate", seed_run(home))
-    assert (answer.code, answer.err) == (2, "error: run toy-1: it has no snapshot yet\n")
+    assert (answer.code, answer.err) == (2, "error: run toy-1: it has no checkpoint yet\n")
 
 
 def test_the_interval_of_a_share() -> None:

@@ -1,4 +1,4 @@
-"""`yatt export` of a snapshot that the real trainer wrote: loaded by transformers, and begun from again."""
+"""`yatt export` of a checkpoint that the real trainer wrote: loaded by transformers, and begun from again."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from db.core.engine import Fence
 from db.ledger import Ledger
-from db.write.aliases import SnapshotKey
-from db.write.records import SnapshotRow
+from db.write.aliases import CheckpointKey
+from db.write.records import CheckpointRow
 from flows.run.home import Home
 from tests.engines.train.support import weights_of
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 from yatt_core.checkpoints import export as module
-from yatt_core.checkpoints.publish import SnapshotIdentity, publish_snapshot
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.digests import weights_digest
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.input_building.materialise import initial_model, materialise
 from yatt_core.inputs.manifest import INPUTS
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import checkpoint_folder
 from yatt_core.models.model_folder import WEIGHTS_INDEX
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec import RunSpec, parse_spec
@@ -59,27 +59,27 @@ def spec(request: pytest.FixtureRequest) -> RunSpec:
 
 @pytest.fixture
 def run(home: Home, spec: RunSpec) -> str:
-    """A run whose trainer has a snapshot of weights that are no longer those of its inputs."""
+    """A run whose trainer has a checkpoint of weights that are no longer those of its inputs."""
     run = seed_run(home, committed=0, spec=spec, ends=False)
-    folder, name = home.run_folder(run), str(snapshot_folder(0, 0, 1))
+    folder, name = home.run_folder(run), str(checkpoint_folder(0, 0, 1))
     materialise(spec, folder)
     trainer = trainer_of(spec, folder)
     with torch.no_grad():
         for parameter in trainer._loaded().parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     frozen = trainer.freeze_state()
-    identity = SnapshotIdentity(run, 0, 0, 1, spec.digest, weights_digest(frozen.weights))
-    receipt = publish_snapshot(folder, name, identity, frozen, 1000)
+    identity = CheckpointIdentity(run, 0, 0, 1, spec.digest, weights_digest(frozen.weights))
+    receipt = publish_checkpoint(folder, name, identity, frozen, 1000)
     with Ledger.open(home.ledger) as ledger:
-        row = SnapshotRow(
+        row = CheckpointRow(
             run, 0, 0, 1, name, receipt.manifest_sha256, receipt.bytes, receipt.weights_digest, receipt.seconds
         )
-        ledger.records.snapshot(Fence(run, 1), row)
+        ledger.records.checkpoint(Fence(run, 1), row)
     return run
 
 
-def snapshot_of(home: Home, run: str) -> Path:
-    return home.run_folder(run) / snapshot_folder(0, 0, 1) / "weights.safetensors"
+def checkpoint_of(home: Home, run: str) -> Path:
+    return home.run_folder(run) / checkpoint_folder(0, 0, 1) / "weights.safetensors"
 
 
 def answers(model: Any) -> list[list[int]]:
@@ -93,7 +93,7 @@ def test_transformers_loads_it_and_generates_the_same_tokens(yatt: Yatt, home: H
     folder = Path(document["folder"])
     assert folder == home.run_folder(run) / "exports" / "i000000"
     learnt = AutoModelForCausalLM.from_pretrained(initial_model(spec, home.run_folder(run)))
-    learnt.load_state_dict(safetensors.torch.load_file(snapshot_of(home, run)), strict=False)
+    learnt.load_state_dict(safetensors.torch.load_file(checkpoint_of(home, run)), strict=False)
     exported = AutoModelForCausalLM.from_pretrained(folder)
     assert exported.dtype == torch.float32
     for name, tensor in learnt.state_dict().items():
@@ -111,14 +111,14 @@ def test_a_run_that_begins_with_it_has_the_same_weights_bit_for_bit(
     assert yatt("export", run, "--to", str(tmp_path / "out" / "model")).code == 0
     spec = small_spec({"kind": "folder", "path": str(tmp_path / "out" / "model")})
     materialise(spec, tmp_path)
-    weights = safetensors.numpy.load_file(snapshot_of(home, run))
+    weights = safetensors.numpy.load_file(checkpoint_of(home, run))
     assert weights_digest(weights_of(trainer_of(spec, tmp_path))) == weights_digest(weights)
 
 
-def test_an_alias_names_the_snapshot(yatt: Yatt, home: Home, run: str, tmp_path: Path) -> None:
+def test_an_alias_names_the_checkpoint(yatt: Yatt, home: Home, run: str, tmp_path: Path) -> None:
     with Ledger.open(home.ledger) as ledger:
-        ledger.records.snapshot(Fence(run, 1), SnapshotRow(run, 0, 1, 1, "snapshots/newer", "", 0, "", 0.0))
-        ledger.aliases.promote(run, "champion", SnapshotKey(0, 0, 1), "ann", "good")
+        ledger.records.checkpoint(Fence(run, 1), CheckpointRow(run, 0, 1, 1, "checkpoints/newer", "", 0, "", 0.0))
+        ledger.aliases.promote(run, "champion", CheckpointKey(0, 0, 1), "ann", "good")
     document = yatt("export", run, "--alias", "champion", "--to", str(tmp_path / "champion"), "-o", "json").document
     assert document["iteration"] == 0 and (tmp_path / "champion" / "config.json").exists()
     assert "it has no candidate" in yatt("export", run, "--alias", "candidate").err
@@ -136,7 +136,7 @@ def test_large_weights_are_several_files(
     assert index["metadata"]["total_size"] == document["bytes"]
     assert len(index["weight_map"]) == document["tensors"]
     exported = AutoModelForCausalLM.from_pretrained(target).state_dict()
-    for name, tensor in safetensors.torch.load_file(snapshot_of(home, run)).items():
+    for name, tensor in safetensors.torch.load_file(checkpoint_of(home, run)).items():
         assert torch.equal(exported[name], tensor), name
 
 
@@ -145,7 +145,7 @@ def test_weights_are_converted_where_that_is_wanted(yatt: Yatt, home: Home, run:
     assert "tensors of bfloat16" in answer.out
     exported = AutoModelForCausalLM.from_pretrained(home.run_folder(run) / "exports" / "i000000-bfloat16")
     assert exported.dtype == torch.bfloat16
-    for name, tensor in safetensors.torch.load_file(snapshot_of(home, run)).items():
+    for name, tensor in safetensors.torch.load_file(checkpoint_of(home, run)).items():
         assert torch.equal(exported.state_dict()[name], tensor.bfloat16()), name
 
 
@@ -178,8 +178,8 @@ def test_what_cannot_be_written_leaves_nothing(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_damaged_snapshot_is_not_exported(yatt: Yatt, home: Home, run: str, tmp_path: Path) -> None:
-    path = snapshot_of(home, run)
+def test_a_damaged_checkpoint_is_not_exported(yatt: Yatt, home: Home, run: str, tmp_path: Path) -> None:
+    path = checkpoint_of(home, run)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     answer = yatt("export", run, "--to", str(tmp_path / "out"))
     assert (answer.code, answer.out) == (1, "")
@@ -190,7 +190,7 @@ def test_a_damaged_snapshot_is_not_exported(yatt: Yatt, home: Home, run: str, tm
 def test_a_virtual_run_has_no_model(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger:
-        ledger.records.snapshot(Fence(run, 1), SnapshotRow(run, 0, 0, 1, "snapshots/x", "", 0, "", 0.0))
+        ledger.records.checkpoint(Fence(run, 1), CheckpointRow(run, 0, 0, 1, "checkpoints/x", "", 0, "", 0.0))
     answer = yatt("export", run)
     assert (answer.code, answer.err) == (
         2,

@@ -128,7 +128,7 @@ def test_a_followed_log_gives_each_record_once_and_waits_for_whole_lines(home: H
     assert len(list(tail.new_records())) == 4
     assert list(tail.new_records()) == []
     line = json.dumps({"time": 9.0, "level": "info", "actor": "late", "message": "new"})
-    late = folder / "e0002.late.jsonl"
+    late = folder / "t0002.late.jsonl"
     late.write_text(line[:10])
     assert list(tail.new_records()) == []
     with late.open("a") as stream:
@@ -200,9 +200,9 @@ def test_show_tells_where_the_time_went_and_what_crashes_cost(yatt: Yatt, home: 
     assert sum(document["time"]["buckets"].values()) == pytest.approx(document["time"]["wall_seconds"])
     (crash,) = document["time"]["crashes"]
     assert (crash["kind"], crash["phase"], crash["iteration"]) == ("driver lost", "learn", 2)
-    assert document["snapshot_advice"]["every"] is None
+    assert document["checkpoint_advice"]["every"] is None
     text = yatt("show", run).out
-    for words in ("what 1 crashes cost", "restart behind them", "productive", "ETTR", "snapshots.every: no advice"):
+    for words in ("what 1 crashes cost", "restart behind them", "productive", "ETTR", "checkpoints.every: no advice"):
         assert words in text
 
 
@@ -211,7 +211,7 @@ def test_the_advice_names_its_figures_and_says_when_they_are_few() -> None:
         "every": 3,
         "firm": True,
         "now": 20,
-        "snapshots": 40,
+        "checkpoints": 40,
         "failures": 12,
         "stall_seconds": 15.0,
         "replay_seconds": 65.0,
@@ -221,7 +221,7 @@ def test_the_advice_names_its_figures_and_says_when_they_are_few() -> None:
         "overhead_now": 0.0848,
     }
     line = advice_line(advice)
-    assert line.startswith("snapshots.every: 3 would cost least (2.53% of the time, 8.48% at 20 as now)")
+    assert line.startswith("checkpoints.every: 3 would cost least (2.53% of the time, 8.48% at 20 as now)")
     assert "12 failures that lost the tensors, one in 2 h 5 min" in line
     unsure = advice_line(advice | {"firm": False, "failures": 0})
     assert "too little was seen for firm advice" in unsure and "is assumed" in unsure

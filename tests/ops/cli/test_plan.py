@@ -30,7 +30,7 @@ def test_a_plan_for_people(yatt: Yatt, home: Home) -> None:
         "KV cache",
         "in a host's memory",
         "Predicted iteration",
-        "snapshots: every",
+        "checkpoints: every",
         "responses of 300:0.5 (--response-tokens)",
     ):
         assert part in answer.out
@@ -52,7 +52,7 @@ def test_a_plan_for_programs(yatt: Yatt) -> None:
         count for role in stages["learn"]["roles"].values() for kind, count in role.items() if kind != "runtime"
     )
     assert document["times"]["mode"] == "colocate"
-    assert {"step_s", "tokens_per_second", "idle_share", "snapshot_every"} <= set(document["times"])
+    assert {"step_s", "tokens_per_second", "idle_share", "checkpoint_every"} <= set(document["times"])
 
 
 def test_an_impossible_plan(yatt: Yatt) -> None:
@@ -102,9 +102,9 @@ def timed_run(home: Home) -> str:
     run = seed_run(home, committed=5)
     for iteration in range(1, 6):
         timing = {f"shard-{shard:04d}": {"generate": 0.2} for shard in range(SHARDS)}
-        write_telemetry(home.run_folder(run), 0, iteration, "collect.w00.e0001", timing)
+        write_telemetry(home.run_folder(run), 0, iteration, "collect.w00.t0001", timing)
         other = {shard: {"generate": 9.0} for shard in timing}
-        write_telemetry(home.run_folder(run), 0, iteration, "collect.w01.e0001", other)
+        write_telemetry(home.run_folder(run), 0, iteration, "collect.w01.t0001", other)
     return run
 
 
@@ -139,8 +139,8 @@ def test_what_a_run_has_lost_calibrates_nothing_and_hinders_nothing(yatt: Yatt, 
     for iteration in range(1, 6):
         seconds = [0.2, float("nan"), "long", None, 0.2][iteration - 1]
         timing = {f"shard-{shard:04d}": {"generate": seconds} for shard in range(SHARDS)}
-        write_telemetry(folder, 0, iteration, "collect.w00.e0001", timing)
-    (first, *_) = sorted(folder.rglob("telemetry.collect.w00.e0001.json"))
+        write_telemetry(folder, 0, iteration, "collect.w00.t0001", timing)
+    (first, *_) = sorted(folder.rglob("telemetry.collect.w00.t0001.json"))
     first.write_bytes(b"")
     with Ledger.open(home.ledger, migrate=False) as ledger:
         shutil.rmtree(folder / ledger.records.shards(run, 0, 5)[0].folder)

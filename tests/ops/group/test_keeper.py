@@ -95,11 +95,11 @@ def test_who_has_taken_a_message_does_not_get_it_again_for_the_sake_of_another(
             patient.round(ledger)
         assert (len(sink.posts), len(refusing.posts)) == (1, 3)
         assert [(left.run, left.failures) for left in read_undelivered(home.group)] == [(run, 3)]
-        epoch = ledger.overview.line(run).epoch
+        term = ledger.overview.line(run).term
         refusing.status = 200
         patient.round(ledger)
         assert (len(sink.posts), len(refusing.posts)) == (1, 4) and read_undelivered(home.group) == ()
-        assert ledger.overview.line(run).epoch == epoch + 1
+        assert ledger.overview.line(run).term == term + 1
 
 
 def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
@@ -110,10 +110,10 @@ def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
     run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
     sink.status = 500
     with Ledger.open(home.ledger) as ledger:
-        before, patient = ledger.overview.line(run).epoch, keeper_of(home)
+        before, patient = ledger.overview.line(run).term, keeper_of(home)
         for _ in range(6):
             patient.round(ledger)
-        assert ledger.overview.line(run).epoch == before + 3
+        assert ledger.overview.line(run).term == before + 3
     (left,) = read_undelivered(home.group)
     assert left.rows == 1 and "given up after 3 tries" in left.reason and "address 1 of 1" in left.reason
 
@@ -141,11 +141,11 @@ def test_rows_that_mlflow_refuses_cost_so_many_leases_and_wait_for_a_driver_or_a
         fence = ledger.leases.acquire(run, this_process("driver"), 600)
         ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 0)])
         ledger.leases.release(fence)
-        before, patient = ledger.overview.line(run).epoch, Keeper(home, tracker, lambda: None, threading.Event())
+        before, patient = ledger.overview.line(run).term, Keeper(home, tracker, lambda: None, threading.Event())
         for _ in range(6):
             patient.round(ledger)
         assert len(sink.posts) == 1, "people are told all the same"
-        assert (tracker.asked, ledger.overview.line(run).epoch) == (3, before + 3 + 1)
+        assert (tracker.asked, ledger.overview.line(run).term) == (3, before + 3 + 1)
         (left,) = read_undelivered(home.group)
         assert left.rows == 1 and "given up after 3 tries" in left.reason and "experiment is deleted" in left.reason
         tracker.takes = True

@@ -72,15 +72,15 @@ def await_health(address: str, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"{address}: the server did not start")
 
 
-def test_a_server_registers_snapshots_and_moves_aliases_once(server: str, tmp_path: Path) -> None:
+def test_a_server_registers_checkpoints_and_moves_aliases_once(server: str, tmp_path: Path) -> None:
     run = created(MlflowTracker(server, tmp_path / "unused"), "registry")
     said = {"alias": "champion", "by": "ann", "why": "why", "at": 1}
     rows = [
-        row("snapshot", body_of("m0", 0, "kept"), run, "s0"),
-        row("snapshot", body_of("m2", 2, "kept"), run, "s2"),
+        row("checkpoint", body_of("m0", 0, "kept"), run, "s0"),
+        row("checkpoint", body_of("m2", 2, "kept"), run, "s2"),
         row("alias", {**body_of("m0", 0, "kept"), **said, "number": 1}, run, "a1"),
         row("alias", {**body_of("m2", 2, "kept"), **said, "number": 2}, run, "a2"),
-        row("snapshot", body_of("m0", 0, "pruned"), run, "s0/pruned"),
+        row("checkpoint", body_of("m0", 0, "pruned"), run, "s0/pruned"),
     ]
     for _ in range(3):
         MlflowTracker(server, tmp_path / "unused").deliver(rows)

@@ -84,7 +84,7 @@ def test_runs_of_one_name_in_two_homes_have_runs_of_their_own(tmp_path: Path, st
 
 
 def test_a_killed_deliverer_leaves_each_row_standing_once(tmp_path: Path, store: Path) -> None:
-    """Killed after every send, before its mark: the next epoch sends the same rows again."""
+    """Killed after every send, before its mark: the next term sends the same rows again."""
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         run = ledger.runs.create("toy", {}, "digest", target_iterations=3).id
         for pid in range(1, 12):

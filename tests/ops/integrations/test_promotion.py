@@ -1,4 +1,4 @@
-"""Promotions and MLflow's registry: one version a snapshot, aliases as the ledger has them, whatever dies in between."""
+"""Promotions and MLflow's registry: one version a checkpoint, aliases as the ledger has them, whatever dies in between."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.aliases import ALIASES, PROMOTION, SnapshotKey
+from db.write.aliases import ALIASES, PROMOTION, CheckpointKey
 from flows.branching.branches import open_branch, operator_lease
 from flows.delivery.outbox import deliver_pending
 from flows.delivery.registry import pruned_entries, registered_model, version_id
-from flows.files.retention import needed_snapshots
+from flows.files.retention import needed_checkpoints
 from flows.run.creation import current_spec
 from flows.run.home import Home
-from ops.cli.lookup import opened_snapshot
+from ops.cli.lookup import opened_checkpoint
 from ops.cli.options import Alias
 from ops.integrations.mlflow_registry import EXTERNAL_TAG, alias_tag
 from ops.integrations.mlflow_tracker import MlflowTracker
@@ -36,7 +36,7 @@ RUN = "toy-1"
 
 @pytest.fixture
 def registered(sound_run: Path, home: Home) -> Home:
-    """A run with snapshots of iterations 0 and 2, which MLflow knows."""
+    """A run with checkpoints of iterations 0 and 2, which MLflow knows."""
     shutil.copytree(sound_run, home.folder)
     return home
 
@@ -50,7 +50,7 @@ def versions(home: Home) -> dict[int, Any]:
     """By iteration, the versions of the run's registered model; fails where an iteration has two."""
     found = client_of(home).search_model_versions(f"name = '{registered_model(RUN)}'")
     by_iteration = {int(version.tags["yatt.iteration"]): version for version in found}
-    assert len(by_iteration) == len(found), "a snapshot was registered twice"
+    assert len(by_iteration) == len(found), "a checkpoint was registered twice"
     return by_iteration
 
 
@@ -64,16 +64,16 @@ def aliases(home: Home) -> dict[str, int]:
 # -- what MLflow is told ----------------------------------------------------------------------------------------------
 
 
-def test_each_snapshot_is_an_external_model_and_a_version_of_the_runs_model(registered: Home) -> None:
+def test_each_checkpoint_is_an_external_model_and_a_version_of_the_runs_model(registered: Home) -> None:
     found = versions(registered)
     assert sorted(found) == [0, 2]
     with Ledger.open(registered.ledger) as ledger:
-        snapshot = next(s for s in ledger.records.snapshots(RUN) if s.iteration == 2)
+        checkpoint = next(s for s in ledger.records.checkpoints(RUN) if s.iteration == 2)
         mlflow_run = ledger.runs.find(RUN).mlflow_run_id
     tags = found[2].tags
-    assert tags["yatt.weights_digest"] == weights(2) == snapshot.weights_digest
-    assert (tags["yatt.run"], tags["yatt.branch"], tags["yatt.iteration"], tags["yatt.epoch"]) == (RUN, "0", "2", "1")
-    assert (tags["yatt.folder"], tags["yatt.manifest_sha256"]) == (snapshot.folder, snapshot.manifest_sha256)
+    assert tags["yatt.weights_digest"] == weights(2) == checkpoint.weights_digest
+    assert (tags["yatt.run"], tags["yatt.branch"], tags["yatt.iteration"], tags["yatt.term"]) == (RUN, "0", "2", "1")
+    assert (tags["yatt.folder"], tags["yatt.manifest_sha256"]) == (checkpoint.folder, checkpoint.manifest_sha256)
     assert (tags["yatt.state"], found[2].status, found[2].run_id) == ("kept", "READY", mlflow_run)
     model = client_of(registered).get_logged_model(tags["yatt.model_id"])
     assert (model.status, model.source_run_id, model.tags[EXTERNAL_TAG]) == ("READY", mlflow_run, "true")
@@ -129,25 +129,25 @@ def test_the_command_knows_the_aliases_of_the_ledger() -> None:
 
 
 def damage(home: Home) -> None:
-    (home.run_folder(RUN) / "snapshots/b000-i000002.e0001/weights.safetensors").write_bytes(b"damaged")
+    (home.run_folder(RUN) / "checkpoints/b000-i000002.t0001/weights.safetensors").write_bytes(b"damaged")
 
 
 def prune(home: Home) -> None:
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, RUN, "a test") as fence:
-        snapshot = next(s for s in ledger.records.snapshots(RUN) if s.iteration == 2)
-        entries = pruned_entries(current_spec(ledger, RUN), snapshot)
-        assert ledger.records.snapshot_pruned(fence, snapshot, entries)
+        checkpoint = next(s for s in ledger.records.checkpoints(RUN) if s.iteration == 2)
+        entries = pruned_entries(current_spec(ledger, RUN), checkpoint)
+        assert ledger.records.checkpoint_pruned(fence, checkpoint, entries)
 
 
 def run_ahead(home: Home) -> None:
-    """The snapshot of an iteration whose commit has not come."""
+    """The checkpoint of an iteration whose commit has not come."""
     with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
         connection.exec_driver_sql("UPDATE iteration SET iteration = 9 WHERE iteration = 2")
 
 
 REFUSED: dict[str, tuple[Callable[[Home], None], list[str], int, str]] = {
     "damaged": (damage, ["--iteration", "2"], 1, "weights.safetensors: has 7 bytes"),
-    "pruned": (prune, ["--iteration", "2"], 2, "snapshot of iteration 2 is pruned; there are those of 0"),
+    "pruned": (prune, ["--iteration", "2"], 2, "checkpoint of iteration 2 is pruned; there are those of 0"),
     "unknown": (
         lambda home: None,
         ["--iteration", "1"],
@@ -172,7 +172,7 @@ def test_what_cannot_be_promoted_is_refused_and_leaves_nothing(registered: Home,
         assert ledger.aliases.history(RUN) == [] and ledger.events.of_kind(RUN, PROMOTION) == []
 
 
-def test_the_newest_snapshot_that_is_committed_is_the_default(registered: Home) -> None:
+def test_the_newest_checkpoint_that_is_committed_is_the_default(registered: Home) -> None:
     run_ahead(registered)
     assert promote(registered, RUN, "candidate", by="ann", why="why").iteration == 0
 
@@ -180,35 +180,39 @@ def test_the_newest_snapshot_that_is_committed_is_the_default(registered: Home) 
 # -- what an alias keeps, and where it leads --------------------------------------------------------------------------
 
 
-def test_an_alias_keeps_its_snapshot_and_leads_to_it(registered: Home) -> None:
+def test_an_alias_keeps_its_checkpoint_and_leads_to_it(registered: Home) -> None:
     with Ledger.open(registered.ledger) as ledger, operator_lease(ledger, RUN, "a test") as fence:
-        newest = {"snapshots/b000-i000000.e0001"}
+        newest = {"checkpoints/b000-i000000.t0001"}
         open_branch(ledger, fence, current_spec(ledger, RUN), 0, "a rollback")
-        assert needed_snapshots(ledger, RUN, keep=1) == newest
+        assert needed_checkpoints(ledger, RUN, keep=1) == newest
     with pytest.raises(ConfigurationError, match="does not exist on its current line"):
         promote(registered, RUN, "champion", 2, by="ann", why="it is superseded")
     with Ledger.open(registered.ledger) as ledger:
-        ledger.aliases.promote(RUN, "champion", SnapshotKey(0, 2, 1), "ann", "before the rollback")
-        ledger.aliases.promote(RUN, "champion", SnapshotKey(0, 0, 1), "ann", "after it")
-        assert needed_snapshots(ledger, RUN, keep=1) == newest | {"snapshots/b000-i000002.e0001"}
-    assert opened_snapshot(registered, RUN, None, "rollback")[2].iteration == 2
-    assert opened_snapshot(registered, RUN, None, "champion")[2].iteration == 0
+        ledger.aliases.promote(RUN, "champion", CheckpointKey(0, 2, 1), "ann", "before the rollback")
+        ledger.aliases.promote(RUN, "champion", CheckpointKey(0, 0, 1), "ann", "after it")
+        assert needed_checkpoints(ledger, RUN, keep=1) == newest | {"checkpoints/b000-i000002.t0001"}
+    assert opened_checkpoint(registered, RUN, None, "rollback")[2].iteration == 2
+    assert opened_checkpoint(registered, RUN, None, "champion")[2].iteration == 0
     with pytest.raises(ConfigurationError, match="it has no candidate; aliases: champion, rollback"):
-        opened_snapshot(registered, RUN, None, "candidate")
+        opened_checkpoint(registered, RUN, None, "candidate")
     with pytest.raises(ConfigurationError, match="--iteration and --alias: right would be one of the two"):
-        opened_snapshot(registered, RUN, 2, "champion")
+        opened_checkpoint(registered, RUN, 2, "champion")
 
 
-def test_a_pruned_snapshot_is_marked_so_for_ever(registered: Home) -> None:
+def test_a_pruned_checkpoint_is_marked_so_for_ever(registered: Home) -> None:
     prune(registered)
     assert versions(registered)[2].tags["yatt.state"] == "kept"
     assert deliver(registered, RUN) is None
     assert {i: version.tags["yatt.state"] for i, version in versions(registered).items()} == {0: "kept", 2: "pruned"}
     with Ledger.open(registered.ledger) as ledger:
         mlflow_run = ledger.runs.find(RUN).mlflow_run_id
-        snapshot = next(s for s in ledger.records.own_snapshots(RUN) if s.iteration == 2)
-    late = {**body_of("m2", 2, "kept"), "version_id": version_id(snapshot), "manifest_sha256": snapshot.manifest_sha256}
-    MlflowTracker(registered.tracking_uri, registered.artifacts).deliver([row("snapshot", late, mlflow_run)])
+        checkpoint = next(s for s in ledger.records.own_checkpoints(RUN) if s.iteration == 2)
+    late = {
+        **body_of("m2", 2, "kept"),
+        "version_id": version_id(checkpoint),
+        "manifest_sha256": checkpoint.manifest_sha256,
+    }
+    MlflowTracker(registered.tracking_uri, registered.artifacts).deliver([row("checkpoint", late, mlflow_run)])
     assert versions(registered)[2].tags["yatt.state"] == "pruned"
 
 
@@ -292,7 +296,7 @@ class _DyingTracker(MlflowTracker):
         self.__dict__["_client"] = _Mortal(client_of(home), calls)
 
 
-def epochs(ledger: Ledger) -> Iterator[Fence]:
+def terms(ledger: Ledger) -> Iterator[Fence]:
     """One driver after the other, each of which finds the last one dead."""
     while True:
         yield ledger.leases.acquire(RUN, this_process("driver"), 600, holder_is_gone=lambda _: True)
@@ -308,7 +312,7 @@ def test_a_death_between_ledger_and_mlflow_changes_nothing(registered: Home) -> 
         promote(registered, RUN, "champion", iteration, by="ann", why=why)
     deaths = 0
     with Ledger.open(registered.ledger) as ledger:
-        for calls, fence in enumerate(epochs(ledger), 1):
+        for calls, fence in enumerate(terms(ledger), 1):
             try:
                 while deliver_pending(ledger, fence, _DyingTracker(registered, calls)):
                     pass
@@ -328,11 +332,11 @@ def test_a_death_between_ledger_and_mlflow_changes_nothing(registered: Home) -> 
 def body_of(manifest: str, iteration: int, state: str) -> dict[str, Any]:
     return {
         "model": "toy-1",
-        "version_id": f"toy-1/b0/snapshot-i{iteration}-e1",
+        "version_id": f"toy-1/b0/checkpoint-i{iteration}-e1",
         "branch": 0,
         "iteration": iteration,
-        "epoch": 1,
-        "folder": "snapshots/x",
+        "term": 1,
+        "folder": "checkpoints/x",
         "manifest_sha256": manifest,
         "weights_digest": "w",
         "state": state,
@@ -352,7 +356,7 @@ def test_a_move_that_was_overtaken_is_not_made_again(registered: Home) -> None:
     client = client_of(registered)
     champion = client.get_model_version_by_alias("toy-1", "champion")
     assert (champion.tags["yatt.iteration"], champion.tags["yatt.manifest_sha256"]) == ("0", "another-home")
-    assert len(client.search_model_versions("name = 'toy-1'")) == 4, "another home's snapshots are others"
+    assert len(client.search_model_versions("name = 'toy-1'")) == 4, "another home's checkpoints are others"
 
 
 @pytest.mark.parametrize("text", ["by hand", "[1]", '{"by": "ann"}', '{"number": null}'])

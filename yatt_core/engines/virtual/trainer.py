@@ -103,7 +103,7 @@ class VirtualTrainEngine:
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
         values = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
         columns = PreparedColumns(batch.ordinals, batch.samples, values, batch.response_offsets)
-        folder, files = write_prepared(self._context.run_folder, task.key, task.epoch, [columns])
+        folder, files = write_prepared(self._context.run_folder, task.key, task.term, [columns])
         moments = moments_behind(task.reward_moments, batch)
         return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
 

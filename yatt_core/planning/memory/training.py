@@ -57,7 +57,7 @@ def torch_trainer(
     reference: bool,
     entropy_gradient: bool,
 ) -> TrainerMemory:
-    """Of rank 0, which keeps the buffers of a snapshot too, weights and moments, from its first snapshot on.
+    """Of rank 0, which keeps the buffers of a checkpoint too, weights and moments, from its first checkpoint on.
 
     bucket: most bytes of weights that it sends at a time.
     """
@@ -178,17 +178,17 @@ def with_critic(
 def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int, critic: ModelShape | None = None) -> TrainerMemory:
     """Of a trainer whose ranks share a model, where devices are cores: nothing is moved to the host, since it is there already.
 
-    Rank 0 keeps the buffers of a snapshot too, whole weights and moments, and fills the buckets of weights on their way.
+    Rank 0 keeps the buffers of a checkpoint too, whole weights and moments, and fills the buckets of weights on their way.
     """
-    lasting, values = memory.lasting + memory.host + _snapshot(shape), memory.critic
+    lasting, values = memory.lasting + memory.host + _checkpoint(shape), memory.critic
     if critic is not None:
-        values = values + _snapshot(critic)
+        values = values + _checkpoint(critic)
     sync = memory.sync + Bytes(copies=min(round(shape.parameters * FLOAT), bucket))
     return replace(memory, lasting=lasting, host=NOTHING, critic=values, sync=sync, sleeps=False)
 
 
 def on_card(memory: TrainerMemory, resident: bool) -> TrainerMemory:
-    """Of the torch trainer on a GPU: a snapshot's buffers are in the host's memory, and where roles take turns all of it.
+    """Of the torch trainer on a GPU: a checkpoint's buffers are in the host's memory, and where roles take turns all of it.
 
     resident: whether all roles stay on the device.
     """
@@ -202,7 +202,7 @@ def on_card(memory: TrainerMemory, resident: bool) -> TrainerMemory:
     )
 
 
-def _snapshot(shape: ModelShape) -> Bytes:
+def _checkpoint(shape: ModelShape) -> Bytes:
     return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
 
 

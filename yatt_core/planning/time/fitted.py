@@ -57,14 +57,14 @@ class Fitted:
     """What was found. engine: None where too little was recorded. told: what was fitted and what not, in words.
 
     token_device_s: seconds of the ranks' devices for each token learnt from; None where too little was recorded, and fixed_s
-    (of an iteration, besides), sync_s and snapshot_s then say nothing.
+    (of an iteration, besides), sync_s and checkpoint_s then say nothing.
     """
 
     engine: EngineConstants | None
     fixed_s: float
     token_device_s: float | None
     sync_s: float
-    snapshot_s: float | None
+    checkpoint_s: float | None
     prompt: Spread | None
     response: Spread | None
     told: tuple[str, ...]
@@ -82,7 +82,7 @@ class Fitted:
             return cards
         learn_s = self.token_device_s * devices_for_each_rank
         found = replace(cards, prepare_s=0.0, learn_s=learn_s, fixed_s=self.fixed_s, sync_s=self.sync_s)
-        return found if self.snapshot_s is None else replace(found, snapshot_s=self.snapshot_s)
+        return found if self.checkpoint_s is None else replace(found, checkpoint_s=self.checkpoint_s)
 
 
 def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTimes], ranks: int) -> Fitted:

@@ -30,8 +30,8 @@ BACKWARD = 2.0
 """A backward pass in forward passes."""
 UPDATE_BYTES = 7 * FLOAT
 """What an optimizer step moves for a parameter: gradient, master weight and two moments read, the latter three written."""
-SNAPSHOT_BYTES = 3 * FLOAT
-"""What a snapshot holds of a parameter: weight and two moments."""
+CHECKPOINT_BYTES = 3 * FLOAT
+"""What a checkpoint holds of a parameter: weight and two moments."""
 REDUCTIONS = 2
 """All-reduces of a layer's forward pass under tensor parallelism (arXiv 1909.08053)."""
 
@@ -39,7 +39,7 @@ REDUCTIONS = 2
 @dataclass(frozen=True, slots=True)
 class TrainingTimes:
     """prepare_s, learn_s: device seconds for each token of prompt and response. fixed_s: of an iteration's optimizer steps.
-    sync_s: of new weights' way into all engines; sync_bytes: into each engine. snapshot_s: of copying what a snapshot holds.
+    sync_s: of new weights' way into all engines; sync_bytes: into each engine. checkpoint_s: of copying what a checkpoint holds.
     """
 
     prepare_s: float
@@ -47,7 +47,7 @@ class TrainingTimes:
     fixed_s: float
     sync_s: float
     sync_bytes: int
-    snapshot_s: float
+    checkpoint_s: float
 
     @property
     def cost(self) -> TrainingCost:
@@ -122,7 +122,7 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
         fixed_s=roles.spec.optimizer_steps_per_iteration * _step_s(roles, demand, cluster, assumed),
         sync_s=_sync_s(demand, cluster, sync_bytes),
         sync_bytes=sync_bytes,
-        snapshot_s=_snapshot_s(roles, demand, cluster),
+        checkpoint_s=_checkpoint_s(roles, demand, cluster),
     )
 
 
@@ -199,9 +199,9 @@ def _sync_s(demand: Demand, cluster: DescribedCluster, sync_bytes: int) -> float
     return sync_bytes / (lane * GB) + each_device / (card.link_gb_s * GB)
 
 
-def _snapshot_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
+def _checkpoint_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
     """Copying weights and moments aside, to the host where there is one; files are written while training goes on."""
-    state = float(SNAPSHOT_BYTES * roles.trained_parameters)
+    state = float(CHECKPOINT_BYTES * roles.trained_parameters)
     if roles.trainer.kind in ("megatron", "fsdp2"):
         return state / demand.ranks / (cluster.card.host_gb_s * GB)
     return state / (cluster.card.bandwidth_gb_s * GB)

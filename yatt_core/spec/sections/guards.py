@@ -28,8 +28,8 @@ class MetricGuard(SpecModel):
     """
 
     action: Action = "alert"
-    """`alert`: say it. `pause`: end with a snapshot and wait for a person. `rollback`: go back to before the window and draw
-    other prompts. `stop`: end with a snapshot."""
+    """`alert`: say it. `pause`: end with a checkpoint and wait for a person. `rollback`: go back to before the window and draw
+    other prompts. `stop`: end with a checkpoint."""
     window: PositiveInt = Field(default=5, le=LONGEST_WINDOW)
     """Newest values whose mean is judged, once there are so many."""
     at_most: float | None = None

@@ -39,7 +39,7 @@ class RecoverySpec(SpecModel):
     """A signal to stop, or the end of a window, ends the segment within so many seconds, if need be between two phases; `null`:
     behind the iteration."""
     on_non_finite: Literal["skip", "rollback", "pause", "stop"] = "skip"
-    """Answer to a loss or gradient that is not finite: skip the update, go back to a snapshot and draw other prompts, pause
+    """Answer to a loss or gradient that is not finite: skip the update, go back to a checkpoint and draw other prompts, pause
     the run, or stop it as failed."""
     non_finite_limit: PositiveInt = 3
     """Skips and rollbacks in a row, behind which the run pauses."""
@@ -54,4 +54,4 @@ class RetentionSpec(SpecModel):
     """How long the run's files are kept."""
 
     experience: Literal["all", "needed"] = "all"
-    """`needed`: experience older than every snapshot that may be gone back to is deleted; its digests stay in the ledger."""
+    """`needed`: experience older than every checkpoint that may be gone back to is deleted; its digests stay in the ledger."""

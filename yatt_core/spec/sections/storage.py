@@ -1,4 +1,4 @@
-"""Where a run's snapshots, experience and inputs are kept besides its folder."""
+"""Where a run's checkpoints, experience and inputs are kept besides its folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StorageSpec(SpecModel):
     """The durable tier behind the run's folder."""
 
     url: str | None = None
-    """`s3://BUCKET/PREFIX`: snapshots, sealed shards and inputs are kept there too, and count as durable only then; endpoint
+    """`s3://BUCKET/PREFIX`: checkpoints, sealed shards and inputs are kept there too, and count as durable only then; endpoint
     and credentials come from the environment alone. `null`: the run's folder is all there is."""
 
     @field_validator("url")

@@ -1,4 +1,4 @@
-"""`yatt evaluate`: the held-out accuracy of a kept snapshot, measured in this process, without Ray or the run's driver."""
+"""`yatt evaluate`: the held-out accuracy of a kept checkpoint, measured in this process, without Ray or the run's driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ops.cli.lookup import opened_snapshot
+from ops.cli.lookup import opened_checkpoint
 from ops.cli.options import HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
@@ -17,7 +17,7 @@ from ops.process import keep_caches_inside
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from db.write.records import SnapshotRow
+    from db.write.records import CheckpointRow
     from yatt_core.protocols.engines import Tensors
     from yatt_core.protocols.generation import GenerateResult
     from yatt_core.spec import RunSpec
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How a snapshot answered the held-out tasks. low, high: 95 % Wilson interval of the accuracy."""
+    """How a checkpoint answered the held-out tasks. low, high: 95 % Wilson interval of the accuracy."""
 
     run: str
     iteration: int
@@ -51,14 +51,14 @@ def evaluate(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Answer a run's held-out tasks greedily with the weights of a kept snapshot."""
+    """Answer a run's held-out tasks greedily with the weights of a kept checkpoint."""
     from flows.run.home import Home
 
     place = Home.locate(home)
     keep_caches_inside(place)
-    name, spec, row = opened_snapshot(place, run, iteration)
+    name, spec, row = opened_checkpoint(place, run, iteration)
     message(f"answering the held-out tasks with the weights of iteration {row.iteration}")
-    found = evaluate_snapshot(place.run_folder(row.run), name, spec, row)
+    found = evaluate_checkpoint(place.run_folder(row.run), name, spec, row)
     if output is Output.JSON:
         write_json(asdict(found))
         return
@@ -67,8 +67,8 @@ def evaluate(
     write(f"{found.correct} of {found.tasks} held-out tasks right, mean reward {found.reward:.3f}")
 
 
-def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRow) -> Evaluation:
-    """Verifies and loads the snapshot, answers every held-out task once, and scores the answers."""
+def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: CheckpointRow) -> Evaluation:
+    """Verifies and loads the checkpoint, answers every held-out task once, and scores the answers."""
     from yatt_core.engines.registry import build_rollout_engine
     from yatt_core.input_building.materialise import initial_model
     from yatt_core.inputs.manifest import INPUTS
@@ -82,7 +82,7 @@ def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRo
     folder, model_path = run_folder / INPUTS, initial_model(spec, run_folder)
     codec, scorer = open_codec(spec, model_path), RewardScorer(spec.rewards)
     engine = build_rollout_engine(spec, model_path, folder)
-    engine.update_weights(snapshot_weights(run_folder, spec, row), row.iteration)
+    engine.update_weights(checkpoint_weights(run_folder, spec, row), row.iteration)
     prompts = Inputs.open(folder, spec).held_out
 
     def generate(dialogue: Dialogue) -> GenerateResult:
@@ -103,13 +103,13 @@ def evaluate_snapshot(run_folder: Path, run: str, spec: RunSpec, row: SnapshotRo
     return Evaluation(run, row.iteration, len(prompts), correct, accuracy, low, high, reward)
 
 
-def snapshot_weights(run_folder: Path, spec: RunSpec, row: SnapshotRow) -> Tensors:
-    """The weights in a snapshot, after every byte of it agreed with the ledger. Raises `DataError`."""
+def checkpoint_weights(run_folder: Path, spec: RunSpec, row: CheckpointRow) -> Tensors:
+    """The weights in a checkpoint, after every byte of it agreed with the ledger. Raises `DataError`."""
     import safetensors.numpy
 
-    from yatt_core.checkpoints.verify import verify_snapshot
+    from yatt_core.checkpoints.verify import verify_checkpoint
 
-    verify_snapshot(run_folder, row.folder, row.manifest_sha256)
+    verify_checkpoint(run_folder, row.folder, row.manifest_sha256)
     folder = run_folder / row.folder
     if spec.virtual:
         from yatt_core.engines.virtual.trainer import STATE_FILE

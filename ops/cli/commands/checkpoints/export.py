@@ -1,4 +1,4 @@
-"""`yatt export`: a kept snapshot's weights as a Hugging Face folder."""
+"""`yatt export`: a kept checkpoint's weights as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli.lookup import opened_snapshot
+from ops.cli.lookup import opened_checkpoint
 from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, write, write_json
 from ops.presentation.words import size
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 def export(
     run: RunArgument,
     iteration: KeptOption = None,
-    alias: Annotated[Alias | None, typer.Option(help="The snapshot that an alias of the run points to.")] = None,
+    alias: Annotated[Alias | None, typer.Option(help="The checkpoint that an alias of the run points to.")] = None,
     to: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="A folder that is not there yet. Default: exports/ in the run's folder."),
@@ -50,24 +50,24 @@ def export(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Write a kept snapshot as a Hugging Face folder: config, tokenizer, weights."""
+    """Write a kept checkpoint as a Hugging Face folder: config, tokenizer, weights."""
     from flows.run.home import Home
     from yatt_core.checkpoints.export import export_model
-    from yatt_core.checkpoints.publish import SnapshotIdentity
-    from yatt_core.checkpoints.verify import verify_snapshot
+    from yatt_core.checkpoints.publish import CheckpointIdentity
+    from yatt_core.checkpoints.verify import verify_checkpoint
     from yatt_core.engines.train.model.state_files import WEIGHTS
     from yatt_core.errors import ConfigurationError
     from yatt_core.input_building.materialise import initial_model
 
     place = Home.locate(home)
     keep_caches_inside(place)
-    name, spec, row = opened_snapshot(place, run, iteration, alias)
+    name, spec, row = opened_checkpoint(place, run, iteration, alias)
     if spec.virtual:
         raise ConfigurationError(f"run {name}: its engines are virtual, there is no model to export")
     folder = place.run_folder(row.run)
     target = to or place.run_folder(name) / EXPORTS / f"i{row.iteration:06d}{f'-{dtype}' if dtype else ''}"
     model = Path(initial_model(spec, folder))
-    identity = SnapshotIdentity(**verify_snapshot(folder, row.folder, row.manifest_sha256).fields)
+    identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
     with _progress(f"iteration {row.iteration}") as advance:
         found = export_model(
             folder / row.folder / WEIGHTS, model, target, identity, dtype.value if dtype else None, advance

@@ -1,4 +1,4 @@
-"""`yatt promote` and `yatt aliases`: which snapshot of a run is candidate, champion, and the one to roll back to.
+"""`yatt promote` and `yatt aliases`: which checkpoint of a run is candidate, champion, and the one to roll back to.
 
 Consumes a run's name, an alias, and why; produces an audited promotion in the ledger, and what MLflow's registry is told of it.
 """
@@ -19,7 +19,7 @@ from ops.presentation.output import message, write, write_json, write_table
 if TYPE_CHECKING:
     from db.write.aliases import AliasMove
 
-FACTS = ("number", "branch", "iteration", "epoch", "by", "why", "at", "weights_digest", "state")
+FACTS = ("number", "branch", "iteration", "term", "by", "why", "at", "weights_digest", "state")
 
 
 def register(app: typer.Typer) -> None:
@@ -34,25 +34,25 @@ def register(app: typer.Typer) -> None:
 
 def promote(
     run: RunArgument,
-    to: Annotated[Alias, typer.Option("--to", help="The alias that comes to point to the snapshot.")],
+    to: Annotated[Alias, typer.Option("--to", help="The alias that comes to point to the checkpoint.")],
     why: Annotated[str, typer.Option("--why", help="Why; kept in the audit chain, and shown in MLflow.")],
     iteration: KeptOption = None,
     by: Annotated[str | None, typer.Option("--by", help="Who decided it. Default: your login name.")] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Give a kept snapshot an alias, once its files are verified; the former champion becomes the one to roll back to.
+    """Give a kept checkpoint an alias, once its files are verified; the former champion becomes the one to roll back to.
 
-    An alias keeps its snapshot from being pruned. MLflow's registry follows, at once or when it can be reached again.
+    An alias keeps its checkpoint from being pruned. MLflow's registry follows, at once or when it can be reached again.
     """
     from flows.run.home import Home
     from ops.integrations.promotion import deliver
-    from ops.integrations.promotion import promote as promote_snapshot
+    from ops.integrations.promotion import promote as promote_checkpoint
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    done = promote_snapshot(place, name, to.value, iteration, by=_login_name() if by is None else by, why=why)
+    done = promote_checkpoint(place, name, to.value, iteration, by=_login_name() if by is None else by, why=why)
     waits = deliver(place, name) if done.model else None
     if waits:
         message(f"MLflow will be told later: {waits}")

@@ -1,6 +1,6 @@
 """`yatt fork`, `yatt rollback`, `yatt retry` and `yatt lineage`: a run's line of iterations, changed and explained.
 
-Consumes a run's name and an iteration; produces a new run, a new branch, a new budget, or the record of what made a snapshot.
+Consumes a run's name and an iteration; produces a new run, a new branch, a new budget, or the record of what made a checkpoint.
 Nothing is lost by any of them, so none asks back. What cannot be done is refused before anything is written.
 """
 
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples("yatt rollback latest --to 40", "yatt rollback quickstart-1 --to 40 --reason 'reward fell'")
     )(rollback)
     app.command(epilog=examples("yatt retry latest --iteration 12 --phase collect"))(retry)
-    app.command(epilog=examples("yatt lineage latest", "yatt lineage quickstart-1 --snapshot 40 -o json"))(lineage)
+    app.command(epilog=examples("yatt lineage latest", "yatt lineage quickstart-1 --checkpoint 40 -o json"))(lineage)
 
 
 def fork(
@@ -62,7 +62,9 @@ def fork(
     if output is Output.JSON:
         write_json(asdict(made))
         return
-    write(f"{made.run} begins behind iteration {at} of {made.parent_run}{_from_snapshot(made.snapshot, made.replayed)}")
+    write(
+        f"{made.run} begins behind iteration {at} of {made.parent_run}{_from_checkpoint(made.checkpoint, made.replayed)}"
+    )
     write(f"drive it: yatt resume {made.run}")
 
 
@@ -87,15 +89,17 @@ def rollback(
     if output is Output.JSON:
         write_json(asdict(done))
         return
-    write(f"{name} stands at iteration {to}, on branch {done.branch}{_from_snapshot(done.snapshot, done.replayed)}")
+    write(f"{name} stands at iteration {to}, on branch {done.branch}{_from_checkpoint(done.checkpoint, done.replayed)}")
     if done.superseded:
         write(f"{done.superseded} iterations of branch {done.left_branch} are superseded and stay on record")
     write(f"go on: yatt resume {name}")
 
 
-def _from_snapshot(snapshot: int, replayed: int) -> str:
+def _from_checkpoint(checkpoint: int, replayed: int) -> str:
     return (
-        f" (its snapshot, and {replayed} updates to replay from {snapshot})" if replayed else " (its snapshot is kept)"
+        f" (its checkpoint, and {replayed} updates to replay from {checkpoint})"
+        if replayed
+        else " (its checkpoint is kept)"
     )
 
 
@@ -124,19 +128,19 @@ def retry(
 
 def lineage(
     run: RunArgument,
-    snapshot: Annotated[
-        int | None, typer.Option(metavar="K", min=0, help="Iteration of a snapshot. Default: the newest.")
+    checkpoint: Annotated[
+        int | None, typer.Option(metavar="K", min=0, help="Iteration of a checkpoint. Default: the newest.")
     ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show what made a snapshot: data, code, spec, placement, parents and environment; and the run's branches."""
+    """Show what made a checkpoint: data, code, spec, placement, parents and environment; and the run's branches."""
     from flows.reports.lineage import lineage_of
     from flows.run.home import Home
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
-        found = lineage_of(ledger, place, find_run(ledger, run), snapshot)
+        found = lineage_of(ledger, place, find_run(ledger, run), checkpoint)
     if output is Output.JSON:
         write_json(asdict(found))
     else:
@@ -144,8 +148,8 @@ def lineage(
 
 
 def _print_lineage(found: Lineage) -> None:
-    snapshot, data = found.snapshot, found.data
-    write(f"{found.run}, snapshot of iteration {found.iteration} ({snapshot['state']})")
+    checkpoint, data = found.checkpoint, found.data
+    write(f"{found.run}, checkpoint of iteration {found.iteration} ({checkpoint['state']})")
     for name, value in _facts(found):
         write(f"  {name:<16}{value}")
     sources = [
@@ -162,25 +166,25 @@ def _print_lineage(found: Lineage) -> None:
 
 
 def _facts(found: Lineage) -> list[tuple[str, str]]:
-    snapshot, placement = found.snapshot, found.placement
+    checkpoint, placement = found.checkpoint, found.placement
     line = ", ".join(f"{part.run} branch {part.branch}: {part.first}-{part.last}" for part in found.line)
     environment = ", ".join(f"{name} {value}" for name, value in found.environment.items() if name != "code")
     return [
         ("line", line),
-        ("weights", snapshot["weights_digest"]),
-        ("folder", snapshot["folder"]),
-        ("damage", snapshot.get("damage") or found.data.get("damage") or "none seen"),
+        ("weights", checkpoint["weights_digest"]),
+        ("folder", checkpoint["folder"]),
+        ("damage", checkpoint.get("damage") or found.data.get("damage") or "none seen"),
         ("data", found.data.get("data_digest") or "-"),
         ("code", found.code_revision or "-"),
         ("environment", environment or "-"),
         ("spec", f"revision {found.spec_revision}, {found.spec_digest[:16]}"),
         ("placement", placement["reason"] if placement else "-"),
-        ("audit head", f"{found.audit_head[:16]}, at the snapshot {_audit_head(snapshot)[:16]}"),
+        ("audit head", f"{found.audit_head[:16]}, at the checkpoint {_audit_head(checkpoint)[:16]}"),
     ]
 
 
-def _audit_head(snapshot: Mapping[str, Any]) -> str:
-    head: str = snapshot.get("published", {}).get("audit_head", "")
+def _audit_head(checkpoint: Mapping[str, Any]) -> str:
+    head: str = checkpoint.get("published", {}).get("audit_head", "")
     return head or "-"
 
 

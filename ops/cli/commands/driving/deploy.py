@@ -87,7 +87,7 @@ def deploy(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Drive a run in windows: each takes it up where the last one left it, and ends with a snapshot.
+    """Drive a run in windows: each takes it up where the last one left it, and ends with a checkpoint.
 
     A window that finds the run driven by somebody else leaves it to them; one that a worker takes up too late does nothing.
     """

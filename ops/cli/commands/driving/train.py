@@ -87,7 +87,7 @@ def resume(
 ) -> None:
     """Go on with a run behind its last commit, whether it was stopped, failed or killed.
 
-    A change of the spec is a new revision, kept in the audit chain. What an update reads can be changed at a snapshot only,
+    A change of the spec is a new revision, kept in the audit chain. What an update reads can be changed at a checkpoint only,
     which every stop leaves. Another number of trainer ranks is such a change: equal within tolerance, and marked.
     """
     from flows.branching.branches import finish_fork, revise
@@ -175,7 +175,7 @@ def stop(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Ask a run's driver to end behind its current iteration, or within a limit; nothing is lost, a snapshot is left."""
+    """Ask a run's driver to end behind its current iteration, or within a limit; nothing is lost, a checkpoint is left."""
     from flows.run.home import Home
 
     with opened_ledger(Home.locate(home)) as ledger:
@@ -186,7 +186,7 @@ def stop(
             ledger.runs.ask_to_stop(name, "yatt stop", within)
         if driven and wait:
             message(f"{name}: waiting for its driver to end")
-            next_holder = _await_end(ledger, name, line.epoch)
+            next_holder = _await_end(ledger, name, line.term)
             if next_holder is not None:
                 message(
                     f"{name}: the driver that was asked has ended, and another one has taken the run: {next_holder}"
@@ -205,14 +205,14 @@ def _is_driven(line: RunLine) -> bool:
     return line.holder is not None and line.lease_expires_in > 0
 
 
-def _await_end(ledger: Ledger, run: str, epoch: int) -> str | None:
-    """Waits until the lease of that epoch is given back; returns who has taken the run since, such as a window of a schedule.
+def _await_end(ledger: Ledger, run: str, term: int) -> str | None:
+    """Waits until the lease of that term is given back; returns who has taken the run since, such as a window of a schedule.
 
     Raises `InfrastructureError` when it ran out instead.
     """
     from yatt_core.errors import InfrastructureError
 
-    while (line := ledger.overview.line(run)).holder is not None and line.epoch == epoch:
+    while (line := ledger.overview.line(run)).holder is not None and line.term == term:
         if not _is_driven(line):
             raise InfrastructureError(
                 f"run {run}: its driver went away without an orderly end; `yatt resume {run}` goes on"

@@ -71,7 +71,7 @@ def _line_json(line: RunLine) -> dict[str, Any]:
 
 
 def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show one run: results and their digests, alarms, phases, failures, where the time went, segments, snapshots."""
+    """Show one run: results and their digests, alarms, phases, failures, where the time went, segments, checkpoints."""
     from flows.run.home import Home
 
     located = Home.locate(home)
@@ -96,7 +96,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "state_reason": line.run.state_reason,
         "desired_state": line.run.desired_state,
         "branch": line.run.current_branch,
-        "epoch": line.epoch,
+        "term": line.term,
         "driver": driver(line),
         "last_commit_age": line.last_commit_age,
         "spec_revision": revision.revision,
@@ -107,7 +107,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
         **_tables(overview),
         **alarm_facts(ledger, run),
-        **time_facts(ledger, run, revision.spec["snapshots"]["every"]),
+        **time_facts(ledger, run, revision.spec["checkpoints"]["every"]),
     }
 
 
@@ -120,7 +120,7 @@ def _tables(overview: RunOverview) -> dict[str, Any]:
         "phases": [asdict(phase) | {"failures": dict(phase.failures)} for phase in overview.phases],
         "segments": [asdict(segment) for segment in overview.segments],
         "branches": [asdict(branch) for branch in overview.branches],
-        "snapshots": [asdict(snapshot) for snapshot in overview.snapshots],
+        "checkpoints": [asdict(checkpoint) for checkpoint in overview.checkpoints],
     }
 
 
@@ -140,15 +140,15 @@ def _print_run(facts: dict[str, Any]) -> None:
     write_table(("phase", "attempts", "done", "seconds", "failures"), rows)
     write_time(facts)
     segments = [
-        (row["epoch"], row["flow_run_name"], row["outcome"] or "running", _segment_length(row))
+        (row["term"], row["flow_run_name"], row["outcome"] or "running", _segment_length(row))
         for row in facts["segments"]
     ]
     write_table(("segment", "name", "outcome", "length"), segments)
-    snapshots = [
+    checkpoints = [
         (row["iteration"], row["state"], size(row["bytes"]), row["weights_digest"][:16], row["folder"])
-        for row in facts["snapshots"]
+        for row in facts["checkpoints"]
     ]
-    write_table(("snapshot", "state", "size", "weights", "folder"), snapshots)
+    write_table(("checkpoint", "state", "size", "weights", "folder"), checkpoints)
 
 
 def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:

@@ -86,7 +86,7 @@ def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec
     folder = home.run_folder(commit.run)
     files = read_telemetry(folder, commit.branch, iteration)
     for row in ledger.records.shards(commit.run, commit.branch, iteration):
-        # A file for each wave and epoch; what was made again counts as it was made last.
+        # A file for each wave and term; what was made again counts as it was made last.
         wave, shard = f"collect.w{row.wave:02d}.", f"shard-{row.shard:04d}"
         timings = [shards.get(shard) for name, shards in sorted(files.items()) if name.startswith(wave)]
         seconds = [found for timing in timings if (found := telemetry_figure(timing, GENERATE))]

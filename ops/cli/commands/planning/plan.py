@@ -209,8 +209,8 @@ def _print_times(spec: RunSpec, times: Times) -> None:
     total, sync = times.recommended.step_s * spec.iterations, times.training.sync_s
     write(f"{spec.iterations} iterations take about {duration(total)}; new weights are {duration(sync)} on their way")
     write(
-        f"snapshots: every {times.snapshot_every} iterations would cost least ({times.snapshot_overhead:.2%} of the time); "
-        f"the spec says {spec.snapshots.every}"
+        f"checkpoints: every {times.checkpoint_every} iterations would cost least ({times.checkpoint_overhead:.2%} of the time); "
+        f"the spec says {spec.checkpoints.every}"
     )
 
 

@@ -84,6 +84,6 @@ def _times(times: Times) -> dict[str, Any]:
         "engines": workload.engines.model_dump(mode="json"),
         "switch": workload.switch.model_dump(mode="json"),
         "simulated_scale": times.load.scale,
-        "snapshot_every": times.snapshot_every,
-        "snapshot_overhead": times.snapshot_overhead,
+        "checkpoint_every": times.checkpoint_every,
+        "checkpoint_overhead": times.checkpoint_overhead,
     }

@@ -1,4 +1,4 @@
-"""What all trainers with a real model share: versions, idempotence, the course of an iteration, and what a snapshot holds.
+"""What all trainers with a real model share: versions, idempotence, the course of an iteration, and what a checkpoint holds.
 
 Consumes sealed experience, which every rank reads for itself; produces the weights of the next version. Where the tensors lie,
 whole or shared out over ranks, is left to the engines that derive from `PolicyTrainEngine`. What an update does is a function of
@@ -116,7 +116,7 @@ class PolicyTrainEngine(ABC):
 
     @abstractmethod
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        """Takes over weights, moments and reference of a snapshot. Raises `DataError` where they are not of this model."""
+        """Takes over weights, moments and reference of a checkpoint. Raises `DataError` where they are not of this model."""
 
     @abstractmethod
     def _probe_model(self) -> nn.Module:
@@ -216,11 +216,11 @@ class PolicyTrainEngine(ABC):
         preparation = preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
         files = self._collective.ranks if has_token_columns(self._spec) else 1
         if self._collective.speaks and self._collective.rank < files:
-            write_rank(self._context.run_folder, task.key, task.epoch, self._collective.rank, preparation.columns)
+            write_rank(self._context.run_folder, task.key, task.term, self._collective.rank, preparation.columns)
         self._world.barrier()
         if self._world.rank > 0:
             return None
-        folder, digests = publish_prepared(self._context.run_folder, task.key, task.epoch, files)
+        folder, digests = publish_prepared(self._context.run_folder, task.key, task.term, files)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         moments = moments_behind(task.reward_moments, batch)
         return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)
@@ -261,7 +261,7 @@ class PolicyTrainEngine(ABC):
             yield name, array
 
     def offload(self) -> None:
-        """Makes room on the device, and on the host what only the next update needs; a snapshot on its way keeps its copies."""
+        """Makes room on the device, and on the host what only the next update needs; a checkpoint on its way keeps its copies."""
         if self._model is not None and self._away is None:
             self._batch, self._buffers = None, {}
             self._away = Offloaded(self._memory())

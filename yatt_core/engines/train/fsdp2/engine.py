@@ -1,7 +1,7 @@
 """The FSDP2 trainer: one rank of GRPO over a model of transformers whose parameters, gradients and moments are shared out.
 
 Consumes sealed experience; produces the weights of the next version. Ranks meet in every pass, so that each of them has as many
-micro-batches. A snapshot holds whole tensors, and so can be loaded by any number of ranks, each taking its own rows.
+micro-batches. A checkpoint holds whole tensors, and so can be loaded by any number of ranks, each taking its own rows.
 """
 
 from __future__ import annotations

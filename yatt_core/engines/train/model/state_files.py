@@ -1,4 +1,4 @@
-"""What a torch trainer puts into a snapshot: safetensors and one JSON file, no pickle.
+"""What a torch trainer puts into a checkpoint: safetensors and one JSON file, no pickle.
 
 `weights.safetensors`: the state dict in Hugging Face names, tied tensors once. `optimizer.safetensors`: the moments by
 parameter. `adapters.safetensors`: low-rank adapters, where they alone are trained; the state dict holds what comes of them.

@@ -1,7 +1,7 @@
 """The critic: a value model that learns beside the policy, with an optimizer of its own.
 
 Consumes batches with the returns that `prepare` found; changes its own weights. Where its tensors lie is left to the engines,
-as with the policy's. It goes into snapshots, and nowhere else.
+as with the policy's. It goes into checkpoints, and nowhere else.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Critic(ABC):
 
     @abstractmethod
     def load(self, folder: Path, steps: int) -> None:
-        """Takes over what a snapshot holds. Raises `DataError` where that is not of this model."""
+        """Takes over what a checkpoint holds. Raises `DataError` where that is not of this model."""
 
     @abstractmethod
     def memory(self) -> Held:

@@ -1,6 +1,6 @@
 """The teacher of on-policy distillation: a frozen model beside the policy, which scores the policy's own tokens.
 
-Consumes the teacher's folder; produces passes over micro-batches. It never changes, so that no snapshot holds it.
+Consumes the teacher's folder; produces passes over micro-batches. It never changes, so that no checkpoint holds it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Snapshots: all or nothing, checked before they are used, kept and deleted by rule."""
+"""Checkpoints: all or nothing, checked before they are used, kept and deleted by rule."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from safetensors.numpy import load_file
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, write
 from tests.crash import run_until
 from yatt_core.checkpoints import publish as publish_module
-from yatt_core.checkpoints.publish import publish_snapshot
-from yatt_core.checkpoints.retention import delete_snapshot, snapshots_to_keep, sweep_snapshots
+from yatt_core.checkpoints.publish import publish_checkpoint
+from yatt_core.checkpoints.retention import checkpoints_to_keep, delete_checkpoint, sweep_checkpoints
 from yatt_core.checkpoints.unrecorded import find_unrecorded
-from yatt_core.checkpoints.verify import verify_snapshot
-from yatt_core.checkpoints.writer import SnapshotWriter
+from yatt_core.checkpoints.verify import verify_checkpoint
+from yatt_core.checkpoints.writer import CheckpointWriter
 from yatt_core.digests import weights_digest
 from yatt_core.errors import DataError, InfrastructureError
-from yatt_core.keys import snapshot_folder
+from yatt_core.keys import checkpoint_folder
 from yatt_core.protocols.engines import FrozenState
 from yatt_core.storage.fetching import fetching, partial_of
 
@@ -39,15 +39,15 @@ def names(folder) -> list[str]:
 
 
 def test_published_and_verified(tmp_path):
-    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
-    manifest = verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+    receipt = publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    manifest = verify_checkpoint(tmp_path, FOLDER, receipt.manifest_sha256)
     assert sorted(manifest.files) == FILES
     assert dict(manifest.fields) == dataclasses.asdict(IDENTITY)
     assert receipt.bytes == sum((tmp_path / FOLDER / name).stat().st_size for name in FILES)
-    assert (receipt.branch, receipt.iteration, receipt.epoch) == (0, 10, 1)
+    assert (receipt.branch, receipt.iteration, receipt.term) == (0, 10, 1)
     assert receipt.weights_digest == IDENTITY.weights_digest
     assert load_file(tmp_path / FOLDER / "weights.safetensors")["weight"][-1] == np.float32(3999)
-    assert names((tmp_path / FOLDER).parent) == ["b000-i000010.e0001"]
+    assert names((tmp_path / FOLDER).parent) == ["b000-i000010.t0001"]
 
 
 def test_everything_is_synced_before_the_final_name(tmp_path, monkeypatch):
@@ -66,8 +66,8 @@ def test_everything_is_synced_before_the_final_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", watched)
     monkeypatch.setattr(publish_module.durable, "move_folder", moved)
-    publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
-    assert synced == ["snapshots"]
+    publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    assert synced == ["checkpoints"]
 
 
 def test_killed_at_every_step_it_is_whole_or_absent(tmp_path):
@@ -80,19 +80,19 @@ def test_killed_at_every_step_it_is_whole_or_absent(tmp_path):
         visible = (folder / FOLDER).exists()
         assert visible or not acknowledged
         before = (folder / FOLDER).stat().st_ino if visible else None
-        receipt = publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
-        verify_snapshot(folder, FOLDER, receipt.manifest_sha256)
+        receipt = publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
+        verify_checkpoint(folder, FOLDER, receipt.manifest_sha256)
         if visible:
-            assert (folder / FOLDER).stat().st_ino == before, "a whole snapshot is not written again"
-        sweep_snapshots(folder, [FOLDER])
-        assert names((folder / FOLDER).parent) == ["b000-i000010.e0001"]
+            assert (folder / FOLDER).stat().st_ino == before, "a whole checkpoint is not written again"
+        sweep_checkpoints(folder, [FOLDER])
+        assert names((folder / FOLDER).parent) == ["b000-i000010.t0001"]
     assert step > 12
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
 def test_damage_is_named_before_anything_is_loaded(tmp_path, name, damage):
-    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    receipt = publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
     path = tmp_path / FOLDER / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -100,42 +100,42 @@ def test_damage_is_named_before_anything_is_loaded(tmp_path, name, damage):
     if damage == "remove":
         path.unlink()
     with pytest.raises(DataError, match=name):
-        verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+        verify_checkpoint(tmp_path, FOLDER, receipt.manifest_sha256)
 
 
 def test_a_file_that_nobody_named_is_refused(tmp_path):
-    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    receipt = publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
     (tmp_path / FOLDER / "optimizer" / "planted.pkl").write_bytes(b"x")
     with pytest.raises(DataError, match=r"planted\.pkl"):
-        verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+        verify_checkpoint(tmp_path, FOLDER, receipt.manifest_sha256)
 
 
 def test_a_link_is_refused(tmp_path):
-    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    receipt = publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
     (tmp_path / FOLDER / "link").symlink_to("/etc/hostname")
     with pytest.raises(DataError, match="link"):
-        verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
+        verify_checkpoint(tmp_path, FOLDER, receipt.manifest_sha256)
 
 
 def test_damaged_remains_of_an_earlier_attempt_are_replaced(tmp_path):
-    publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
     (tmp_path / FOLDER / "schedule.json").write_text("{}")
-    receipt = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
-    verify_snapshot(tmp_path, FOLDER, receipt.manifest_sha256)
-    assert names((tmp_path / FOLDER).parent) == ["b000-i000010.e0001"]
+    receipt = publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    verify_checkpoint(tmp_path, FOLDER, receipt.manifest_sha256)
+    assert names((tmp_path / FOLDER).parent) == ["b000-i000010.t0001"]
 
 
 def test_other_tensors_replace_those_of_the_same_name(tmp_path):
-    old = publish_snapshot(tmp_path, FOLDER, IDENTITY, write, NEEDED)
+    old = publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
     other = dataclasses.replace(IDENTITY, weights_digest="4" * 64)
-    assert publish_snapshot(tmp_path, FOLDER, other, write, NEEDED).manifest_sha256 != old.manifest_sha256
+    assert publish_checkpoint(tmp_path, FOLDER, other, write, NEEDED).manifest_sha256 != old.manifest_sha256
 
 
 def test_a_disk_without_room_is_told_with_both_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
     with pytest.raises(InfrastructureError, match=r"it needs 5000000 bytes and .* to spare, 20000000 are free"):
-        publish_snapshot(tmp_path, FOLDER, IDENTITY, write, 5_000_000)
-    assert names(tmp_path / "snapshots") == []
+        publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, 5_000_000)
+    assert names(tmp_path / "checkpoints") == []
 
 
 @pytest.mark.parametrize(
@@ -147,14 +147,14 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(tmp_path, error):
         raise error
 
     with pytest.raises(InfrastructureError, match=r"No space left.*it needs 20000 bytes, \d+ are free"):
-        publish_snapshot(tmp_path, FOLDER, IDENTITY, fill, NEEDED)
-    assert names(tmp_path / "snapshots") == []
+        publish_checkpoint(tmp_path, FOLDER, IDENTITY, fill, NEEDED)
+    assert names(tmp_path / "checkpoints") == []
 
 
 def test_a_writer_that_writes_nothing_publishes_nothing(tmp_path):
     with pytest.raises(DataError, match="writer writes files"):
-        publish_snapshot(tmp_path, FOLDER, IDENTITY, lambda folder: None, 0)
-    assert names(tmp_path / "snapshots") == []
+        publish_checkpoint(tmp_path, FOLDER, IDENTITY, lambda folder: None, 0)
+    assert names(tmp_path / "checkpoints") == []
 
 
 def frozen(writer):
@@ -162,7 +162,7 @@ def frozen(writer):
 
 
 def test_the_background_writer_hands_out_each_receipt_once(tmp_path):
-    writer = SnapshotWriter(tmp_path)
+    writer = CheckpointWriter(tmp_path)
     gate = threading.Event()
 
     def slow(folder) -> None:
@@ -181,8 +181,8 @@ def test_the_background_writer_hands_out_each_receipt_once(tmp_path):
     assert writer.wait(0.01) is None
 
 
-def test_a_second_snapshot_waits_for_the_first_and_both_are_told(tmp_path):
-    writer = SnapshotWriter(tmp_path)
+def test_a_second_checkpoint_waits_for_the_first_and_both_are_told(tmp_path):
+    writer = CheckpointWriter(tmp_path)
     running, most = [], []
 
     def counted(folder) -> None:
@@ -193,14 +193,14 @@ def test_a_second_snapshot_waits_for_the_first_and_both_are_told(tmp_path):
 
     for iteration in (10, 20, 30):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
-        writer.begin(str(snapshot_folder(0, iteration, 1)), identity, frozen(counted))
+        writer.begin(str(checkpoint_folder(0, iteration, 1)), identity, frozen(counted))
         assert len(most) >= iteration // 10 - 1, "the one before has ended"
     assert [writer.wait(10).iteration for _ in range(3)] == [10, 20, 30]
     assert most == [1, 1, 1]
 
 
-def test_a_failed_snapshot_raises_once_and_the_next_goes_on(tmp_path):
-    writer = SnapshotWriter(tmp_path)
+def test_a_failed_checkpoint_raises_once_and_the_next_goes_on(tmp_path):
+    writer = CheckpointWriter(tmp_path)
 
     def broken(folder) -> None:
         raise OSError(28, "No space left on device")
@@ -214,7 +214,7 @@ def test_a_failed_snapshot_raises_once_and_the_next_goes_on(tmp_path):
 
 @given(st.sets(st.integers(0, 40)), st.integers(1, 5))
 def test_what_is_kept(iterations, keep):
-    kept = snapshots_to_keep(iterations, keep)
+    kept = checkpoints_to_keep(iterations, keep)
     assert kept <= iterations
     assert iterations & {0} <= kept
     newest = sorted(iterations)[-keep:]
@@ -228,18 +228,18 @@ def test_deletion_killed_at_every_step_leaves_no_half_under_the_name(tmp_path):
         step += 1
         folder = tmp_path / f"step-{step}"
         folder.mkdir()
-        receipt = publish_snapshot(folder, FOLDER, IDENTITY, write, NEEDED)
+        receipt = publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
         killed, _ = run_until(delete, folder, step)
         if (folder / FOLDER).exists():
-            verify_snapshot(folder, FOLDER, receipt.manifest_sha256)
-        sweep_snapshots(folder, [])
-        assert names(folder / "snapshots") == []
+            verify_checkpoint(folder, FOLDER, receipt.manifest_sha256)
+        sweep_checkpoints(folder, [])
+        assert names(folder / "checkpoints") == []
     assert step > 1
-    delete_snapshot(tmp_path, FOLDER)
+    delete_checkpoint(tmp_path, FOLDER)
 
 
 def delete(folder, tell) -> None:
-    delete_snapshot(folder, FOLDER)
+    delete_checkpoint(folder, FOLDER)
     tell("deleted")
 
 
@@ -247,13 +247,13 @@ def delete(folder, tell) -> None:
 def test_sweep_keeps_what_is_named_and_what_may_be_in_flight(tmp_path, in_flight):
     for iteration in (10, 20):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
-        publish_snapshot(tmp_path, str(snapshot_folder(0, iteration, 1)), identity, write, NEEDED)
-    root = tmp_path / "snapshots"
-    for name in (".b000-i000030.e0001.partial", ".b000-i000010.e0001.7.trash"):
+        publish_checkpoint(tmp_path, str(checkpoint_folder(0, iteration, 1)), identity, write, NEEDED)
+    root = tmp_path / "checkpoints"
+    for name in (".b000-i000030.t0001.partial", ".b000-i000010.t0001.7.trash"):
         (root / name).mkdir()
-    removed = sweep_snapshots(tmp_path, ["snapshots/b000-i000020.e0001"], in_flight)
-    left = [".b000-i000030.e0001.partial"] if in_flight else []
-    assert names(root) == [*left, "b000-i000020.e0001"]
+    removed = sweep_checkpoints(tmp_path, ["checkpoints/b000-i000020.t0001"], in_flight)
+    left = [".b000-i000030.t0001.partial"] if in_flight else []
+    assert names(root) == [*left, "b000-i000020.t0001"]
     assert len(removed) == 3 - len(left)
 
 
@@ -261,24 +261,25 @@ def test_sweep_leaves_what_somebody_is_fetching(tmp_path):
     partial = partial_of(tmp_path / FOLDER)
     partial.mkdir(parents=True)
     with fetching(tmp_path):
-        assert sweep_snapshots(tmp_path, []) == []
+        assert sweep_checkpoints(tmp_path, []) == []
         assert partial.exists()
-    assert sweep_snapshots(tmp_path, []) == [str(partial.relative_to(tmp_path))]
+    assert sweep_checkpoints(tmp_path, []) == [str(partial.relative_to(tmp_path))]
     assert not partial.exists()
 
 
 def test_whole_ones_that_nobody_recorded_are_found_and_damaged_ones_said(tmp_path, caplog):
     for iteration in (10, 20, 30):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
-        publish_snapshot(tmp_path, str(snapshot_folder(0, iteration, 1)), identity, write, NEEDED)
-    (tmp_path / "snapshots/b000-i000030.e0001/schedule.json").write_text("{}")
-    shutil.copytree(tmp_path / "snapshots/b000-i000010.e0001", tmp_path / "snapshots/b000-i000040.e0001")
-    found = find_unrecorded(tmp_path, ["snapshots/b000-i000010.e0001"])
+        publish_checkpoint(tmp_path, str(checkpoint_folder(0, iteration, 1)), identity, write, NEEDED)
+    (tmp_path / "checkpoints/b000-i000030.t0001/schedule.json").write_text("{}")
+    shutil.copytree(tmp_path / "checkpoints/b000-i000010.t0001", tmp_path / "checkpoints/b000-i000040.t0001")
+    found = find_unrecorded(tmp_path, ["checkpoints/b000-i000010.t0001"])
     assert [(identity.iteration, receipt.folder) for identity, receipt in found] == [
-        (20, "snapshots/b000-i000020.e0001")
+        (20, "checkpoints/b000-i000020.t0001")
     ]
     assert (
-        found[0][1].manifest_sha256 == verify_snapshot(tmp_path, found[0][1].folder, found[0][1].manifest_sha256).sha256
+        found[0][1].manifest_sha256
+        == verify_checkpoint(tmp_path, found[0][1].folder, found[0][1].manifest_sha256).sha256
     )
     assert "schedule.json" in caplog.text
-    assert "b000-i000040.e0001: its manifest is of another snapshot" in caplog.text
+    assert "b000-i000040.t0001: its manifest is of another checkpoint" in caplog.text

@@ -1,7 +1,7 @@
-"""What does a snapshot cost the iteration that it begins in? A real run of a 20M-parameter model tells.
+"""What does a checkpoint cost the iteration that it begins in? A real run of a 20M-parameter model tells.
 
-Consumes nothing. Drives a segment with every real part, a snapshot every five iterations, and compares the iterations that a
-snapshot begins in with the others; the first two and the last one, which is evaluated, do not count.
+Consumes nothing. Drives a segment with every real part, a checkpoint every five iterations, and compares the iterations that a
+checkpoint begins in with the others; the first two and the last one, which is evaluated, do not count.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ LAYOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Median seconds of iterations: that a snapshot begins in, the ones right behind those, all others."""
+    """Median seconds of iterations: that a checkpoint begins in, the ones right behind those, all others."""
 
-    with_snapshot: float
+    with_checkpoint: float
     behind: float
     without: float
 
     @property
     def share(self) -> float:
         """Of an iteration."""
-        return (self.with_snapshot - self.without) / self.without
+        return (self.with_checkpoint - self.without) / self.without
 
 
 class Watcher(SilentObserver):
@@ -69,7 +69,7 @@ def stall_of(seconds: Sequence[tuple[int, float]], every: int) -> Stall:
     """From the seconds of each iteration; the first ones and the last do not count."""
     counted = [(iteration, value) for iteration, value in seconds[:-1] if iteration > UNCOUNTED]
     return Stall(
-        with_snapshot=median(value for iteration, value in counted if iteration % every == 0),
+        with_checkpoint=median(value for iteration, value in counted if iteration % every == 0),
         behind=median(value for iteration, value in counted if iteration % every == 1),
         without=median(value for iteration, value in counted if iteration % every != 0),
     )
@@ -77,7 +77,7 @@ def stall_of(seconds: Sequence[tuple[int, float]], every: int) -> Stall:
 
 def stall_spec(iterations: int, overrides: Sequence[str] = ()) -> RunSpec:
     """The quickstart's tasks with a larger model on one trainer rank and one engine."""
-    counts = (f"iterations={iterations}", f"snapshots.every={EVERY}", "name=stall")
+    counts = (f"iterations={iterations}", f"checkpoints.every={EVERY}", "name=stall")
     return load_spec(SPEC, [*PARAMETERS, *LAYOUT, *counts, *overrides])
 
 
@@ -93,18 +93,18 @@ def measure(iterations: int = ITERATIONS, overrides: Sequence[str] = ()) -> Repo
         with Ledger.open(home.ledger) as ledger:
             seconds = ledger.metrics.history(run, "seconds/iteration")
             checkpoints = [value for _, value in ledger.metrics.history(run, "seconds/checkpoint")]
-            snapshots = [row.seconds for row in ledger.records.snapshots(run, state=None) if row.iteration]
+            checkpoints = [row.seconds for row in ledger.records.checkpoints(run, state=None) if row.iteration]
     stall = stall_of(seconds, EVERY)
     figures = {
-        "snapshot_stall_share": stall.share,
+        "checkpoint_stall_share": stall.share,
         "iteration_seconds": stall.without,
-        "iteration_seconds_with_snapshot": stall.with_snapshot,
-        "iteration_seconds_behind_snapshot": stall.behind,
+        "iteration_seconds_with_checkpoint": stall.with_checkpoint,
+        "iteration_seconds_behind_checkpoint": stall.behind,
         "checkpoint_seconds": median(checkpoints),
-        "publish_seconds": median(snapshots),
+        "publish_seconds": median(checkpoints),
     }
     details: dict[str, Any] = {"seconds": dict(seconds), "every": EVERY, "overrides": [*PARAMETERS, *LAYOUT]}
-    return Report("snapshot_stall", figures, [spec.seed], [*load, load_average()], details=details)
+    return Report("checkpoint_stall", figures, [spec.seed], [*load, load_average()], details=details)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""The snapshots of a run, and what the newest verification of each found.
+"""The checkpoints of a run, and what the newest verification of each found.
 
-Consumes the ledger's rows and the links of kind `snapshot_verified` in the audit chain; produces `Snapshots`. Verifying reads
-every byte of a snapshot, so it is asked for (`ops.dashboard.actions`), not done in passing.
+Consumes the ledger's rows and the links of kind `checkpoint_verified` in the audit chain; produces `Checkpoints`. Verifying reads
+every byte of a checkpoint, so it is asked for (`ops.dashboard.actions`), not done in passing.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from db.ledger import Ledger
 from db.write.aliases import AliasMove
-from db.write.records import SnapshotRow
+from db.write.records import CheckpointRow
 from flows.files.storage import verify_beside_driver
 from flows.run.home import Home
 from ops.queries.run_list import find_line
 from yatt_core.errors import ConfigurationError, DataError
 
-VERIFIED = "snapshot_verified"
+VERIFIED = "checkpoint_verified"
 REMEMBERED = 500
 """Verifications that are looked through, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verification found. at: milliseconds since 1970. by: who asked for it. damage: empty for a sound snapshot."""
+    """What a verification found. at: milliseconds since 1970. by: who asked for it. damage: empty for a sound checkpoint."""
 
     at: int
     by: str
@@ -32,43 +32,43 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotView:
-    """A snapshot, its newest verification, and the aliases that point to it."""
+class CheckpointView:
+    """A checkpoint, its newest verification, and the aliases that point to it."""
 
-    snapshot: SnapshotRow
+    checkpoint: CheckpointRow
     verification: Verification | None
     aliases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshots:
-    """Snapshots of a run, the newest iteration first. next: give it as `before` for the following ones; none at the end."""
+class Checkpoints:
+    """Checkpoints of a run, the newest iteration first. next: give it as `before` for the following ones; none at the end."""
 
     run: str
-    snapshots: tuple[SnapshotView, ...]
+    checkpoints: tuple[CheckpointView, ...]
     next: str | None
 
 
-def snapshots(ledger: Ledger, run: str, limit: int = 100, before: str | None = None) -> Snapshots:
-    """A run's own snapshots, on all branches. Raises `RunNotFound`; `ConfigurationError` for a `before` that is none."""
+def checkpoints(ledger: Ledger, run: str, limit: int = 100, before: str | None = None) -> Checkpoints:
+    """A run's own checkpoints, on all branches. Raises `RunNotFound`; `ConfigurationError` for a `before` that is none."""
     find_line(ledger, run)
-    rows = ledger.browse.snapshots(run, limit, None if before is None else _place(before))
+    rows = ledger.browse.checkpoints(run, limit, None if before is None else _place(before))
     found: dict[tuple[int, int, int], Verification] = {}
     for link in ledger.browse.events(run, REMEMBERED, kinds=(VERIFIED,)):
         body = link.body
         known = Verification(link.at, body["by"], body["sound"], body["damage"])
-        found.setdefault((body["iteration"], body["branch"], body["epoch"]), known)
+        found.setdefault((body["iteration"], body["branch"], body["term"]), known)
     pointing = ledger.aliases.pointing(run)
     views = tuple(
-        SnapshotView(
-            snapshot=row,
-            verification=found.get((row.iteration, row.branch, row.epoch)),
-            aliases=tuple(alias for alias, key in pointing.items() if key == (row.branch, row.iteration, row.epoch)),
+        CheckpointView(
+            checkpoint=row,
+            verification=found.get((row.iteration, row.branch, row.term)),
+            aliases=tuple(alias for alias, key in pointing.items() if key == (row.branch, row.iteration, row.term)),
         )
         for row in rows
     )
-    last = f"{rows[-1].iteration}.{rows[-1].branch}.{rows[-1].epoch}" if len(rows) == limit else None
-    return Snapshots(run, views, last)
+    last = f"{rows[-1].iteration}.{rows[-1].branch}.{rows[-1].term}" if len(rows) == limit else None
+    return Checkpoints(run, views, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,15 @@ def verify(
     iteration: int,
     by: str,
     branch: int | None = None,
-    epoch: int | None = None,
-) -> tuple[SnapshotRow, Verification]:
-    """Reads every byte of the kept snapshot of an iteration, and records in the audit chain what was found and who asked.
+    term: int | None = None,
+) -> tuple[CheckpointRow, Verification]:
+    """Reads every byte of the kept checkpoint of an iteration, and records in the audit chain what was found and who asked.
 
-    Damaged is one that no tier has whole. Raises `RunNotFound`; `ConfigurationError` where no snapshot of the iteration is kept,
+    Damaged is one that no tier has whole. Raises `RunNotFound`; `ConfigurationError` where no checkpoint of the iteration is kept,
     also where it was pruned meanwhile; `InfrastructureError` for an object store that is away. Nothing is recorded then.
     """
     find_line(ledger, run)
-    row = kept(ledger, run, iteration, branch, epoch)
+    row = kept(ledger, run, iteration, branch, term)
     try:
         verify_beside_driver(ledger, home.run_folder(run), row)
         damage = ""
@@ -111,7 +111,7 @@ def verify(
     body = {
         "branch": row.branch,
         "iteration": row.iteration,
-        "epoch": row.epoch,
+        "term": row.term,
         "manifest_sha256": row.manifest_sha256,
         "sound": not damage,
         "damage": damage,
@@ -121,18 +121,18 @@ def verify(
     return row, Verification(link.at, by, not damage, damage)
 
 
-def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, epoch: int | None = None) -> SnapshotRow:
-    """The newest kept snapshot of an iteration, of a branch and an epoch where they are given. Raises `ConfigurationError`."""
-    for row in ledger.records.own_snapshots(run, "kept"):
-        if row.is_meant(iteration, branch, epoch):
+def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, term: int | None = None) -> CheckpointRow:
+    """The newest kept checkpoint of an iteration, of a branch and a term where they are given. Raises `ConfigurationError`."""
+    for row in ledger.records.own_checkpoints(run, "kept"):
+        if row.is_meant(iteration, branch, term):
             return row
-    place = "".join(f", {name} {at}" for name, at in (("branch", branch), ("epoch", epoch)) if at is not None)
-    raise ConfigurationError(f"run {run}: no snapshot of iteration {iteration}{place} is kept")
+    place = "".join(f", {name} {at}" for name, at in (("branch", branch), ("term", term)) if at is not None)
+    raise ConfigurationError(f"run {run}: no checkpoint of iteration {iteration}{place} is kept")
 
 
 def _place(text: str) -> tuple[int, int, int]:
     parts = text.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise ConfigurationError(f"before={text!r:.60}: right would be what `next` of the last page said")
-    iteration, branch, epoch = map(int, parts)
-    return iteration, branch, epoch
+    iteration, branch, term = map(int, parts)
+    return iteration, branch, term

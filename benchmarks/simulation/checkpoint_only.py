@@ -1,7 +1,7 @@
-"""The same faults met with snapshots alone: after each, everything since the last snapshot is done again, iterations whole.
+"""The same faults met with checkpoints alone: after each, everything since the last checkpoint is done again, iterations whole.
 
 This is what a run does that keeps no log of its experience. It gets the same iterations, the same stalls and restarts, and its
-snapshots are durable at once.
+checkpoints are durable at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from benchmarks.simulation.trace import Trace
 
 
 def wall_seconds(trace: Trace, every: int) -> float:
-    """Simulated wall time of the whole trace with a snapshot every so many iterations."""
+    """Simulated wall time of the whole trace with a checkpoint every so many iterations."""
     times = trace.durations
     clock, done, kept = times.reload_trainer, 0, 0
     struck: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a token's holder does to a snapshot over HTTP: to which of them, what is taken for damage, how many at a time."""
+"""What a token's holder does to a checkpoint over HTTP: to which of them, what is taken for damage, how many at a time."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from ops.dashboard.context import Context
 from ops.integrations.promotion import LONGEST_REASON
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.dashboard.pages import HTML, check_page, links
-from tests.ops.cli.test_branches import seed_snapshot
+from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import commit_of
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.storage.run_store import NoStore
 
 
-def test_a_snapshot_is_verified_byte_by_byte_and_that_is_recorded(
+def test_a_checkpoint_is_verified_byte_by_byte_and_that_is_recorded(
     ask: Ask, client: TestClient, served: Context, home: Home
 ) -> None:
-    seed_snapshot(home, "toy-1", 1)
-    listed = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
+    seed_checkpoint(home, "toy-1", 1)
+    listed = client.get("/api/v1/runs/toy-1/checkpoints").json()["checkpoints"]
     assert [row["verification"] for row in listed] == [None]
-    sound = ask("toy-1/snapshots/1/verify")
+    sound = ask("toy-1/checkpoints/1/verify")
     assert (sound.status_code, sound.json()["sound"], sound.json()["by"]) == (200, True, "alice")
-    state = home.run_folder("toy-1") / listed[0]["snapshot"]["folder"] / "state"
+    state = home.run_folder("toy-1") / listed[0]["checkpoint"]["folder"] / "state"
     state.write_text("state X")
-    damaged = ask("toy-1/snapshots/1/verify").json()
+    damaged = ask("toy-1/checkpoints/1/verify").json()
     assert damaged["sound"] is False and "sha256" in damaged["damage"]
-    (row,) = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
+    (row,) = client.get("/api/v1/runs/toy-1/checkpoints").json()["checkpoints"]
     assert row["verification"]["by"] == "alice" and row["verification"]["sound"] is False
     assert served.ledger.events.verify("toy-1") is None
-    assert ask("toy-1/snapshots/7/verify").status_code == 409
+    assert ask("toy-1/checkpoints/7/verify").status_code == 409
 
 
-def test_a_snapshot_is_promoted_by_name(
+def test_a_checkpoint_is_promoted_by_name(
     ask: Ask, client: TestClient, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: told.put(run))
     for iteration in (1, 2):
-        seed_snapshot(home, "toy-1", iteration, f"weights {iteration}")
+        seed_checkpoint(home, "toy-1", iteration, f"weights {iteration}")
     for iteration in (1, 2):
         answer = ask("toy-1/promote", to="champion", iteration=iteration, why="wins")
         assert answer.status_code == 200, answer.text
@@ -60,9 +60,9 @@ def test_a_snapshot_is_promoted_by_name(
         ("champion", 2, "alice", "wins"),
         ("rollback", 1, "alice", "wins"),
     ]
-    listed = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
+    listed = client.get("/api/v1/runs/toy-1/checkpoints").json()["checkpoints"]
     assert [row["aliases"] for row in listed] == [["champion"], ["rollback"]]
-    (home.run_folder("toy-1") / listed[0]["snapshot"]["folder"] / "state").write_text("state X")
+    (home.run_folder("toy-1") / listed[0]["checkpoint"]["folder"] / "state").write_text("state X")
     damaged = ask("toy-1/promote", to="candidate", iteration=2, why="wins")
     assert damaged.status_code == 409 and "sha256" in damaged.json()["detail"]
     assert ask("toy-1/promote", to="candidate", iteration=7, why="wins").status_code == 409
@@ -73,62 +73,62 @@ def test_a_snapshot_is_promoted_by_name(
     assert served.ledger.events.verify("toy-1") is None
 
 
-def test_an_action_is_on_the_snapshot_whose_row_was_clicked(
+def test_an_action_is_on_the_checkpoint_whose_row_was_clicked(
     ask: Ask, client: TestClient, served: Context, home: Home, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Iteration 2 has three: one that was rolled back, and two of different epochs on the branch that is current."""
+    """Iteration 2 has three: one that was rolled back, and two of different terms on the branch that is current."""
     monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: None)
-    seed_snapshot(home, "toy-1", 2, "rolled back")
+    seed_checkpoint(home, "toy-1", 2, "rolled back")
     fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
     served.ledger.runs.start_branch(fence, 1, "reward fell")
     commit = commit_of(2, served.ledger.commits.at("toy-1", 1).state)  # type: ignore[union-attr]
     served.ledger.commits.commit(fence, replace(commit, branch=1, weights_digest=None))
     served.ledger.leases.release(fence)
-    for epoch in (fence.epoch, fence.epoch + 1):
-        seed_snapshot(home, "toy-1", 2, f"of epoch {epoch}", 1, epoch)
-    rows = [each["snapshot"] for each in client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]]
-    keys = [(row["branch"], row["epoch"]) for row in rows]
+    for term in (fence.term, fence.term + 1):
+        seed_checkpoint(home, "toy-1", 2, f"of term {term}", 1, term)
+    rows = [each["checkpoint"] for each in client.get("/api/v1/runs/toy-1/checkpoints").json()["checkpoints"]]
+    keys = [(row["branch"], row["term"]) for row in rows]
     assert len(keys) == 3
-    for branch, epoch in keys:
-        found = ask(f"toy-1/snapshots/2/verify?branch={branch}&epoch={epoch}").json()
-        assert (found["branch"], found["epoch"]) == (branch, epoch)
-    for branch, epoch in keys[:2]:
-        answer = ask("toy-1/promote", to="candidate", iteration=2, branch=branch, epoch=epoch, why="wins")
+    for branch, term in keys:
+        found = ask(f"toy-1/checkpoints/2/verify?branch={branch}&term={term}").json()
+        assert (found["branch"], found["term"]) == (branch, term)
+    for branch, term in keys[:2]:
+        answer = ask("toy-1/promote", to="candidate", iteration=2, branch=branch, term=term, why="wins")
         assert answer.status_code == 200, answer.text
         moved = served.ledger.aliases.pointing("toy-1")["candidate"]
-        assert (moved.branch, moved.epoch) == (branch, epoch)
-    refused = ask("toy-1/promote", to="candidate", iteration=2, branch=0, epoch=1, why="wins")
-    assert refused.status_code == 409 and "branch 0, epoch 1 does not exist on its current" in refused.json()["detail"]
+        assert (moved.branch, moved.term) == (branch, term)
+    refused = ask("toy-1/promote", to="candidate", iteration=2, branch=0, term=1, why="wins")
+    assert refused.status_code == 409 and "branch 0, term 1 does not exist on its current" in refused.json()["detail"]
     client.post("/api/v1/session", json={"token": token})
-    page = check_page(client.get("/runs/toy-1/snapshots").text)
+    page = check_page(client.get("/runs/toy-1/checkpoints").text)
     forms = [form for form in page.iter(f"{HTML}form") if form.attrib["action"].endswith(("/verify", "/promote"))]
     fields = [{each.attrib["name"]: each.attrib.get("value") for each in form.iter(f"{HTML}input")} for form in forms]
-    assert sorted((int(each["branch"]), int(each["epoch"])) for each in fields) == sorted(keys * 2)
+    assert sorted((int(each["branch"]), int(each["term"])) for each in fields) == sorted(keys * 2)
     lineage = [link for link in links(page) if "lineage?" in link]
     assert len(lineage) == 3
     for link, row in zip(lineage, rows, strict=True):
         assert row["folder"] in client.get(link).text
-    form = {name: value for name, value in fields[-1].items() if name in ("iteration", "branch", "epoch")}
+    form = {name: value for name, value in fields[-1].items() if name in ("iteration", "branch", "term")}
     assert client.post("/runs/toy-1/verify", data=form, headers={"Origin": ORIGIN}).status_code == 200
     (link,) = served.ledger.browse.events("toy-1", 1)
     assert [str(link.body[name]) for name in form] == list(form.values())
 
 
-def test_few_snapshots_are_read_at_a_time_and_pages_have_threads_left(
-    ask: Ask, client: TestClient, served: Context, snapshot: Path
+def test_few_checkpoints_are_read_at_a_time_and_pages_have_threads_left(
+    ask: Ask, client: TestClient, served: Context, checkpoint: Path
 ) -> None:
     with served.reading(), served.reading():
-        for path, body in (("snapshots/1/verify", {}), ("promote", {"to": "candidate", "why": "wins"})):
+        for path, body in (("checkpoints/1/verify", {}), ("promote", {"to": "candidate", "why": "wins"})):
             answer = ask(f"toy-1/{path}", **body)
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
-            assert "2 snapshots are being read already" in answer.json()["detail"]
+            assert "2 checkpoints are being read already" in answer.json()["detail"]
         assert client.get("/api/v1/runs").status_code == 200
-    assert ask("toy-1/snapshots/1/verify").status_code == 200
+    assert ask("toy-1/checkpoints/1/verify").status_code == 200
     assert served.ledger.aliases.history("toy-1") == []
 
 
 def test_an_mlflow_that_is_slow_keeps_no_thread_of_the_routes(
-    ask: Ask, snapshot: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = threading.Event()
     monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: answered.wait(60) and None)
@@ -158,55 +158,55 @@ class SecondTier(NoStore):
 
 
 @pytest.fixture
-def snapshot(client: TestClient, home: Home) -> Path:
-    """The folder of a snapshot of toy-1's first iteration."""
-    seed_snapshot(home, "toy-1", 1, "weights 1")
-    (row,) = client.get("/api/v1/runs/toy-1/snapshots").json()["snapshots"]
-    return home.run_folder("toy-1") / row["snapshot"]["folder"]
+def checkpoint(client: TestClient, home: Home) -> Path:
+    """The folder of a checkpoint of toy-1's first iteration."""
+    seed_checkpoint(home, "toy-1", 1, "weights 1")
+    (row,) = client.get("/api/v1/runs/toy-1/checkpoints").json()["checkpoints"]
+    return home.run_folder("toy-1") / row["checkpoint"]["folder"]
 
 
 @pytest.mark.parametrize("state", ["missing", "damaged"])
-def test_a_snapshot_that_the_object_store_has_whole_is_sound(
-    ask: Ask, home: Home, snapshot: Path, monkeypatch: pytest.MonkeyPatch, state: str
+def test_a_checkpoint_that_the_object_store_has_whole_is_sound(
+    ask: Ask, home: Home, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: None)
     run_folder = home.run_folder("toy-1")
-    store = SecondTier(run_folder, str(snapshot.relative_to(run_folder)))
+    store = SecondTier(run_folder, str(checkpoint.relative_to(run_folder)))
     monkeypatch.setattr("flows.files.storage.store_of", lambda *_: store)
 
     def spoil() -> None:
         if state == "missing":
-            shutil.rmtree(snapshot)
+            shutil.rmtree(checkpoint)
         else:
-            (snapshot / "state").write_text("state X")
+            (checkpoint / "state").write_text("state X")
 
     spoil()
-    assert ask("toy-1/snapshots/1/verify").json()["sound"] is True
+    assert ask("toy-1/checkpoints/1/verify").json()["sound"] is True
     spoil()
     assert ask("toy-1/promote", to="candidate", iteration=1, why="wins").status_code == 200
 
 
 def test_a_store_that_is_away_is_no_damage(
-    ask: Ask, served: Context, home: Home, snapshot: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, served: Context, home: Home, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_folder = home.run_folder("toy-1")
-    store = SecondTier(run_folder, str(snapshot.relative_to(run_folder)), away=True)
+    store = SecondTier(run_folder, str(checkpoint.relative_to(run_folder)), away=True)
     monkeypatch.setattr("flows.files.storage.store_of", lambda *_: store)
-    shutil.rmtree(snapshot)
+    shutil.rmtree(checkpoint)
     before = served.ledger.events.head("toy-1")
-    answer = ask("toy-1/snapshots/1/verify")
+    answer = ask("toy-1/checkpoints/1/verify")
     assert answer.status_code == 503 and "does not answer" in answer.json()["detail"]
     assert served.ledger.events.head("toy-1") == before
 
 
 @pytest.mark.parametrize(
-    ("path", "body"), [("snapshots/1/verify", {}), ("promote", {"to": "candidate", "iteration": 1, "why": "wins"})]
+    ("path", "body"), [("checkpoints/1/verify", {}), ("promote", {"to": "candidate", "iteration": 1, "why": "wins"})]
 )
 @pytest.mark.parametrize("failure", [DataError("cut off"), InfrastructureError("the store is away"), None])
-def test_a_snapshot_that_is_pruned_while_it_is_read_is_neither_damaged_nor_sound(
+def test_a_checkpoint_that_is_pruned_while_it_is_read_is_neither_damaged_nor_sound(
     ask: Ask,
     served: Context,
-    snapshot: Path,
+    checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
     path: str,
     body: dict[str, Any],
@@ -214,7 +214,7 @@ def test_a_snapshot_that_is_pruned_while_it_is_read_is_neither_damaged_nor_sound
 ) -> None:
     def pruned_under_way(*_: Any) -> None:
         fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
-        served.ledger.records.snapshot_pruned(fence, served.ledger.records.own_snapshots("toy-1")[0])
+        served.ledger.records.checkpoint_pruned(fence, served.ledger.records.own_checkpoints("toy-1")[0])
         served.ledger.leases.release(fence)
         if failure is not None:
             raise failure
@@ -222,4 +222,4 @@ def test_a_snapshot_that_is_pruned_while_it_is_read_is_neither_damaged_nor_sound
     monkeypatch.setattr("flows.files.storage.verify_kept", pruned_under_way)
     answer = ask(f"toy-1/{path}", **body)
     assert answer.status_code == 409 and "was pruned meanwhile" in answer.json()["detail"]
-    assert served.ledger.events.of_kind("toy-1", "snapshot_verified") == []
+    assert served.ledger.events.of_kind("toy-1", "checkpoint_verified") == []
