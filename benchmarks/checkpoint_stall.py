@@ -32,7 +32,7 @@ PARAMETERS = (
 )
 """20.5 million of them."""
 LAYOUT = (
-    "warmup=null",
+    "sft=null",
     "evaluation.every=0",
     "tracking.enabled=false",
     "data.held_out=8",
@@ -96,7 +96,7 @@ def measure(iterations: int = ITERATIONS, overrides: Sequence[str] = ()) -> Repo
             checkpoints = [row.seconds for row in ledger.records.checkpoints(run, state=None) if row.iteration]
     stall = stall_of(seconds, EVERY)
     figures = {
-        "checkpoint_stall_share": stall.share,
+        "checkpoint_stall_fraction": stall.share,
         "iteration_seconds": stall.without,
         "iteration_seconds_with_checkpoint": stall.with_checkpoint,
         "iteration_seconds_behind_checkpoint": stall.behind,

@@ -1,7 +1,7 @@
 """Does the quickstart learn from its rewards, or from something else? The same run with its advantages shuffled tells.
 
 Consumes configs/quickstart.yaml. Trains it twice per seed through `yatt train`, once as it is and once with the advantages
-permuted over the batch (seeded), and compares how far the held-out accuracy rises above the warm-up's.
+permuted over the batch (seeded), and compares how far the held-out accuracy rises above SFT's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CONTROL = "algorithm.permute_advantages=true"
 
 
 def gain(figures: dict[str, Any]) -> float:
-    """Final less warm-up accuracy."""
-    return float(figures["accuracy"] - figures["accuracy_warmup"])
+    """Final less SFT accuracy."""
+    return float(figures["accuracy"] - figures["accuracy_sft"])
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         figures={"gain": mean(map(gain, runs)), "gain_control": mean(map(gain, controls))},
         seeds=arguments.seeds,
         load=[*load, load_average()],
-        baselines={"accuracy_warmup": [run["accuracy_warmup"] for run in runs]},
+        baselines={"accuracy_sft": [run["accuracy_sft"] for run in runs]},
         details={"runs": runs, "controls": controls},
     )
     print_report(report, arguments.json)

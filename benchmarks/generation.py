@@ -149,7 +149,7 @@ def _continuous(model: Any, work: Work) -> Callable[[], None]:
 
     def run() -> None:
         with model.continuous_batching_context_manager(
-            sampling, continuous_batching_config=sizes, warmup=False
+            sampling, continuous_batching_config=sizes, sft=False
         ) as manager:
             for prompt, length in zip(work.prompts.tolist(), work.lengths.tolist(), strict=True):
                 manager.add_request(prompt, max_new_tokens=length, eos_token_id=-1)

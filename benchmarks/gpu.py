@@ -6,7 +6,7 @@ own engines in one process, without orchestration. The best of the rounds. Figur
 
 - `rollout_tokens_per_s`: generated tokens; `train_tokens_per_s`: rows that the trainer computes, a group's prompt once;
 - `train_mfu`: operations of those rows' forward and backward passes over what the GPU's data sheet allows in that time, none for
-  a GPU that has no card in `yatt plan`; `train_gemm_share`: the same over the rate of large products in this run;
+  a GPU that has no card in `yatt plan`; `train_gemm_fraction`: the same over the rate of large products in this run;
 - `sync_gb_s`: float32 weights from the trainer's memory into the engine's; `offload_gb_s`, `reload_gb_s`: what the trainer holds;
 - `rollout_peak_gib`, `train_peak_gib`: most memory of tensors at once, as torch counts it; `parameters`.
 """
@@ -212,7 +212,7 @@ def measure(work: Work, card_flops: float | None) -> Report:
         figures |= trained | measure_moves(trainer, engine)
     achieved = training_flops(shape, work) / seconds
     figures["train_mfu"] = None if card_flops is None else achieved / card_flops
-    figures |= {"train_gemm_share": achieved / rate, "parameters": float(shape.parameters)}
+    figures |= {"train_gemm_fraction": achieved / rate, "parameters": float(shape.parameters)}
     baselines = {"gemm_tflop_s_bf16": rate / 1e12, "card_tflop_s_bf16": card_flops and card_flops / 1e12}
     return Report("gpu", figures, [SEED], [*load, load_average()], baselines)
 

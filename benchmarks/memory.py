@@ -48,12 +48,12 @@ SPEC: dict[str, Any] = {
         "prompts_per_iteration": 8, "logical_shards": 1, "held_out": 8, "max_prompt_tokens": PROMPT,
     },
     "rollout": {
-        "engine": {"kind": "torch", "instances": 1, "path": "general"}, "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
+        "engine": {"kind": "torch", "instances": 1, "kernels": "general"}, "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
         "temperature": 0.8,
     },
     "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
     "algorithm": {"kind": "grpo", "kl": {"coefficient": 0.01}},
-    "trainer": {"engine": {"kind": "torch", "ranks": 1, "micro_batch_tokens": 1024, "path": "general"}},
+    "trainer": {"engine": {"kind": "torch", "ranks": 1, "micro_batch_tokens": 1024, "kernels": "general"}},
 }  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def decode_batch(spec: RunSpec) -> GenerateRequest:
 
 
 def _rollout(model: Path, request: GenerateRequest) -> tuple[Bytes, GenerateResult]:
-    engine = TorchRolloutEngine(str(model), "float32", PROMPT, RESPONSE, model, path="general")
+    engine = TorchRolloutEngine(str(model), "float32", PROMPT, RESPONSE, model, kernels="general")
     engine.update_weights({name: tensor.numpy().copy() for name, tensor in engine._tensors.items()}, 0)
     result = engine.generate(request)
     activations = peak_of(lambda: engine.generate(request))

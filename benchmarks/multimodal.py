@@ -1,6 +1,6 @@
 """Does a vision-language run learn from images? It trains `configs/multimodal.yaml` from start to end and asks what it saw.
 
-Compared in the same run with the weights behind the warm-up, with the best answer that looks at nothing, and with the trained
+Compared in the same run with the weights behind SFT, with the best answer that looks at nothing, and with the trained
 weights shown the pictures of other rows: a policy that counts what it sees falls back to chance there.
 """
 
@@ -91,9 +91,9 @@ def measure(folder: Path, overrides: Sequence[str]) -> tuple[dict[str, float], d
     constant = max(answers.values()) / tasks
     shuffled = accuracy_shuffled(asker)
     figures = {
-        "accuracy_warmup": results["accuracy_warmup"],
+        "accuracy_sft": results["accuracy_sft"],
         "accuracy": results["accuracy"],
-        "gain": results["accuracy"] / max(results["accuracy_warmup"], constant),
+        "gain": results["accuracy"] / max(results["accuracy_sft"], constant),
         "accuracy_shuffled_images": sum(shuffled) / len(shuffled),
         "accuracy_best_constant": constant,
         "seconds": seconds,
@@ -104,7 +104,7 @@ def measure(folder: Path, overrides: Sequence[str]) -> tuple[dict[str, float], d
         "shuffled": shuffled,
         "held_out": tasks,
         "iterations": results["iteration"],
-        "warmup_seconds": results["warmup_seconds"],
+        "sft_seconds": results["sft_seconds"],
         "driver_bytes_per_sample": results["flow_bytes_per_sample"],
     }
     return figures, details
@@ -120,7 +120,7 @@ def main() -> None:
     load = [load_average()]
     with tempfile.TemporaryDirectory(prefix="yatt-multimodal-") as folder:
         figures, details = measure(Path(folder), [f"seed={arguments.seed}", *arguments.set])
-    baselines = {name: figures[name] for name in ("accuracy_warmup", "accuracy_best_constant")}
+    baselines = {name: figures[name] for name in ("accuracy_sft", "accuracy_best_constant")}
     load.append(load_average())
     print_report(Report("multimodal", figures, [arguments.seed], load, baselines, details), arguments.json)
 

@@ -169,7 +169,7 @@ def _constants(engine: EngineConstants) -> dict[str, Any]:
     return {
         "base_seconds": engine.base_s, "seconds_per_sequence": engine.per_sequence_s,
         "seconds_per_context_token": engine.per_context_token_s,
-        "seconds_per_prompt_token": engine.per_prompt_token_s, "max_concurrent": engine.max_concurrent,
+        "seconds_per_prompt_token": engine.per_prompt_token_s, "max_num_seqs": engine.max_concurrent,
     }  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def main() -> None:
     if "stall" in arguments.parts:
         progress("the stall of checkpoints")
         measured_stall = checkpoint_stall.measure()
-        figures["checkpoint_stall_share"] = measured_stall.figures["checkpoint_stall_share"]
+        figures["checkpoint_stall_fraction"] = measured_stall.figures["checkpoint_stall_fraction"]
         details["stall"] = measured_stall.details
     baselines = {} if arguments.chaos is None else {"chaos": chaos_figures(arguments.chaos)}
     seeds = [arguments.seed + number for number in range(arguments.runs)]

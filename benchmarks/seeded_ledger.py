@@ -61,8 +61,8 @@ FAILING, SEGMENT, CHECKPOINT = 400, 1_000, 200
 """Every so many iterations an attempt fails, a segment begins, a checkpoint is taken."""
 METRICS = (
     "reward/mean", "reward/std", "accuracy", "evaluation/accuracy", "kl", "entropy", "length/response_mean",
-    "truncated_share", "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "log_prob_gap_mean", "log_prob_gap_max", "loss",
-    "policy_loss", "learning_rate", "tokens", "reward/exact", "zero_spread_share",
+    "truncated_fraction", "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "train_rollout_logprob_diff_mean", "train_rollout_logprob_diff_max", "loss",
+    "policy_loss", "learning_rate", "tokens", "reward/exact", "zero_spread_fraction",
 )  # fmt: skip
 TIMINGS = (
     *(f"seconds/{phase}" for phase in PHASES),

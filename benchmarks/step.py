@@ -39,7 +39,7 @@ ROUNDS, GENERAL_ROUNDS = 10, 3
 PARTS = ("generate", "learn", "sync")
 
 
-def spec_of(dtype: str, path: str) -> RunSpec:
+def spec_of(dtype: str, kernels: str) -> RunSpec:
     """The run whose step it is; two groups make a micro-batch."""
     tree: dict[str, Any] = {
         "name": "step", "seed": SEED, "iterations": 1000, "exact": dtype == "float32",
@@ -52,14 +52,14 @@ def spec_of(dtype: str, path: str) -> RunSpec:
             "logical_shards": 1, "max_prompt_tokens": PROMPT,
         },
         "rollout": {
-            "engine": {"kind": "torch", "instances": 1, "dtype": dtype, "path": path},
+            "engine": {"kind": "torch", "instances": 1, "dtype": dtype, "kernels": kernels},
             "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
         },
         "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
         "algorithm": {"kind": "grpo"},
         "trainer": {
             "engine": {
-                "kind": "torch", "ranks": 1, "dtype": dtype, "path": path,
+                "kind": "torch", "ranks": 1, "dtype": dtype, "kernels": kernels,
                 "micro_batch_tokens": 2 * SAMPLES * (PROMPT + RESPONSE),
             },
             "optimizer": {"learning_rate": 1e-4, "max_grad_norm": 1e9},
@@ -83,7 +83,7 @@ class Stepper:
         assert isinstance(self.spec.model, ModelFromConfig)
         make_model(self.spec.model, VOCABULARY, SEED, model)
         rollout: Any = self.spec.rollout.engine
-        self.rollout = TorchRolloutEngine(str(model), rollout.dtype, PROMPT, RESPONSE, model, path=rollout.path)
+        self.rollout = TorchRolloutEngine(str(model), rollout.dtype, PROMPT, RESPONSE, model, kernels=rollout.kernels)
         self.trainer = TorchTrainEngine(self.spec, RankContext(self.folder, self.folder / "inputs", str(model), 0))
         self.trainer.connect(0, 1, "")
         self.trainer.initialise()
@@ -172,14 +172,14 @@ def measure() -> Report:
     rates = {"fp32": MatrixRate(torch.float32), "bf16": MatrixRate(torch.bfloat16)}
     with tempfile.TemporaryDirectory(prefix="yatt") as name:
         steppers = {
-            key: Stepper(Path(name) / key, spec_of(dtype, path))
-            for key, dtype, path in (
+            key: Stepper(Path(name) / key, spec_of(dtype, kernels))
+            for key, dtype, kernels in (
                 ("bf16", "bfloat16", "auto"), ("fp32", "float32", "auto"), ("general", "float32", "general"),
             )
         }  # fmt: skip
         progress("gradients against transformers' autograd")
         gap = gradient_gap(
-            *(Stepper(Path(name) / f"gap-{path}", spec_of("float32", path)) for path in ("auto", "general"))
+            *(Stepper(Path(name) / f"gap-{kernels}", spec_of("float32", kernels)) for kernels in ("auto", "general"))
         )
         for key, stepper in steppers.items():
             rounds = GENERAL_ROUNDS if key == "general" else ROUNDS

@@ -29,7 +29,7 @@ from flows.phases.commit import IterationResults, commit, commit_start
 from flows.phases.failure_policy import Paused, PhaseRetry
 from flows.phases.guard_rollback import roll_back
 from flows.phases.recovery import recover
-from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prepare, sync, warm_up
+from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prepare, sft, sync
 from flows.run.control_state import ControlState
 
 
@@ -82,7 +82,7 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
 
 def begin(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
     """Iteration 0: the policy before the first update, warmed up, kept as a checkpoint and measured."""
-    warm = warm_up(session, 0)
+    warm = sft(session, 0)
     sync(session, 0)
     evaluation = evaluate(session, 0)
     return commit_start(session, 0, state, warm, evaluation, meter)

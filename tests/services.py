@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flows.prefect_io import prefect_server
+from tests import faults
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
 from yatt_core.supervisor.client import ensure_supervisor, wait_ready
 
@@ -23,8 +24,8 @@ def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None)
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     head = ray_head_service(folder, cpus=8)
-    # Workers find the reward functions that tests bring.
-    path = {"PYTHONPATH": os.pathsep.join([*filter(None, [(actors or {}).get("PYTHONPATH")]), str(ROOT)])}
+    # Workers find the reward functions that tests bring, and the faults that tests arrange.
+    path = {"PYTHONPATH": os.pathsep.join([*filter(None, [(actors or {}).get("PYTHONPATH")]), faults.PYTHONPATH])}
     head = replace(head, environment={**head.environment, **(actors or {}), **path})
     ensure_supervisor(folder, [head, prefect_server.server_service(folder)], GRACE_SECONDS)
     state = wait_ready(folder, [SERVICE_NAME, prefect_server.NAME], 120.0)

@@ -14,7 +14,7 @@ from benchmarks.proof.kills import Killed
 from benchmarks.proof.runs import Proved
 
 DIGESTS = ("weights_digest", "experience_digest", "metrics_digest")
-SAME = (*DIGESTS, "iteration", "accuracy_warmup", "accuracy")
+SAME = (*DIGESTS, "iteration", "accuracy_sft", "accuracy")
 DIGEST_CHARACTERS = 16
 
 
@@ -78,7 +78,7 @@ def comparison(undisturbed: Proved, killed: Proved, verdict: Verdict) -> Table:
     for key in DIGESTS:
         row(key, partial(_digest, key), key)
     row("iterations", lambda run: str(run.results.get("iteration")), "iteration")
-    row("held-out accuracy", _accuracy, "accuracy_warmup", "accuracy")
+    row("held-out accuracy", _accuracy, "accuracy_sft", "accuracy")
     row("kills", lambda run: "\n".join(map(_kill_line, run.kills)) or "none")
     row("updates replayed", lambda run: str(run.replayed))
     row("audit", _audit)
@@ -94,7 +94,7 @@ def figures_of(undisturbed: Proved, killed: Proved, verdict: Verdict) -> dict[st
         "audits_sound": float(not verdict.unsound),
         "kills": float(sum(kill.hit for kill in killed.kills)),
         "updates_replayed": float(killed.replayed),
-        "accuracy_warmup": undisturbed.results.get("accuracy_warmup"),
+        "accuracy_sft": undisturbed.results.get("accuracy_sft"),
         "accuracy": undisturbed.results.get("accuracy"),
         "seconds_undisturbed": undisturbed.seconds,
         "seconds_killed": killed.seconds,
@@ -116,8 +116,8 @@ def _digest(key: str, run: Proved) -> str:
 
 
 def _accuracy(run: Proved) -> str:
-    before, after = run.results.get("accuracy_warmup"), run.results.get("accuracy")
-    return "none" if before is None or after is None else f"{before:.3f} after the warm-up, {after:.3f} at the end"
+    before, after = run.results.get("accuracy_sft"), run.results.get("accuracy")
+    return "none" if before is None or after is None else f"{before:.3f} after SFT, {after:.3f} at the end"
 
 
 def _kill_line(kill: Killed) -> str:

@@ -23,11 +23,11 @@ from yatt_core.protocols.receipts import (
     EvaluateReceipt,
     InputsReceipt,
     PrepareReceipt,
+    SftReceipt,
     ShardReceipt,
     ShardTask,
     SyncReceipt,
     UpdateReceipt,
-    WarmupReceipt,
 )
 from yatt_core.run_actors.run_actors import ActorsState
 from yatt_core.spec import RunSpec
@@ -96,11 +96,11 @@ class SimulatedRunActors:
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
-    def warm_up(self) -> WarmupReceipt:
+    def sft(self) -> SftReceipt:
         """Brings the trainer to version 0 in no time."""
         trainer = self._cluster.trainer
         trainer.version, trainer.state = 0, b"initial"
-        return WarmupReceipt(0, 0.0, 0.0, 0.0, trainer.state.hex())
+        return SftReceipt(0, 0.0, 0.0, 0.0, trainer.state.hex())
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
         """All devices roll out: no judge is simulated."""

@@ -2,7 +2,7 @@
 
 Consumes what the phases came to; produces the iteration's row, control state, metric points, outbox rows, audit link and
 alarms, and extends the lease. Iterations have no gap: k follows k-1 along the branch's line; 0 is the start (initial weights,
-warm-up).
+SFT).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from yatt_core.tools.registry import check_tools
 
 LEASE_SECONDS = 600.0
 """Life of an operator's lease; a command that died is replaced at once on its own host."""
-BEFORE_FIRST = ("warm_up", "sync", "evaluate", "commit_start")
+BEFORE_FIRST = ("sft", "sync", "evaluate", "commit_start")
 PHASES = ("place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit")
 RECOVER = "recover"
 

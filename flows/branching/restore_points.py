@@ -30,7 +30,7 @@ FIXED = {
     "seed": "the order of the prompts and all that was drawn so far come from it",
     "model": "the checkpoints hold its weights",
     "trainer.lora": "the checkpoints hold its adapters, or all weights without it",
-    "warmup": "it is done",
+    "sft": "it is done",
     "algorithm.critic.model": "the critic has begun with it",
     "algorithm.distillation.teacher": "the run's inputs vouch for its files",
     "data.sources": "the run's prompts were made from them, and its cursor counts what each has given",

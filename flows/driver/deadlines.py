@@ -11,7 +11,7 @@ from yatt_core.spec.sections.recovery import RecoverySpec
 REMEMBERED = 20
 ENOUGH = 3
 """Finished attempts from which on a phase has a history."""
-UNLIKE = frozenset({"recover", "warm_up", "commit_start"})
+UNLIKE = frozenset({"recover", "sft", "commit_start"})
 """Phases whose attempts say nothing about the next one: each has another amount to do."""
 
 

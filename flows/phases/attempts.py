@@ -22,12 +22,12 @@ from flows.phases.failure_policy import answer
 from flows.run.control_state import Recovered
 from yatt_core.errors import FencedError, YattError
 from yatt_core.logs import log_context, redact
-from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt, WarmupReceipt
+from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt, SftReceipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
-KEPT_RECEIPTS = (WarmupReceipt, PrepareReceipt, RecoverReceipt)
+KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 STOPPED = "stopped"
 """The class that an attempt gets which was left because the segment had to end: charged to no budget."""
 

@@ -34,7 +34,7 @@ from yatt_core.experience.prepared import sweep_prepared
 from yatt_core.experience.shard_log import sweep
 from yatt_core.experience.telemetry import read_telemetry
 from yatt_core.keys import iteration_folder
-from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SyncReceipt, UpdateReceipt, WarmupReceipt
+from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftReceipt, SyncReceipt, UpdateReceipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ def commit_start(
     session: DriverSession,
     iteration: int,
     state: ControlState,
-    warm: WarmupReceipt,
+    warm: SftReceipt,
     evaluation: Sequence[EvaluateReceipt],
     meter: IterationMeter,
 ) -> ControlState:
     """Commits iteration 0."""
     metrics: list[Metric] = [
-        Metric("warmup/steps", float(warm.steps), RESULT),
-        Metric("warmup/probe_accuracy", warm.probe_accuracy, RESULT),
-        Metric("warmup/seconds", warm.seconds, TIMING),
+        Metric("sft/steps", float(warm.steps), RESULT),
+        Metric("sft/probe_accuracy", warm.probe_accuracy, RESULT),
+        Metric("sft/seconds", warm.seconds, TIMING),
         *evaluation_metrics(evaluation),
     ]
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": warm.weights_digest})

@@ -39,11 +39,11 @@ def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
         "reward/mean": mean,
         "reward/std": math.sqrt(variance),
         "accuracy": sums["correct"] / samples,
-        "truncated_share": sums["truncated"] / samples,
+        "truncated_fraction": sums["truncated"] / samples,
         "length/response_mean": sums["response_tokens"] / samples,
         "length/prompt_mean": sums["prompt_tokens"] / samples,
         "reward_errors": sums["reward_errors"],
-        "zero_spread_share": sums["zero_spread_groups"] / sums["prompts"],
+        "zero_spread_fraction": sums["zero_spread_groups"] / sums["prompts"],
     }
     values |= {key: value / samples for key, value in sums.items() if key.startswith("reward/")}
     if "turns" in sums:

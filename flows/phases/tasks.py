@@ -17,24 +17,24 @@ from flows.phases.recovery import restore
 from flows.phases.transport import collect_gauges, spill_warning
 from flows.run.control_state import ControlState
 from yatt_core.errors import DataError
-from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SyncReceipt, UpdateReceipt, WarmupReceipt
+from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftReceipt, SyncReceipt, UpdateReceipt
 
 
 @phase
-def warm_up(session: DriverSession, iteration: int) -> WarmupReceipt:
+def sft(session: DriverSession, iteration: int) -> SftReceipt:
     """Brings the trainer to its initial policy and publishes that as checkpoint 0, which a resumed run starts from."""
-    done = recorded_receipt(session.context, session.context.branch, iteration, "warm_up", WarmupReceipt)
+    done = recorded_receipt(session.context, session.context.branch, iteration, "sft", SftReceipt)
     kept = session.checkpoints.at(iteration)
     if done is not None and kept is not None:
         try:
             restore(session, kept)
         except DataError as error:
             session.context.observer.warned(
-                f"the checkpoint of iteration {iteration} is damaged, the warm-up is done again: {error}"
+                f"the checkpoint of iteration {iteration} is damaged, SFT is done again: {error}"
             )
         else:
             return done
-    receipt = session.actors.warm_up()
+    receipt = session.actors.sft()
     session.checkpoints.begin(iteration)
     session.checkpoints.wait()
     return receipt

@@ -21,7 +21,7 @@ from yatt_core.placement.occupancy import (
     Span,
     busy_shares,
     changes_of,
-    idle_share,
+    idle_fraction,
     role_times,
     spans_of,
 )
@@ -58,7 +58,7 @@ class RoleUse:
     role: str
     device_s: float
     busy_s: float
-    idle_share: float
+    idle_fraction: float
     tokens: int
     tokens_per_s: float
 
@@ -90,7 +90,7 @@ class Explanation:
     changes: tuple[Change, ...]
     moves: Mapping[str, int]
     roles: tuple[RoleUse, ...]
-    idle_share: float | None
+    idle_fraction: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Gantt:
     mode: str
     instances: int
     collect_s: float
-    idle_share: float
+    idle_fraction: float
     spans: tuple[Span, ...]
     busy: Mapping[str, float]
     roles: tuple[RoleUse, ...]
@@ -139,7 +139,7 @@ def explain(placement: RecordedPlacement) -> Explanation:
         changes=changes,
         moves=moves,
         roles=tuple(_use(time, took or 0.0) for time in times),
-        idle_share=idle_share(times) if times else None,
+        idle_fraction=idle_fraction(times) if times else None,
     )
 
 
@@ -161,7 +161,7 @@ def gantt_of(placement: RecordedPlacement) -> Gantt:
         mode=row.decision["mode"],
         instances=len(work.telemetry.roles),
         collect_s=work.telemetry.collect_s,
-        idle_share=idle_share(times),
+        idle_fraction=idle_fraction(times),
         spans=tuple(spans),
         busy={f"{index}/{role}": share for (index, role), share in busy_shares(spans, usage).items() if role},
         roles=tuple(_use(time, work.telemetry.collect_s) for time in times),
@@ -197,7 +197,7 @@ def _instances(start: str, role: str) -> tuple[int, ...]:
 
 def _use(time: RoleTime, collect_s: float) -> RoleUse:
     rate = time.tokens / collect_s if collect_s else 0.0
-    return RoleUse(time.role, time.device_s, time.busy_s, time.idle_share, time.tokens, rate)
+    return RoleUse(time.role, time.device_s, time.busy_s, time.idle_fraction, time.tokens, rate)
 
 
 def _seen(past: PastWork) -> SeenWork:

@@ -15,7 +15,7 @@ from db.read.overview import RunOverview
 from db.write.metrics import Point
 from yatt_core.digests import chain_digest
 
-ACCURACY, WARMUP_SECONDS = "evaluation/accuracy", "warmup/seconds"
+ACCURACY, SFT_SECONDS = "evaluation/accuracy", "sft/seconds"
 SEGMENT_ENDED = "segment_ended"
 
 
@@ -23,7 +23,7 @@ SEGMENT_ENDED = "segment_ended"
 class RunResults:
     """A run's figures; none where the run has not come so far.
 
-    accuracy_warmup, accuracy: on held-out tasks, after the warm-up and newest. seconds: wall time of all segments.
+    accuracy_sft, accuracy: on held-out tasks, after SFT and newest. seconds: wall time of all segments.
     weights_digest: of the last committed iteration. experience_digest: over the iterations of the current branch.
     metrics_digest: over the points of class result. flow_bytes_per_sample: what reached the drivers' processes.
     """
@@ -31,10 +31,10 @@ class RunResults:
     run: str
     state: str
     iteration: int
-    accuracy_warmup: float | None
+    accuracy_sft: float | None
     accuracy: float | None
     seconds: float
-    warmup_seconds: float | None
+    sft_seconds: float | None
     weights_digest: str | None
     experience_digest: str
     metrics_digest: str
@@ -45,16 +45,16 @@ def run_results(ledger: Ledger, run: str) -> RunResults:
     """The figures of a run, by its id. Raises `RunNotFound`."""
     overview = ledger.overview.show(run)
     accuracy = dict(ledger.metrics.history(run, ACCURACY))
-    warmup = dict(ledger.metrics.history(run, WARMUP_SECONDS))
+    sft = dict(ledger.metrics.history(run, SFT_SECONDS))
     driver_bytes = sum(phase.bytes_to_driver for phase in overview.phases)
     return RunResults(
         run=run,
         state=overview.line.run.state,
         iteration=overview.line.run.iteration,
-        accuracy_warmup=accuracy.get(0),
+        accuracy_sft=accuracy.get(0),
         accuracy=accuracy[max(accuracy)] if accuracy else None,
         seconds=sum(segment_seconds(ledger, overview).values()),
-        warmup_seconds=warmup.get(0),
+        sft_seconds=sft.get(0),
         weights_digest=_weights_digest(ledger, run),
         experience_digest=chain_digest(digest for _, digest in ledger.commits.experience_digests(run)),
         metrics_digest=metrics_digest(ledger.metrics.result_points(run)),

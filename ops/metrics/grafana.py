@@ -84,9 +84,9 @@ ONE_RUN = (
             ("KL", "kl", "none"),
             ("Entropy", "entropy", "none"),
             ("Response length", "length/response_mean", "none"),
-            ("Truncated responses", "truncated_share", "percentunit"),
+            ("Truncated responses", "truncated_fraction", "percentunit"),
             ("Gradient norm", "grad_norm", "none"),
-            ("Log-probability gap of trainer and sampler", "log_prob_gap_mean", "none"),
+            ("Log-probability gap of trainer and sampler", "train_rollout_logprob_diff_mean", "none"),
             ("Tokens per second", "tokens_per_second", "none"),
         )
     ),

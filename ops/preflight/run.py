@@ -99,10 +99,10 @@ def check_names(spec: RunSpec) -> None:
 
         # A broken row, or too few of them, is said now and not when the cluster is up.
         whole = look_over(spec.data, spec.seed)
-    if spec.warmup is not None:
+    if spec.sft is not None:
         from yatt_core.input_building.demonstrations import check_demonstrations
 
-        check_demonstrations(spec.data, spec.seed, spec.warmup.demonstrations, whole)
+        check_demonstrations(spec.data, spec.seed, spec.sft.demonstrations, whole)
 
 
 def check_targets(folder: Path, targets: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ def title_of(found: Gantt) -> str:
 def summary_of(found: Gantt) -> str:
     """The figures that it is about."""
     return (
-        f"{found.collect_s:.2f} s of collect on {found.instances} instances, idle share {found.idle_share:.1%}. "
+        f"{found.collect_s:.2f} s of collect on {found.instances} instances, idle share {found.idle_fraction:.1%}. "
         "The filled part of a bar is the share of the instance's time in the role that was work."
     )
 
@@ -56,7 +56,7 @@ def gantt_page(found: Gantt) -> str:
                 role_name(u.role),
                 f"{u.device_s:.1f}",
                 f"{u.busy_s:.1f}",
-                f"{u.idle_share:.1%}",
+                f"{u.idle_fraction:.1%}",
                 u.tokens,
                 f"{u.tokens_per_s:.0f}",
             )

@@ -57,7 +57,7 @@ def print_explanation(found: Explanation) -> None:
         write(f"besides: {found.moves['take']} times stragglers moved, {found.moves['intake']} limits of intake")
     if found.roles:
         write_roles(found.roles)
-        write(f"idle share of all devices: {found.idle_share:.1%}")
+        write(f"idle share of all devices: {found.idle_fraction:.1%}")
 
 
 def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
@@ -102,7 +102,11 @@ def write_roles(roles: Iterable[RoleUse]) -> None:
         (
             role_name(use.role),
             round(use.device_s, 1),
-            *((round(use.busy_s, 1), 100 * use.idle_share, use.tokens, use.tokens_per_s) if use.role else (None,) * 4),
+            *(
+                (round(use.busy_s, 1), 100 * use.idle_fraction, use.tokens, use.tokens_per_s)
+                if use.role
+                else (None,) * 4
+            ),
         )
         for use in roles
     ]
@@ -197,7 +201,7 @@ def print_gantt(found: Gantt) -> None:
         write(f"{name:>9} {line}")
     write(f"{'':>9} {MARKS[ROLLOUT]} rollout  {MARKS[JUDGE]} judge  {MARKS['']} going over")
     write_roles(found.roles)
-    write(f"idle share of all devices: {found.idle_share:.1%}")
+    write(f"idle share of all devices: {found.idle_fraction:.1%}")
 
 
 def _line(spans: Sequence[Span], collect_s: float) -> str:

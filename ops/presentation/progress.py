@@ -65,9 +65,7 @@ class Picture:
         if self.reward is not None:
             words.append(f"reward {self.reward:.3f}")
         if self.accuracy:
-            first = (
-                f" (warm-up {self.accuracy[0][1]:.3f})" if self.accuracy[0][0] == 0 and len(self.accuracy) > 1 else ""
-            )
+            first = f" (SFT {self.accuracy[0][1]:.3f})" if self.accuracy[0][0] == 0 and len(self.accuracy) > 1 else ""
             words.append(f"accuracy {self.accuracy[-1][1]:.3f}{first}")
         if self.tokens_per_second is not None:
             words.append(f"{self.tokens_per_second:,.0f} tokens/s")
@@ -92,8 +90,8 @@ class LineObserver:
 
     def phase_started(self, iteration: int, phase: str) -> None:
         """Says the long phase before the first iteration; the others show in the next line."""
-        if phase == "warm_up":
-            self._write("warming up")
+        if phase == "sft":
+            self._write("supervised fine-tuning")
 
     def committed(self, summary: IterationSummary) -> None:
         """Says how far the run is, when it was measured or when nothing was said for long."""

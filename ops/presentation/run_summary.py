@@ -24,7 +24,7 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
     write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
     for line in improvements(ledger, results):
         write(f"  {line}")
-    write(f"  {duration(results.seconds)}, of which warm-up {duration(results.warmup_seconds or 0.0)}")
+    write(f"  {duration(results.seconds)}, of which SFT {duration(results.sft_seconds or 0.0)}")
     write("where things lie")
     folder = home.run_folder(run.id)
     write(f"  run       {folder}")
@@ -38,10 +38,10 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
 
 
 def improvements(ledger: Ledger, results: RunResults) -> list[str]:
-    """How accuracy and reward went from the warm-up to now."""
+    """How accuracy and reward went from SFT to now."""
     lines = []
-    if results.accuracy is not None and results.accuracy_warmup is not None:
-        lines.append(f"held-out accuracy {results.accuracy_warmup:.3f} after the warm-up, now {results.accuracy:.3f}")
+    if results.accuracy is not None and results.accuracy_sft is not None:
+        lines.append(f"held-out accuracy {results.accuracy_sft:.3f} after SFT, now {results.accuracy:.3f}")
     rewards = ledger.metrics.history(results.run, REWARD)
     if rewards:
         lines.append(

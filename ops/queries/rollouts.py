@@ -98,8 +98,8 @@ class RewardSummary:
     samples: int
     mean: float
     deviation: float
-    correct_share: float
-    truncated_share: float
+    correct_fraction: float
+    truncated_fraction: float
     counts: tuple[int, ...]
 
 
@@ -190,8 +190,8 @@ def _summary(iteration: int, table: pa.Table, rewards: Any, edges: Any) -> Rewar
         samples=table.num_rows,
         mean=float(finite.mean()) if len(finite) else 0.0,
         deviation=float(finite.std()) if len(finite) else 0.0,
-        correct_share=float(table["correct"].to_numpy().mean()) if table.num_rows else 0.0,
-        truncated_share=float(table["truncated"].to_numpy().mean()) if table.num_rows else 0.0,
+        correct_fraction=float(table["correct"].to_numpy().mean()) if table.num_rows else 0.0,
+        truncated_fraction=float(table["truncated"].to_numpy().mean()) if table.num_rows else 0.0,
         counts=tuple(int(count) for count in np.histogram(finite, edges)[0]),
     )
 

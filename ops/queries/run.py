@@ -26,11 +26,11 @@ HEALTH = (
     "kl",
     "entropy",
     "length/response_mean",
-    "truncated_share",
+    "truncated_fraction",
     "clip_fraction",
     "ratio_max",
     "grad_norm",
-    "log_prob_gap_mean",
+    "train_rollout_logprob_diff_mean",
 )
 """Metrics of learning's health, in the order in which a person looks at them."""
 THROUGHPUT = ("tokens_per_second", "seconds/iteration")

@@ -16,27 +16,27 @@ RESPONSES = st.lists(st.lists(st.tuples(NUMBER, NUMBER), max_size=6), min_size=1
 SHARE = st.floats(0.0, 1.0)
 
 
-def published(rewards: list[float], values: list[float], discount: float, decay: float) -> list[float]:
+def published(rewards: list[float], values: list[float], gamma: float, decay: float) -> list[float]:
     """arXiv 1506.02438, equation 16: sum over l of (gamma lambda)^l delta_{t+l}."""
     following = [*values[1:], 0.0][: len(values)]
-    deltas = [r + discount * after - v for r, v, after in zip(rewards, values, following, strict=True)]
+    deltas = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
     return [
-        sum((discount * decay) ** (later - t) * deltas[later] for later in range(t, len(deltas)))
+        sum((gamma * decay) ** (later - t) * deltas[later] for later in range(t, len(deltas)))
         for t in range(len(deltas))
     ]
 
 
 @given(RESPONSES, SHARE, SHARE)
 def test_advantages_are_the_published_sum(
-    responses: list[list[tuple[float, float]]], discount: float, decay: float
+    responses: list[list[tuple[float, float]]], gamma: float, decay: float
 ) -> None:
     flat = np.array([pair for response in responses for pair in response]).reshape(-1, 2)
     lengths = np.array([len(response) for response in responses])
-    found = generalised_advantages(flat[:, 0], flat[:, 1], lengths, discount, decay)
+    found = generalised_advantages(flat[:, 0], flat[:, 1], lengths, gamma, decay)
     wanted = [
         value
         for response in responses
-        for value in published([r for r, _ in response], [v for _, v in response], discount, decay)
+        for value in published([r for r, _ in response], [v for _, v in response], gamma, decay)
     ]
     np.testing.assert_allclose(found, wanted, atol=1e-9)
 

@@ -14,7 +14,7 @@ from yatt_core.algorithms.entropy import token_entropy
 from yatt_core.algorithms.grpo import LossSums, TokenInputs, grpo_loss
 from yatt_core.algorithms.kl import k1, k3
 from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
-from yatt_core.spec.sections.algorithm import GrpoSpec, KlSpec
+from yatt_core.spec.sections.algorithm import GrpoSpec, ImportanceCorrectionSpec, KlSpec
 
 LOG_PROBS = st.floats(-8, -1e-3)
 ADVANTAGES = st.floats(-3, 3)
@@ -79,7 +79,12 @@ def test_grpo_loss_is_the_formula(with_old: bool, with_reference: bool) -> None:
     noise = np.random.default_rng(4)
     new, old, sampler, reference = noise.normal(-2, 0.4, (4, 30))
     advantages, weights, entropies = noise.normal(0, 1, 30), noise.uniform(0, 0.1, 30), noise.uniform(0, 2, 30)
-    spec = GrpoSpec(clip_high=0.3, importance_cap=1.5, entropy_bonus=0.01, kl=KlSpec(coefficient=0.2))
+    spec = GrpoSpec(
+        clip_high=0.3,
+        importance_correction=ImportanceCorrectionSpec(cap=1.5),
+        entropy_bonus=0.01,
+        kl=KlSpec(coefficient=0.2),
+    )
     inputs = TokenInputs(
         *(torch.tensor(values) for values in (advantages, weights, sampler)),
         old=torch.tensor(old) if with_old else None,

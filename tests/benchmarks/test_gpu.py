@@ -21,11 +21,11 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     report = measure(LEAST, 1e12)
     peaks = {"rollout_peak_gib", "train_peak_gib"}
     figures = dict(report.figures)
-    rates = {"rollout_tokens_per_s", "train_tokens_per_s", "train_mfu", "train_gemm_share", "sync_gb_s"}
+    rates = {"rollout_tokens_per_s", "train_tokens_per_s", "train_mfu", "train_gemm_fraction", "sync_gb_s"}
     assert figures.keys() == rates | peaks | {"offload_gb_s", "reload_gb_s", "parameters"}
     assert all(figures[name] is None for name in peaks), "memory of the cores is not a GPU's"
     assert all((figures[name] or 0.0) > 0.0 for name in figures.keys() - peaks)
-    share, achieved = figures["train_gemm_share"], (figures["train_mfu"] or 0.0) * 1e12
+    share, achieved = figures["train_gemm_fraction"], (figures["train_mfu"] or 0.0) * 1e12
     assert share == pytest.approx(achieved / (report.baselines["gemm_tflop_s_bf16"] * 1e12))
 
 

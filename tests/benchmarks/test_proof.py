@@ -130,7 +130,7 @@ def test_nothing_is_killed_once_the_phase_is_over(tmp_path, driver) -> None:
 
 def proved(name: str, kills: tuple[Killed, ...] = (), **changed: object) -> Proved:
     digests = {"weights_digest": "a" * 64, "experience_digest": "b" * 64, "metrics_digest": "c" * 64}
-    results = {"run": name, "iteration": 60, "accuracy_warmup": 0.277, "accuracy": 0.4, **digests, **changed}
+    results = {"run": name, "iteration": 60, "accuracy_sft": 0.277, "accuracy": 0.4, **digests, **changed}
     return Proved(results, {"sound": True, "disagreement": None}, kills, replayed=0, seconds=40.0)
 
 
@@ -185,7 +185,7 @@ def test_an_unsound_audit_and_a_kill_that_missed_are_told() -> None:
 def test_the_last_line_of_a_log_is_shown(tmp_path) -> None:
     log = tmp_path / "driver.log"
     assert last_line(log) == ""
-    log.write_text("warming up\niteration 3/60\n\n")
+    log.write_text("supervised fine-tuning\niteration 3/60\n\n")
     assert last_line(log) == "iteration 3/60"
 
 

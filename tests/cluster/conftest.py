@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import faults
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.supervisor.client import stop_supervisor, wait_ready
@@ -92,7 +94,10 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     """A head that lost its starter: killed by SIGKILL, after it had made a detached actor."""
     folder = tmp_path_factory.mktemp("a-run-folder-that-lies-too-deep-for-the-sockets-of-ray")
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(folder), NAMESPACE], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", STARTER, str(folder), NAMESPACE],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": faults.PYTHONPATH},
     )
     try:
         assert starter.stdout is not None

@@ -74,7 +74,7 @@ def begin(actors: RunActors) -> None:
     actors.start()
     standing = actors.load(actors.materialise())
     if standing.trainer_version < 0:
-        actors.warm_up()
+        actors.sft()
     actors.sync(0)
 
 
@@ -99,8 +99,8 @@ with Heartbeat(folder, 1):
     inputs = actors.materialise()
     actors.load(inputs)
     reached("load")
-    actors.warm_up()
-    reached("warm_up")
+    actors.sft()
+    reached("sft")
     buckets = behind_buckets(actors)
     buckets[2] = lambda: reached("bucket")
     actors.sync(0)

@@ -40,7 +40,7 @@ SLOW = "rollout.engine.base_seconds=0.02"
 
 
 @pytest.mark.parametrize(
-    "moment", [*(pytest.param(m, marks=VERIFY) for m in ("start", "load", "warm_up", "learn")), "collect"]
+    "moment", [*(pytest.param(m, marks=VERIFY) for m in ("start", "load", "sft", "learn")), "collect"]
 )
 def test_the_next_driver_attaches_to_what_a_killed_one_left(
     attached: Head, actor_sets: list[RunActors], tmp_path: Path, moment: str
@@ -58,7 +58,7 @@ def test_the_next_driver_attaches_to_what_a_killed_one_left(
         assert standing.created == created
         after = {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()}
         assert {name: after[name] for name in before} == before
-        version = {"start": -1, "load": -1, "warm_up": 0, "collect": 0, "learn": 1}[moment]
+        version = {"start": -1, "load": -1, "sft": 0, "collect": 0, "learn": 1}[moment]
         assert standing.trainer_version == version
         assert (standing.trainer_key is not None) == (moment == "learn")
         assert standing.checkpoint_in_flight == (moment == "learn")
@@ -68,8 +68,8 @@ def test_the_next_driver_attaches_to_what_a_killed_one_left(
             assert standing.trainer_key == batch_of([], 1).key
             assert [receipt.version for receipt in actors.sync(1)] == [1, 1]
         if version <= 0:
-            warm = actors.warm_up()
-            assert actors.warm_up() == warm
+            warm = actors.sft()
+            assert actors.sft() == warm
             assert len(actors.sync(0)) == (0 if moment == "collect" else 2)
             tasks = shard_tasks(spec, 2)
             receipts = list(actors.collect(tasks))
@@ -89,7 +89,7 @@ def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp
         with pytest.raises(FencedError):
             old.sync(0)
         with pytest.raises(FencedError):
-            old.warm_up()
+            old.sft()
         before = pids()
         old.deadline = 0.0
         with pytest.raises(FencedError):
@@ -126,7 +126,7 @@ def test_a_rank_that_waits_for_one_that_was_never_asked_is_not_waited_for(
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     actors.start()
     actors.load(actors.materialise())
-    actors._ranks[0].warm_up.remote(1)
+    actors._ranks[0].sft.remote(1)
     with Heartbeat(tmp_path, 2):
         actor_sets.append(after := actors_of(spec, tmp_path, 2))
         assert after.start() == ("trainer-0", "trainer-1")
@@ -252,7 +252,7 @@ def test_what_is_lost_is_made_anew_and_the_rest_is_kept(actor_sets: list[RunActo
     assert standing.trainer_version == (-1 if lost == "trainer-1" else 0)
     assert standing.engine_versions == ((0, -1) if lost == "rollout-1" else (0, 0))
     if lost == "trainer-1":
-        actors.warm_up()
+        actors.sft()
     assert [receipt.instance for receipt in actors.sync(0)] == ([1] if lost == "rollout-1" else [])
     assert len(list(actors.collect(tasks))) == len(tasks)
     assert all(len(find_sealed(tmp_path, task.key)) == 1 for task in tasks)
@@ -274,7 +274,7 @@ def test_another_spec_or_branch_gets_actors_of_its_own(actor_sets: list[RunActor
 
 @VERIFY
 def test_a_skipped_update_is_applied_once(actor_sets: list[RunActors], tmp_path: Path) -> None:
-    spec = actors_spec("trainer.engine.non_finite_at=[1]")
+    spec = actors_spec()
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     begin(actors)
     task = batch_of([], 1)

@@ -12,6 +12,7 @@ import ray
 
 from tests.cluster.conftest import Head
 from tests.cluster.run_actors import actors_of, actors_spec, begin, shard_tasks
+from tests.faults import hang_at
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.nodes import avoided_nodes, node_names
 from yatt_core.errors import InfrastructureError, StuckError
@@ -32,12 +33,11 @@ def test_a_rollout_that_hangs_for_ever_is_named_and_replaced(
     attached: Head, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "gather_stacks", partial(gather_stacks, timeout=15.0))
-    hang = tmp_path / "hang"
-    spec = actors_spec(f"rollout.engine.hang_file={hang}", "recovery.phase_deadline_seconds=60")
+    spec = actors_spec("recovery.phase_deadline_seconds=60")
     actors = actors_of(spec, tmp_path, 1)
     try:
         begin(actors)
-        hang.write_text("0")
+        hang_at(tmp_path, 0)
         actors.deadline = 6.0
         tasks = shard_tasks(spec, 1)
         with caplog.at_level(logging.ERROR), pytest.raises(StuckError) as caught:
@@ -46,7 +46,7 @@ def test_a_rollout_that_hangs_for_ever_is_named_and_replaced(
         (failure,) = actors.failures
         assert failure.actor.startswith("rollout-") and "in generate for" in failure.reason
         assert f"{failure.actor} in generate for" in str(caught.value)
-        assert "rollout.py:" in str(caught.value) and "_hang" in str(caught.value)
+        assert "engines.py:" in str(caught.value) and "hang" in str(caught.value)
         stack = next(record.getMessage() for record in caplog.records if "thread MainThread" in record.getMessage())
         assert "self._ready().stream(request)" in stack
         actors.deadline = 60.0

@@ -68,7 +68,7 @@ def test_an_actor_killed_between_two_buckets_leaves_the_engines_dirty(
         actor_sets.append(actors := actors_of(actors_spec(FOUR_BUCKETS), tmp_path, 1))
         actors.start()
         actors.load(actors.materialise())
-        actors.warm_up()
+        actors.sft()
 
         def strike() -> None:
             pid = pid_of(lost)
@@ -82,7 +82,7 @@ def test_an_actor_killed_between_two_buckets_leaves_the_engines_dirty(
         assert set(created) == ({"trainer-0", "trainer-1"} if lost == "trainer-0" else {lost})
         standing = actors.load(actors.materialise())
         assert standing.engine_versions == (-1, -1), "one that was made anew, or two that took one bucket"
-        assert actors.warm_up().weights_digest
+        assert actors.sft().weights_digest
         assert [(receipt.instance, receipt.buckets, receipt.bytes) for receipt in actors.sync(0)] == [
             (0, 4, 32),
             (1, 4, 32),

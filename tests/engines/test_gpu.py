@@ -114,7 +114,7 @@ SPECS: dict[str, RunSpec] = {
         algorithm={"kl": {"where": "loss"}, "mini_batches": 2, "entropy_bonus": 0.01}, trainer={"engine": ENGINE}
     ),
     "fast, bfloat16": make_spec(exact=False, trainer={"engine": {**ENGINE, "dtype": "bfloat16"}}),
-    "general, packed": make_spec(trainer={"engine": {**ENGINE, "path": "general", "packed": True}}),
+    "general, packed": make_spec(trainer={"engine": {**ENGINE, "kernels": "general", "packed": True}}),
     "critic": ppo_spec(),
     "adapters": make_spec(trainer={"engine": ENGINE, "lora": {"rank": 2, "targets": ["q_proj", "up_proj"]}}),
 }

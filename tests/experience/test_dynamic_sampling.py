@@ -78,8 +78,8 @@ def test_the_surplus_is_dropped_in_prompt_order_and_counted() -> None:
         6,
         1,
     )
-    assert metrics["sampling/valid_share"] == pytest.approx(4 / 6)
-    assert (metrics["sampling/padded_groups"], metrics["sampling/filled_share"]) == (0, 1)
+    assert metrics["sampling/valid_fraction"] == pytest.approx(4 / 6)
+    assert (metrics["sampling/padded_groups"], metrics["sampling/filled_fraction"]) == (0, 1)
 
 
 def test_a_shortfall_is_padded_from_the_earliest_prompts_and_said() -> None:
@@ -191,7 +191,7 @@ def test_the_target_is_filled_from_the_fifth_iteration_on(validity: float, chang
             assert metrics["sampling/padded_groups"] == len(admission.padding) == 64 - len(admission.groups)
             assert bool(shortfall(sampling)) == bool(admission.padding)
             if iteration >= 5:
-                filled.append(metrics["sampling/filled_share"])
+                filled.append(metrics["sampling/filled_fraction"])
     assert statistics.fmean(filled) >= 0.99
 
 

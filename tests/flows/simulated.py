@@ -24,6 +24,7 @@ from flows.driver.session import DriverSession
 from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
 from flows.run.protocols import IterationSummary, SilentObserver
+from tests.faults import is_not_finite
 from tests.services import ROOT
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import NumericError
@@ -45,11 +46,11 @@ class MetricCluster(Cluster):
 
 
 class BranchRunActors(SimulatedRunActors):
-    """On a branch of the run; on another one than before, its actors are new. Updates named in the spec are not finite."""
+    """On a branch of the run; on another one than before, its actors are new. Updates that a test names are not finite."""
 
-    def __init__(self, cluster: Cluster, spec: RunSpec, term: int, branch: int) -> None:
+    def __init__(self, cluster: Cluster, spec: RunSpec, folder: Path, term: int, branch: int) -> None:
         super().__init__(cluster, spec, term)
-        self._branch = branch
+        self._branch, self._folder = branch, folder
         if branch != getattr(cluster.trainer, "branch", branch):
             cluster.trainer, cluster.collection = BranchTrainer(branch), None
             cluster.lost |= {TRAINER, ENGINE}
@@ -57,7 +58,7 @@ class BranchRunActors(SimulatedRunActors):
             cluster.trainer = BranchTrainer(branch)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        if task.key.branch == 0 and task.key.iteration in self._spec.trainer.engine.non_finite_at:  # type: ignore[union-attr]
+        if is_not_finite(self._folder, task.key.branch, task.key.iteration):
             raise NumericError(f"{task.key}: the loss is nan")
         return super().learn(task, prepared)
 
@@ -140,7 +141,7 @@ class Simulation:
 
             def actors(spec: RunSpec, folder: Path, term: int, branch: int, *_: object) -> BranchRunActors:
                 watcher.reach(f"branch:{branch}")
-                return BranchRunActors(self.cluster, spec, term, branch)
+                return BranchRunActors(self.cluster, spec, folder, term, branch)
 
             with without_prefect_and_ray(), mock.patch("flows.driver.session.RunActors", actors):
                 clock = self.cluster.clock

@@ -67,7 +67,7 @@ def test_under_a_reward_that_is_never_valid_the_run_goes_on_with_a_recorded_warn
         assert [link.body["iteration"] for link in warnings] == [1, 2]
         assert "only 0 of 8 groups are valid after 2 waves" in warnings[0].body["warning"]
         assert ledger.metrics.history(run, "sampling/padded_groups") == [(1, 8.0), (2, 8.0)]
-        assert ledger.metrics.history(run, "sampling/filled_share") == [(1, 0.0), (2, 0.0)]
+        assert ledger.metrics.history(run, "sampling/filled_fraction") == [(1, 0.0), (2, 0.0)]
         assert ledger.events.verify(run) is None
     logs = "".join(path.read_text() for path in (driver.home.run_folder(run) / "logs").glob("*driver*.jsonl"))
     assert "masked groups fill the batch" in logs

@@ -22,7 +22,7 @@ from tests.recovery.nursery import Nursery
 pytestmark = pytest.mark.timeout(600)
 METRICS = {
     "reward/mean", "reward/score", "accuracy", "entropy", "kl", "clip_fraction", "ratio_max", "ratio_min", "grad_norm",
-    "log_prob_gap_mean", "log_prob_gap_max", "truncated_share", "length/response_mean", "length/prompt_mean",
+    "train_rollout_logprob_diff_mean", "train_rollout_logprob_diff_max", "truncated_fraction", "length/response_mean", "length/prompt_mean",
     "tokens_per_second", "seconds/collect", "seconds/prepare", "seconds/learn", "seconds/sync", "loss", "learning_rate",
 }  # fmt: skip
 
@@ -47,7 +47,7 @@ def test_every_iteration_has_the_metrics_that_people_watch(finished: tuple[Drive
         histories = {key: ledger.metrics.history(run, key) for key in METRICS}
     for key, points in histories.items():
         assert [step for step, _ in points] == [1, 2, 3, 4], key
-    gaps = [value for _, value in histories["log_prob_gap_max"]]
+    gaps = [value for _, value in histories["train_rollout_logprob_diff_max"]]
     assert 0 < max(gaps) < 1e-4, "the trainer's float32 agrees with the sampler's"
     assert max(value for _, value in histories["ratio_max"]) > 1.0, "the second mini-batch is off-policy"
     assert max(value for _, value in histories["kl"]) > 0.0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.run.results import RunResults
+from tests.faults import hang_at
 from tests.flows.tools import SECONDS, Driver, same_result
 from tests.recovery.nursery import Nursery
 from tests.recovery.parts import kill, living_actors
@@ -142,13 +143,10 @@ def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver, quiet: 
 
 
 @pytest.mark.verify
-def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(
-    driver: Driver, quiet: RunResults, tmp_path: Path
-) -> None:
+def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(driver: Driver, quiet: RunResults) -> None:
     """An engine hangs for ever in iteration 6; within its grace the run is left at the last commit, with a checkpoint of it."""
-    hang = tmp_path / "hang"
-    hang.write_text("5")
-    run = driver.create("virtual.yaml", f"rollout.engine.hang_file={hang}", "recovery.stop_grace_seconds=6")
+    run = driver.create("virtual.yaml", "recovery.stop_grace_seconds=6")
+    hang = hang_at(driver.home.run_folder(run), 5)
     process = driver.start(run)
     wait_for_commit(driver, run, 5)
     while hang.exists():

@@ -9,6 +9,7 @@ import pytest
 from db.write.alarms import AlarmRow
 from flows.branching.branches import revise
 from flows.run.results import RunResults, run_results
+from tests.faults import not_finite_at
 from tests.flows.simulated import Simulation
 from tests.flows.tools import same_result
 
@@ -126,7 +127,8 @@ def test_a_budget_counts_what_killed_drivers_used_and_ends_the_run_until_it_is_r
 
 
 def test_a_skipped_update_raises_an_alarm_with_its_iteration(tmp_path: Path) -> None:
-    simulation = Simulation.of(tmp_path, "trainer.engine.non_finite_at=[2]", "iterations=3")
+    simulation = Simulation.of(tmp_path, "iterations=3")
+    not_finite_at(simulation.home.run_folder(simulation.run), 2)
     ended = simulation.drive()
     assert ended is not None and ended.state == "completed"
     (alarm,) = alarms(simulation)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from db.write.alarms import AlarmRow
 from flows.run.results import RunResults
+from tests.faults import hang_at, not_finite_at
 from tests.flows.tools import Driver, same_result
 from tests.http_sink import http_sink
 
@@ -55,7 +54,6 @@ TRIPPING = {
     "throughput": "guards.throughput={window: 1, baseline: 2, fall: 0.999}",
     "truncation": "guards.truncation.window=3",
     "reward_against_length": "guards.reward_against_length={window: 1, growth: 1.0001, gain: 10}",
-    "non_finite": "trainer.engine.non_finite_at=[4]",
     "stalled_phase": "guards.stalled_phase.share=0.02",
 }
 
@@ -65,9 +63,10 @@ def test_a_run_that_trips_every_guard_of_virtual_engines(driver: Driver) -> None
     """Most responses are cut at 8 tokens, update 4 is not finite, and collecting takes seconds; the rest is chance."""
     slow = ("rollout.max_new_tokens=8", "rollout.engine.base_seconds=2.5", "evaluation.every=0")
     run = driver.create("virtual.yaml", *TRIPPING.values(), *slow)
+    not_finite_at(driver.home.run_folder(run), 4)
     driver.drive(run)
     found = alarms(driver, run)
-    assert {alarm.rule for alarm in found} == set(TRIPPING)
+    assert {alarm.rule for alarm in found} == {*TRIPPING, "non_finite"}
     assert {alarm.action for alarm in found} == {"alert"}
     assert state(driver, run) == ("completed", 8)
     by_rule = {alarm.rule: alarm for alarm in found}
@@ -80,21 +79,17 @@ def test_a_run_that_trips_every_guard_of_virtual_engines(driver: Driver) -> None
 def test_a_run_with_a_model_trips_the_guards_of_the_policy(driver: Driver) -> None:
     run = driver.create(
         "torch.yaml", "algorithm.kl={coefficient: 0.1}", "guards.kl={window: 1, at_most: 0.0}",
-        "guards.log_prob_gap={window: 1, at_most: 0.0}", "iterations=2",
+        "guards.train_rollout_logprob_diff={window: 1, at_most: 0.0}", "iterations=2",
     )  # fmt: skip
     driver.drive(run)
-    assert {"kl", "log_prob_gap"} <= {alarm.rule for alarm in alarms(driver, run)}
+    assert {"kl", "train_rollout_logprob_diff"} <= {alarm.rule for alarm in alarms(driver, run)}
 
 
 @pytest.mark.verify
-def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driver, tmp_path: Path) -> None:
+def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driver) -> None:
     """An engine hangs for ever in iteration 3."""
-    hang = tmp_path / "hang"
-    hang.write_text("2")
-    run = driver.create(
-        "virtual.yaml", f"rollout.engine.hang_file={hang}", "guards.stalled_phase={action: pause, share: 0.3}",
-        "iterations=4",
-    )  # fmt: skip
+    run = driver.create("virtual.yaml", "guards.stalled_phase={action: pause, share: 0.3}", "iterations=4")
+    hang_at(driver.home.run_folder(run), 2)
     said = driver.drive(run, expect=4)
     assert "guard stalled_phase: collect has been under way for" in said
     assert state(driver, run) == ("paused", 2)

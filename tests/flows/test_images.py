@@ -49,7 +49,7 @@ def test_experience_names_the_images_and_nothing_holds_their_pixels(finished: tu
         assert str(row["prompt_tokens"]).count("4, ") >= 16, "a placeholder for each patch"
     assert len({row["media"] for row in rows}) > 20
     with driver.ledger() as ledger:
-        gaps = [value for _, value in ledger.metrics.history(run, "log_prob_gap_max")]
+        gaps = [value for _, value in ledger.metrics.history(run, "train_rollout_logprob_diff_max")]
     assert len(gaps) == 3 and max(gaps) < 1e-4, "the trainer sees what the sampler saw"
     png = b"\x89PNG"
     kept = [path for path in folder.rglob("*") if path.is_file() and path.read_bytes()[:4] == png]

@@ -41,9 +41,9 @@ def test_means_and_shares() -> None:
     assert metrics["reward/mean"] == metrics["reward/exact"] == 0.5
     assert metrics["reward/std"] == 0.5
     assert metrics["accuracy"] == 0.25
-    assert metrics["truncated_share"] == 0.25
+    assert metrics["truncated_fraction"] == 0.25
     assert metrics["length/response_mean"] == 2.5
-    assert metrics["zero_spread_share"] == 0.5
+    assert metrics["zero_spread_fraction"] == 0.5
 
 
 def test_a_constant_reward_has_no_spread_whatever_rounding_says() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults import not_finite_at
 from tests.flows.tools import Driver, same_result
 
-BROKEN = "trainer.engine.non_finite_at=[4]"
+BROKEN = 4
+"""The update that is not finite."""
 
 
 @pytest.mark.verify
 def test_a_skipped_update_is_skipped_again_in_replay(driver: Driver) -> None:
     """Checkpoints lie at 3 and 6: behind the kill, updates 4 (skipped) and 5 are replayed by new actors."""
-    quiet, killed = (driver.create("virtual.yaml", BROKEN, "iterations=7") for _ in range(2))
+    quiet, killed = (driver.create("virtual.yaml", "iterations=7") for _ in range(2))
+    for run in (quiet, killed):
+        not_finite_at(driver.home.run_folder(run), BROKEN)
     driver.drive(quiet)
     driver.drive_until_killed(killed, "collect:6")
     driver.end_actors(killed)
@@ -29,7 +33,8 @@ def test_a_skipped_update_is_skipped_again_in_replay(driver: Driver) -> None:
 @pytest.mark.verify
 def test_a_rollback_goes_on_from_a_checkpoint_on_another_branch(driver: Driver) -> None:
     """The same update fails on branch 0 alone."""
-    run = driver.create("virtual.yaml", BROKEN, "recovery.on_non_finite=rollback", "iterations=6")
+    run = driver.create("virtual.yaml", "recovery.on_non_finite=rollback", "iterations=6")
+    not_finite_at(driver.home.run_folder(run), BROKEN)
     driver.drive(run)
     results = driver.results(run)
     assert (results.state, results.iteration) == ("completed", 6)

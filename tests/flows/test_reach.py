@@ -37,4 +37,4 @@ def test_a_critic_and_a_teacher_stay(before: dict[str, Any], after: dict[str, An
 def test_their_numbers_may_change() -> None:
     refuse_fixed(spec(algorithm=taught("/a")), spec(algorithm=taught("/a", coefficient=0.1)))
     critic = {"optimizer": {"learning_rate": 1e-3}, "clip": None}
-    refuse_fixed(spec(algorithm=PPO), spec(algorithm={**PPO, "critic": critic, "trace_decay": 1.0}))
+    refuse_fixed(spec(algorithm=PPO), spec(algorithm={**PPO, "critic": critic, "gae_lambda": 1.0}))

@@ -28,7 +28,7 @@ MODES = {
     "colocate": ("placement.mode=colocate",),
     "split": ("placement.mode=split", "placement.judges=1"),
     "dynamic": ("placement.mode=dynamic",),
-    "dynamic, fitted": ("placement.mode=dynamic", "rollout.engine.max_concurrent=null"),
+    "dynamic, fitted": ("placement.mode=dynamic", "rollout.engine.max_num_seqs=null"),
 }
 WAVES = {"dynamic_sampling": True, "validity": 0.5}
 

@@ -32,11 +32,11 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
         "rollout.max_new_tokens=3",
         "rewards.parts=[{name: score, function: exact_match}]",
         "model.layers=2",
-        "warmup.max_steps=100",
-        "warmup.batch_size=32",
-        "warmup.learning_rate=3.0e-3",
-        "warmup.stop_accuracy=0.4",
-        "warmup.probe_every=5",
+        "sft.max_steps=100",
+        "sft.batch_size=32",
+        "sft.learning_rate=3.0e-3",
+        "sft.stop_accuracy=0.4",
+        "sft.probe_every=5",
         "trainer.optimizer.learning_rate=3.0e-3",
         "trainer.optimizer.epsilon=1.0e-4",
         "trainer.engine={kind: torch, ranks: 1}",
@@ -93,7 +93,7 @@ def test_a_student_learns_from_its_teacher_alone(
 
 @pytest.mark.parametrize("engine", ["{kind: torch, ranks: 2}", "{kind: fsdp2, ranks: 2, dtype: float32}"])
 def test_killed_it_ends_with_the_same_bits(driver: Driver, letters: tuple[str, ...], engine: str) -> None:
-    changes = (*letters, PPO, "iterations=4", "checkpoints.every=2", "warmup.max_steps=10", f"trainer.engine={engine}")
+    changes = (*letters, PPO, "iterations=4", "checkpoints.every=2", "sft.max_steps=10", f"trainer.engine={engine}")
     undisturbed, run = driver.create("torch.yaml", *changes), driver.create("torch.yaml", *changes)
     driver.drive(undisturbed)
     driver.drive_until_killed(run, "learn:2")

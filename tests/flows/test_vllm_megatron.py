@@ -14,7 +14,7 @@ pytestmark = [NEEDS_VLLM, NEEDS_MEGATRON, pytest.mark.verify]
 CONFIG = str(ROOT / "configs" / "vllm-megatron.yaml")
 SHORT = (
     "iterations=4",
-    "warmup.max_steps=20",
+    "sft.max_steps=20",
     "data.prompts_per_iteration=16",
     "data.held_out=20",
     "checkpoints.every=3",
@@ -26,7 +26,7 @@ def test_killed_in_collect_learn_and_sync_it_ends_with_the_same_bits(driver: Dri
     whole = driver.create(CONFIG, *SHORT)
     driver.drive(whole)
     with driver.ledger() as ledger:
-        gaps = [value for _, value in ledger.metrics.history(whole, "log_prob_gap_max")]
+        gaps = [value for _, value in ledger.metrics.history(whole, "train_rollout_logprob_diff_max")]
     assert len(gaps) == 4 and 0 < max(gaps) <= 1e-4, "at every iteration, so that no weights are stale"
     run = driver.create(CONFIG, *SHORT)
     driver.drive_until_killed(run, "collect:2")

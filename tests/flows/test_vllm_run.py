@@ -20,7 +20,7 @@ def test_it_is_exact_and_samples_what_the_trainer_learns_from(driver: Driver) ->
     whole = driver.create("torch.yaml", *CHANGES)
     driver.drive(whole)
     with driver.ledger() as ledger:
-        gaps = [value for _, value in ledger.metrics.history(whole, "log_prob_gap_max")]
+        gaps = [value for _, value in ledger.metrics.history(whole, "train_rollout_logprob_diff_max")]
     assert len(gaps) == 4 and 0 < max(gaps) < 1e-4, "at every iteration, so that no weights are stale"
     run = driver.create("torch.yaml", *CHANGES)
     driver.drive_until_killed(run, "collect:2")

@@ -27,8 +27,15 @@ def found(rule: Rule, since: int = -1, **values: Sequence[float]) -> Finding | N
     ("guard", "metric", "quiet", "tripping", "bound", "threshold"),
     [
         ("kl", "kl", [0.4] * 5, [0.1, 0.1, 0.9, 0.9, 0.9], "at_most", 0.5),
-        ("log_prob_gap", "log_prob_gap_mean", [0.02] * 5, [0.05, 0.2, 0.2, 0.2, 0.2], "at_most", 0.1),
-        ("truncation", "truncated_share", [0.4] * 10, [0.6] * 10, "at_most", 0.5),
+        (
+            "train_rollout_logprob_diff",
+            "train_rollout_logprob_diff_mean",
+            [0.02] * 5,
+            [0.05, 0.2, 0.2, 0.2, 0.2],
+            "at_most",
+            0.1,
+        ),
+        ("truncation", "truncated_fraction", [0.4] * 10, [0.6] * 10, "at_most", 0.5),
         ("entropy", "entropy", [2.0] * 50 + [1.0] * 10, [2.0] * 50 + [0.3] * 10, "fall", 0.4),
         ("gradient_norm", "grad_norm", [1.0] * 20 + [9.0] * 3, [1.0] * 20 + [1.0, 1.0, 40.0], "rise", 10.0),
         ("throughput", "tokens_per_second", [100.0] * 20 + [50.0] * 10, [100.0] * 20 + [20.0] * 10, "fall", 30.0),

@@ -1,4 +1,4 @@
-"""Demonstrations that a warm-up asks for and the sources do not have are missed before anything is made."""
+"""Demonstrations that supervised fine-tuning asks for and the sources do not have are missed before anything is made."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FEW = {"held_out": 10, "probe": 10, "max_prompt_tokens": 100}
 @pytest.mark.parametrize(
     ("count", "says"),
     [
-        (40, "warmup: prompt 0/train/a.jsonl:16 has no reference answer"),
-        (80, "warmup.demonstrations: 40 of 80 are to come from data.sources.1, which has "),
+        (40, "sft: prompt 0/train/a.jsonl:16 has no reference answer"),
+        (80, "sft.demonstrations: 40 of 80 are to come from data.sources.1, which has "),
     ],
 )
 def test_what_is_missed_before_is_what_the_inputs_would_miss(tmp_path: Path, count: int, says: str) -> None:
     rows = [{"prompt": f"q{i}", "answer": None if i == 15 else "a"} for i in range(60)]
     sources = [write_jsonl(tmp_path / "a.jsonl", rows), {**SPELL, "size": 44}]
-    spec = run_spec(*sources, data=FEW, warmup={"demonstrations": count}, **VIRTUAL)
+    spec = run_spec(*sources, data=FEW, sft={"demonstrations": count}, **VIRTUAL)
     check_demonstrations(spec.data, spec.seed, 20, whole=True)
     with pytest.raises(ConfigurationError) as early:
         check_demonstrations(spec.data, spec.seed, count, whole=True)

@@ -272,14 +272,12 @@ def test_demonstrations_need_answers_and_enough_prompts(tmp_path):
     rows = [{"prompt": f"q{i}", "answer": "a"} for i in range(200)]
     del rows[55]["answer"]
     source = write_jsonl(tmp_path / "a.jsonl", rows)
-    spec = run_spec(source, warmup={"demonstrations": 20}, **VIRTUAL)
+    spec = run_spec(source, sft={"demonstrations": 20}, **VIRTUAL)
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match=r"warmup: prompt 0/train/a\.jsonl:56 has no reference answer"):
+        with pytest.raises(ConfigurationError, match=r"sft: prompt 0/train/a\.jsonl:56 has no reference answer"):
             materialise(spec, tmp_path / "r")
-    with pytest.raises(
-        ConfigurationError, match=r"warmup\.demonstrations: 150 of 150 .*which has 100 training prompts"
-    ):
-        materialise(run_spec(source, warmup={"demonstrations": 150}, **VIRTUAL), tmp_path / "r")
+    with pytest.raises(ConfigurationError, match=r"sft\.demonstrations: 150 of 150 .*which has 100 training prompts"):
+        materialise(run_spec(source, sft={"demonstrations": 150}, **VIRTUAL), tmp_path / "r")
 
 
 def test_the_tables_can_be_read_by_others(made):

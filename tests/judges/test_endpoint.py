@@ -211,7 +211,7 @@ def test_no_more_requests_are_under_way_than_allowed():
         return Reply(body=completion("yes"), hold=full)
 
     with serving(answer) as server:
-        said = verdicts(EndpointJudge(endpoint(server.url, max_concurrent=3)), *[item(n) for n in range(9)])
+        said = verdicts(EndpointJudge(endpoint(server.url, max_concurrent_requests=3)), *[item(n) for n in range(9)])
     assert len(said) == 9 and server.busiest == 3
 
 

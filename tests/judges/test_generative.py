@@ -32,7 +32,7 @@ def test_a_judgement_depends_on_its_item_alone(part, path):
     assert judge.capabilities == {"deterministic": True, "batch_invariant": True}
     for one in ITEMS:
         assert verdicts(judge, one) == {one.number: whole[one.number]}
-    narrow = part.model_copy(update={"engine": part.engine.model_copy(update={"max_concurrent": 4})})
+    narrow = part.model_copy(update={"engine": part.engine.model_copy(update={"max_num_seqs": 4})})
     assert verdicts(build_judge(narrow, path), *ITEMS[::-1]) == whole
     assert all(len(verdict.judgements) == 2 for verdict in whole.values())
     assert all(0 < judgement.tokens <= 2 for verdict in whole.values() for judgement in verdict.judgements)

@@ -71,7 +71,7 @@ def seed_run(home: Home, committed: int = 2, spec: RunSpec | None = None, ends: 
 def commit_of(iteration: int, state: Mapping[str, Any] = MappingProxyType({})) -> IterationCommit:
     metrics = [Metric("evaluation/accuracy", 0.25 + iteration / 8, RESULT)]
     if iteration == 0:
-        metrics.append(Metric("warmup/seconds", 3.5, TIMING))
+        metrics.append(Metric("sft/seconds", 3.5, TIMING))
     else:
         metrics += [Metric("reward/mean", iteration / 10, RESULT), Metric("entropy", 2.0, RESULT)]
         metrics += [Metric("tokens_per_second", 512.0, TIMING)]

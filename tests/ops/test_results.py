@@ -31,10 +31,10 @@ def test_the_figures_of_a_run(home: Home) -> None:
             "run": "toy-1",
             "state": "stopped",
             "iteration": 2,
-            "accuracy_warmup": 0.25,
+            "accuracy_sft": 0.25,
             "accuracy": 0.5,
             "seconds": 12.5,
-            "warmup_seconds": 3.5,
+            "sft_seconds": 3.5,
             "weights_digest": "weights 2",
             "experience_digest": chain_digest(["experience 1", "experience 2"]),
             "metrics_digest": metrics_digest(ledger.metrics.result_points(run)),
@@ -47,7 +47,7 @@ def test_a_run_that_has_not_begun_has_no_figures(home: Home) -> None:
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create("toy", {}, "digest", target_iterations=3).id
         results = run_results(ledger, run)
-    assert (results.accuracy, results.accuracy_warmup, results.weights_digest) == (None, None, None)
+    assert (results.accuracy, results.accuracy_sft, results.weights_digest) == (None, None, None)
     assert (results.iteration, results.seconds, results.flow_bytes_per_sample) == (-1, 0, None)
 
 

@@ -56,7 +56,12 @@ def columns_for(batch: ExperienceBatch) -> PreparedColumns:
 
 
 def spec_for(aggregation: str) -> Any:
-    algorithm = {"aggregation": aggregation, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01, "importance_cap": 3.0}
+    algorithm = {
+        "aggregation": aggregation,
+        "kl": {"coefficient": 0.05},
+        "entropy_bonus": 0.01,
+        "importance_correction": {"cap": 3.0},
+    }
     return make_spec(algorithm=algorithm)
 
 

@@ -16,7 +16,7 @@ from yatt_core.placement.occupancy import (
     Span,
     busy_shares,
     changes_of,
-    idle_share,
+    idle_fraction,
     role_times,
     spans_of,
 )
@@ -88,7 +88,7 @@ def test_spans_tile_the_time_and_hold_all_work(policy: PlacementPolicy) -> None:
                 assert busy <= sum(span.seconds for span in own if span.role == role) + 0.002, "the log is rounded"
         times = role_times(spans, telemetry.usage)
         assert sum(time.device_s for time in times) == pytest.approx(6 * telemetry.collect_s)
-        assert 0.0 < idle_share(times) < 1.0
+        assert 0.0 < idle_fraction(times) < 1.0
         past, state, before = [*past, telemetry], plan.state, plan.roles
 
 
@@ -96,7 +96,7 @@ def test_going_over_and_waiting_are_idle() -> None:
     spans = [Span(0, ROLLOUT, 0.0, 4.0), Span(0, GOING_OVER, 4.0, 6.0), Span(0, JUDGE, 6.0, 10.0)]
     usage = [Usage(0, ROLLOUT, sequence_steps=70, decode_s=3.0), Usage(0, JUDGE, prefill_s=1.0, decode_s=1.0)]
     rollout, judge, going = role_times(spans, usage)
-    assert (rollout.idle_share, judge.idle_share, going.busy_s, rollout.tokens) == (0.25, 0.5, 0.0, 70)
-    assert idle_share([rollout, judge, going]) == 0.5
+    assert (rollout.idle_fraction, judge.idle_fraction, going.busy_s, rollout.tokens) == (0.25, 0.5, 0.0, 70)
+    assert idle_fraction([rollout, judge, going]) == 0.5
     assert busy_shares(spans, usage) == {(0, ROLLOUT): 0.75, (0, GOING_OVER): 0.0, (0, JUDGE): 0.5}
-    assert idle_share([]) == 0.0
+    assert idle_fraction([]) == 0.0

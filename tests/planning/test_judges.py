@@ -51,7 +51,7 @@ def test_a_small_judge_that_is_trained_has_its_network_s_shape():
 
 def test_a_torch_judge_takes_no_more_judgements_at_once_than_its_part_says():
     def cache(most: int) -> int:
-        small, _ = roles({"kind": "torch", "max_concurrent": most}, {"kind": "trained"}, *QUICKSTART)
+        small, _ = roles({"kind": "torch", "max_num_seqs": most}, {"kind": "trained"}, *QUICKSTART)
         engine = demand_of(small, cluster("2xcore"), SHORT).judge
         assert engine is not None
         return engine.sequences
@@ -60,7 +60,7 @@ def test_a_torch_judge_takes_no_more_judgements_at_once_than_its_part_says():
 
 
 VIRTUAL = (
-    "rollout.engine={kind: virtual, instances: 2, clock_factor: 4.0, max_concurrent: 16, seconds_per_context_token: 0.008}",
+    "rollout.engine={kind: virtual, instances: 2, clock_factor: 4.0, max_num_seqs: 16, seconds_per_context_token: 0.008}",
     "rollout.engine.switch_seconds=2.0",
     "rollout.engine.repartition_seconds=3.0",
     "trainer.engine={kind: virtual}",
@@ -70,7 +70,7 @@ VIRTUAL = (
 
 def test_virtual_engines_take_no_memory_and_the_spec_s_own_times():
     times = {"base_seconds": 0.01, "seconds_per_prompt_token": 0.002, "clock_factor": 2.0, "median_tokens": 9.0}
-    virtual, found = roles({"kind": "virtual", "max_concurrent": 8, **times}, None, *VIRTUAL)
+    virtual, found = roles({"kind": "virtual", "max_num_seqs": 8, **times}, None, *VIRTUAL)
     assert isinstance(found.engine, VirtualRollout)
     demand = demand_of(virtual, cluster("2xcore"), SHORT)
     assert {total.tensors for total in demand.totals} == {0}

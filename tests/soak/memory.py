@@ -1,4 +1,4 @@
-"""Memory of processes over their lives: samples of the resident set, and whether it grows behind the warm-up.
+"""Memory of processes over their lives: samples of the resident set, and whether it grows behind SFT.
 
 Consumes process ids by what they are; produces a verdict for each that lived long enough.
 """

@@ -13,7 +13,7 @@ from yatt_core.spec.sections.metric_names import RESULT_METRICS, TIMING_METRICS
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
 BUILT_IN = {
-    "kl", "entropy", "log_prob_gap", "gradient_norm", "truncation", "throughput", "reward_against_length", "non_finite",
+    "kl", "entropy", "train_rollout_logprob_diff", "gradient_norm", "truncation", "throughput", "reward_against_length", "non_finite",
 }  # fmt: skip
 
 

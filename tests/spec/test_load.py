@@ -69,10 +69,10 @@ def test_layers():
 
 
 def test_null_switches_a_part_off(tmp_path):
-    write(tmp_path / "base.yaml", tree(warmup={"max_steps": 3}, algorithm={"kind": "grpo", "kl": {"coefficient": 1.0}}))
-    top = {"extends": "base.yaml", "warmup": None, "algorithm": {"kl": None}}
+    write(tmp_path / "base.yaml", tree(sft={"max_steps": 3}, algorithm={"kind": "grpo", "kl": {"coefficient": 1.0}}))
+    top = {"extends": "base.yaml", "sft": None, "algorithm": {"kl": None}}
     made = load_spec(write(tmp_path / "top.yaml", top))
-    assert made.warmup is None
+    assert made.sft is None
     assert made.algorithm.kl is None
 
 

@@ -36,12 +36,12 @@ CALCULATOR = {"name": "calculator", "function": "calculator"}
         ),
         (
             {"rollout__engine": {"kind": "torch", "torch": 1}},
-            "rollout.engine.torch: unknown key; known keys: dtype, instances, kind, max_sequences, path",
+            "rollout.engine.torch: unknown key; known keys: dtype, instances, kind, max_num_seqs, path",
         ),
         ({"trainer__optimizer": {"beta": [0, 0]}}, "trainer.optimizer.beta: unknown key; did you mean 'betas'?"),
         (
             {"trainer__schedule": {"constant": 1}},
-            "trainer.schedule.constant: unknown key; known keys: final_share, kind, warmup_iterations",
+            "trainer.schedule.constant: unknown key; known keys: kind, lr_warmup_iterations, min_lr_ratio",
         ),
         ({"algorithm": {"kind": "grpo", "epoch": 1}}, "algorithm.epoch: unknown key; did you mean 'epochs'?"),
         (
@@ -115,7 +115,7 @@ def test_an_unknown_kind_says_which_there_are(changes, line):
         ({"data__sources": []}, "data.sources: at least 1 item is needed"),
         ({"data__sources": [[]]}, "data.sources.0: a mapping of keys to values is needed (given: a list)"),
         ({"data": 5}, "data: a mapping of keys to values is needed (given: 5)"),
-        ({"warmup": True}, "warmup: a mapping of keys to values is needed (given: True)"),
+        ({"sft": True}, "sft: a mapping of keys to values is needed (given: True)"),
         ({"rollout__engine": "torch"}, "rollout.engine: a mapping of keys to values is needed (given: 'torch')"),
         ({"rollout__stop": "</s>"}, "rollout.stop: a list is needed (given: '</s>')"),
         ({"rollout__stop": ["a", 1]}, "rollout.stop.1: Input should be a valid string (given: 1)"),
@@ -208,7 +208,7 @@ JSON = st.recursive(
 )
 PLACES = st.sampled_from(
     [
-        "name", "model", "warmup", "data", "rollout", "rewards", "algorithm", "trainer", "exact", "recovery",
+        "name", "model", "sft", "data", "rollout", "rewards", "algorithm", "trainer", "exact", "recovery",
         "data__sources", "data__sources__0", "data__sources__0__options", "rollout__engine", "rollout__stop", "rewards__parts",
         "rewards__parts__0", "trainer__engine", "trainer__optimizer", "other",
     ]

@@ -36,7 +36,7 @@ def test_defaults_of_a_real_run():
     assert (made.rollout.temperature, made.rollout.top_p) == (1.0, 1.0)
     assert made.algorithm.kind == "grpo"
     assert made.algorithm.kl is None
-    assert made.warmup is None
+    assert made.sft is None
     assert made.model.kind == "from_config"
     assert made.data.logical_shards == 16
     assert made.controllers.count == 2
@@ -306,4 +306,4 @@ def test_a_warm_up_needs_probe_tasks(tmp_path: Path) -> None:
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
     with pytest.raises(ConfigurationError, match=r"data\.probe"):
         load_spec(quickstart, ["data.probe=0"])
-    assert load_spec(quickstart, ["data.probe=0", "warmup=null"]).data.probe == 0
+    assert load_spec(quickstart, ["data.probe=0", "sft=null"]).data.probe == 0

@@ -29,8 +29,8 @@ from yatt_core.protocols.receipts import (
     CheckpointReceipt,
     InputsReceipt,
     PrepareReceipt,
+    SftReceipt,
     UpdateReceipt,
-    WarmupReceipt,
 )
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import open_store
@@ -106,10 +106,10 @@ class TrainerActor:
             self._settled = False
             self._ready().initialise()
 
-    def warm_up(self, term: int) -> WarmupReceipt:
+    def sft(self, term: int) -> SftReceipt:
         """Supervised training on the demonstrations; a second call returns the receipt of the first."""
-        with self._serving("warm_up", term), log_context(iteration=0, phase="warm_up"):
-            receipt = self._ready().warm_up()
+        with self._serving("sft", term), log_context(iteration=0, phase="sft"):
+            receipt = self._ready().sft()
             self._settled = True
             return receipt
 

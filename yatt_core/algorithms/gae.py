@@ -10,9 +10,9 @@ Int64 = npt.NDArray[np.int64]
 
 
 def generalised_advantages(
-    rewards: Float64, values: Float64, lengths: Int64, discount: float, trace_decay: float
+    rewards: Float64, values: Float64, lengths: Int64, gamma: float, gae_lambda: float
 ) -> Float64:
-    """A_t = delta_t + discount trace_decay A_{t+1}, with delta_t = r_t + discount V_{t+1} - V_t; both are 0 behind the end.
+    """A_t = delta_t + gamma gae_lambda A_{t+1}, with delta_t = r_t + gamma V_{t+1} - V_t; both are 0 behind the end.
 
     rewards, values: [T], of the tokens of N responses, one behind the other; V_t is the value before token t is chosen.
     lengths: [N], sums to T; a response may have no token. Returns [T]; the tokens' returns are advantages + values.
@@ -21,11 +21,11 @@ def generalised_advantages(
     inside = np.arange(longest) < lengths[:, None]
     reward, value = np.zeros(inside.shape), np.zeros((len(lengths), longest + 1))
     reward[inside], value[:, :longest][inside] = rewards, values
-    delta = reward + discount * value[:, 1:] - value[:, :longest]
+    delta = reward + gamma * value[:, 1:] - value[:, :longest]
     found, following = np.zeros(inside.shape), np.zeros(len(lengths))
     for place in reversed(range(longest)):
         # A response that has ended already hands nothing on: its rewards and values there are 0, and so is delta.
-        following = delta[:, place] + discount * trace_decay * following
+        following = delta[:, place] + gamma * gae_lambda * following
         found[:, place] = following
     advantages: Float64 = found[inside]
     return advantages

@@ -69,8 +69,8 @@ def grpo_loss(
         advantages = taught_advantages(advantages, divergence, spec.distillation.coefficient)
         sums["distillation_kl"] = divergence.sum(dtype=torch.float64)
     policy, clipped = clipped_policy_loss(ratio, advantages, spec.clip_low, spec.clip_high)
-    if spec.importance_cap is not None:
-        importance = importance_weight(old, inputs.sampler, spec.importance_cap)
+    if spec.importance_correction is not None:
+        importance = importance_weight(old, inputs.sampler, spec.importance_correction.cap)
         policy = policy * importance
         sums["importance_weight"] = importance.sum(dtype=torch.float64)
     policy_sum = (policy * inputs.weights).sum()

@@ -7,16 +7,16 @@ import math
 from yatt_core.spec.sections.trainer import ScheduleSpec
 
 
-def learning_rate_share(schedule: ScheduleSpec, iteration: int, iterations: int) -> float:
+def learning_rate_factor(schedule: ScheduleSpec, iteration: int, iterations: int) -> float:
     """Share of the full learning rate at an iteration, counted from 1 to `iterations`.
 
-    It rises as k / warmup_iterations, is 1 at the iteration behind the rise, and falls from there so that it would reach
-    `final_share` one iteration after the last (linear, or half a cosine: arXiv 1608.03983).
+    It rises as k / lr_warmup_iterations, is 1 at the iteration behind the rise, and falls from there so that it would reach
+    `min_lr_ratio` one iteration after the last (linear, or half a cosine: arXiv 1608.03983).
     """
-    warmup = schedule.warmup_iterations
-    if iteration <= warmup:
-        return iteration / warmup
-    progress = min((iteration - 1 - warmup) / max(iterations - warmup, 1), 1.0)
+    rise = schedule.lr_warmup_iterations
+    if iteration <= rise:
+        return iteration / rise
+    progress = min((iteration - 1 - rise) / max(iterations - rise, 1), 1.0)
     match schedule.kind:
         case "constant":
             return 1.0
@@ -24,4 +24,4 @@ def learning_rate_share(schedule: ScheduleSpec, iteration: int, iterations: int)
             left = 1.0 - progress
         case "cosine":
             left = 0.5 * (1.0 + math.cos(math.pi * progress))
-    return schedule.final_share + (1.0 - schedule.final_share) * left
+    return schedule.min_lr_ratio + (1.0 - schedule.min_lr_ratio) * left

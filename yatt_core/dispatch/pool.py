@@ -47,9 +47,9 @@ def dispatch_limits(spec: RunSpec) -> dict[str, Limits]:
     limits = {ROLLOUT: Limits(), JUDGE: Limits()}
     if (rollout := spec.rollout.engine).continuous:
         batches = None if spec.virtual else WORK_THREADS
-        limits[ROLLOUT] = Limits(batches, rollout.max_concurrent)
+        limits[ROLLOUT] = Limits(batches, rollout.sequence_limit)
         limits[JUDGE] = Limits(batches, _most_judgements(spec))
-    return limits | {_role_of(part): Limits(None, part.max_concurrent) for part in endpoint_judges(spec)}
+    return limits | {_role_of(part): Limits(None, part.max_concurrent_requests) for part in endpoint_judges(spec)}
 
 
 def pool_setting(spec: RunSpec) -> Setting:
@@ -85,7 +85,7 @@ def virtual_constants(engine: VirtualRollout | VirtualJudge) -> EngineConstants:
         per_sequence_s=engine.seconds_per_sequence,
         per_context_token_s=engine.seconds_per_context_token,
         per_prompt_token_s=engine.seconds_per_prompt_token,
-        max_concurrent=engine.max_concurrent or UNBOUNDED,
+        max_concurrent=engine.max_num_seqs or UNBOUNDED,
         prefix_cache=True,
     )
 
@@ -100,7 +100,7 @@ def _judge_constants(spec: RunSpec) -> EngineConstants:
 
 def _most_judgements(spec: RunSpec) -> int:
     """That every judge takes at once; a reward model names no bound."""
-    bounds = (part.engine.max_concurrent for part in device_judges(spec) if isinstance(part, GenerativePart))
+    bounds = (part.engine.max_num_seqs for part in device_judges(spec) if isinstance(part, GenerativePart))
     return min(bounds, default=UNBOUNDED)
 
 

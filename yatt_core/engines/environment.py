@@ -39,10 +39,10 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
         if torch.cuda.is_available():
             facts["gpu"] = torch.cuda.get_device_name()
         if isinstance(spec.trainer.engine, TorchTrainer) and model_path:
-            from yatt_core.engines.dense.path import path_of_folder
+            from yatt_core.engines.dense.kernels import kernels_of_folder
 
             adapted = spec.trainer.lora is not None
-            facts["arithmetic"] = path_of_folder(model_path, spec.trainer.engine.path, adapted)
+            facts["arithmetic"] = kernels_of_folder(model_path, spec.trainer.engine.kernels, adapted)
         if spec.trainer.engine.kind == "megatron":
             facts["megatron-core"] = version("megatron-core")
         if spec.data.has_images:

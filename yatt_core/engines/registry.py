@@ -26,8 +26,8 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
                 longest_context(spec),
                 spec.rollout.max_new_tokens,
                 inputs_folder,
-                path=engine.path,
-                max_sequences=engine.max_sequences,
+                kernels=engine.kernels,
+                max_num_seqs=engine.max_num_seqs,
             )
         case VirtualRollout():
             from yatt_core.engines.virtual.rollout import VirtualRolloutEngine

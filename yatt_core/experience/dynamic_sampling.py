@@ -236,8 +236,8 @@ def sampling_metrics(sampling: Sampling) -> dict[str, float]:
     return {
         "sampling/waves": float(len(outcomes)),
         "sampling/drawn_groups": float(groups + sum(outcome.cut for outcome in outcomes)),
-        "sampling/valid_share": valid / groups,
-        "sampling/filled_share": 1.0 - sampling.gap / sampling.rule.target,
+        "sampling/valid_fraction": valid / groups,
+        "sampling/filled_fraction": 1.0 - sampling.gap / sampling.rule.target,
         "sampling/dropped_groups": float(sum(outcome.dropped for outcome in outcomes)),
         "sampling/invalid_groups": float(groups - valid),
         "sampling/cut_groups": float(sum(outcome.cut for outcome in outcomes)),

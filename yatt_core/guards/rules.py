@@ -210,9 +210,9 @@ def rules_of(spec: GuardsSpec) -> tuple[Rule, ...]:
     metric_guards = {
         ("kl", "kl"): spec.kl,
         ("entropy", "entropy"): spec.entropy,
-        ("log_prob_gap", "log_prob_gap_mean"): spec.log_prob_gap,
+        ("train_rollout_logprob_diff", "train_rollout_logprob_diff_mean"): spec.train_rollout_logprob_diff,
         ("gradient_norm", "grad_norm"): spec.gradient_norm,
-        ("truncation", "truncated_share"): spec.truncation,
+        ("truncation", "truncated_fraction"): spec.truncation,
         ("throughput", "tokens_per_second"): spec.throughput,
     }
     rules: list[Rule] = [MetricRule(name, metric, guard) for (name, metric), guard in metric_guards.items() if guard]

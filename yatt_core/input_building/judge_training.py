@@ -27,7 +27,7 @@ from yatt_core.engines.train.steps.supervised import (
     Mask,
     SupervisedStep,
     demonstrations_of,
-    warmup_learning_rate,
+    sft_learning_rate,
 )
 from yatt_core.errors import DataError
 from yatt_core.input_building.corruption import Corruption
@@ -41,7 +41,7 @@ from yatt_core.protocols.generation import GenerateRequest, Int32
 from yatt_core.protocols.judges import JudgeItem
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.rewards.parsing import YesNo
-from yatt_core.spec.sections.model import WarmupSpec
+from yatt_core.spec.sections.model import SftSpec
 from yatt_core.spec.sections.trainer import AdamWSpec
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class JudgeFacts:
 
 def train_judge(
     part: GenerativePart,
-    training: WarmupSpec,
+    training: SftSpec,
     seed: int,
     prompts: Sequence[Prompt],
     probe: Sequence[Prompt],
@@ -101,7 +101,7 @@ class _Learner:
     def __init__(
         self,
         part: GenerativePart,
-        training: WarmupSpec,
+        training: SftSpec,
         seed: int,
         prompts: Sequence[Prompt],
         probe: Sequence[Prompt],
@@ -126,7 +126,7 @@ class _Learner:
         facts = JudgeFacts(0, 0.0, 0.0, 0.0, 0.0, len(self._pairs))
         rows = np.arange(training.batch_size, dtype=np.int64)
         for step in range(1, training.max_steps + 1):
-            loss = self._step.take(self._batch(step), rows, warmup_learning_rate(training, step))
+            loss = self._step.take(self._batch(step), rows, sft_learning_rate(training, step))
             if step % training.probe_every == 0 or step == training.max_steps:
                 facts = self._measured(step, loss)
                 if facts.accuracy >= training.stop_accuracy:

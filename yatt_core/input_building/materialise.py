@@ -79,8 +79,8 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     check_given(spec, manifest)
     model_path = model_path_of(folder, manifest)
     check_longest(spec, model_path, manifest)
-    if spec.warmup is not None:
-        Inputs.open(folder, spec).demonstrations(spec.warmup.demonstrations)
+    if spec.sft is not None:
+        Inputs.open(folder, spec).demonstrations(spec.sft.demonstrations)
     return InputsReceipt(
         folder=INPUTS,
         model_path=model_path,

@@ -1,4 +1,4 @@
-"""Which training prompts the warm-up learns from: the first of each source, shared out by weight, each with a reference answer.
+"""Which training prompts SFT learns from: the first of each source, shared out by weight, each with a reference answer.
 
 Consumes a way to take a source's first prompts: from a run's inputs, or from the sources themselves before there are any.
 Raises `ConfigurationError`.
@@ -28,8 +28,8 @@ def take_demonstrations(count: int, weights: Sequence[float], take: Take) -> lis
     for prompt in prompts:
         if prompt.answer is None:
             raise ConfigurationError(
-                f"warmup: prompt {prompt.prompt_id} has no reference answer to learn from; "
-                "give one to every row, or leave the warm-up out"
+                f"sft: prompt {prompt.prompt_id} has no reference answer to learn from; "
+                "give one to every row, or leave SFT out"
             )
     return prompts
 
@@ -38,5 +38,5 @@ def check_enough(count: int, source: int, share: int, found: int, what: str) -> 
     """Raises `ConfigurationError` for a source that has fewer rows than are wanted of it."""
     if found < share:
         raise ConfigurationError(
-            f"warmup.demonstrations: {share} of {count} are to come from data.sources.{source}, which has {found} {what}"
+            f"sft.demonstrations: {share} of {count} are to come from data.sources.{source}, which has {found} {what}"
         )

@@ -47,11 +47,11 @@ class Inputs:
 
     @cached_property
     def probe(self) -> Sequence[Prompt]:
-        """The training-side tasks that tell the warm-up when to stop."""
+        """The training-side tasks that tell SFT when to stop."""
         return tuple(PromptFile(self._folder / PROBE))
 
     def demonstrations(self, count: int) -> Sequence[Prompt]:
-        """What the warm-up learns from. Raises as `take_demonstrations`."""
+        """What SFT learns from. Raises as `take_demonstrations`."""
 
         def first(source: int, share: int) -> list[Prompt]:
             return [self._training_prompt(source, index) for index in range(min(share, self.train_sizes[source]))]

@@ -46,7 +46,7 @@ class EndpointJudge:
         Raises `ConfigurationError` for an answer of 4xx that stays one, `InfrastructureError` once all attempts are used up.
         """
         stop = threading.Event()
-        with ThreadPoolExecutor(self._part.max_concurrent, thread_name_prefix="judge") as pool:
+        with ThreadPoolExecutor(self._part.max_concurrent_requests, thread_name_prefix="judge") as pool:
             asked = [[pool.submit(self._ask, item, seed, stop) for seed in item.seeds] for item in request.items]
             places = {future: place for place, futures in enumerate(asked) for future in futures}
             missing = [len(futures) for futures in asked]
@@ -105,7 +105,9 @@ def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
 def _client_of(part: EndpointPart) -> httpx.AsyncClient:
     """With the key, and the environment's proxies and certificates. What stays on this machine goes through no proxy."""
     headers = _key_header(part)
-    limits = httpx.Limits(max_connections=part.max_concurrent, max_keepalive_connections=part.max_concurrent)
+    limits = httpx.Limits(
+        max_connections=part.max_concurrent_requests, max_keepalive_connections=part.max_concurrent_requests
+    )
     try:
         host = httpx.URL(part.url).host
     except (httpx.InvalidURL, UnicodeError) as error:  # the latter for a name that only looks like Punycode

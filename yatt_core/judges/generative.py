@@ -62,7 +62,7 @@ class GenerativeJudge:
 
     def _batches(self, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
         """Items in their order, as many as the engine may judge at once; at least one."""
-        size = max(1, self._part.engine.max_concurrent // self._part.judgements)
+        size = max(1, self._part.engine.max_num_seqs // self._part.judgements)
         for start in range(0, len(asked), size):
             yield asked[start : start + size]
 

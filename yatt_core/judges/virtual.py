@@ -39,7 +39,7 @@ class VirtualJudgeEngine:
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Verdicts as the decode steps finish their last judgement, as many at once as the engine takes."""
-        size = max(1, self._engine.max_concurrent // self._part.judgements)
+        size = max(1, self._engine.max_num_seqs // self._part.judgements)
         for start in range(0, len(request.items), size):
             yield from self._judge_at_once(request.items[start : start + size])
 

@@ -58,7 +58,7 @@ class RoleTime:
     tokens: int
 
     @property
-    def idle_share(self) -> float:
+    def idle_fraction(self) -> float:
         """Of the time in the role, what was no work; times in the log are rounded, so that it never falls below none."""
         return max(0.0, 1.0 - self.busy_s / self.device_s) if self.device_s else 0.0
 
@@ -126,7 +126,7 @@ def role_times(spans: Iterable[Span], usage: Iterable[Usage]) -> tuple[RoleTime,
     return tuple(RoleTime(role, device_s[role], busy_s[role], tokens[role]) for role in device_s)
 
 
-def idle_share(times: Iterable[RoleTime]) -> float:
+def idle_fraction(times: Iterable[RoleTime]) -> float:
     """Of all instances' time, what was no work: waiting, and going over."""
     listed = tuple(times)
     whole = sum(each.device_s for each in listed)

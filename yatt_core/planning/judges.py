@@ -23,7 +23,7 @@ CHARACTERS_PER_TOKEN = 4
 class JudgeRole:
     """A judge model behind an engine of its own. place: its part's key in the spec. template_tokens: around what it judges.
 
-    max_concurrent: most judgements at once, where its part says that and not its engine.
+    max_num_seqs: most judgements at once, where its part says that and not its engine.
     """
 
     name: str
@@ -33,7 +33,7 @@ class JudgeRole:
     judgements: int
     max_new_tokens: int
     template_tokens: int
-    max_concurrent: int | None
+    max_num_seqs: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary:
         judgements=part.judgements,
         max_new_tokens=part.max_new_tokens,
         template_tokens=-(-sum(len(text) for text, _ in pieces_of(part.template)) // CHARACTERS_PER_TOKEN),
-        max_concurrent=None if isinstance(part.engine, VllmRollout) else part.engine.max_concurrent,
+        max_num_seqs=None if isinstance(part.engine, VllmRollout) else part.engine.max_num_seqs,
     )
 
 
@@ -90,7 +90,7 @@ def _engine(engine: JudgeEngineSpec, spec: RunSpec) -> GenerationEngine:
             seconds_per_sequence=engine.seconds_per_sequence,
             seconds_per_context_token=engine.seconds_per_context_token,
             seconds_per_prompt_token=engine.seconds_per_prompt_token,
-            max_concurrent=engine.max_concurrent if spec.rollout.engine.continuous else None,
+            max_num_seqs=engine.max_num_seqs if spec.rollout.engine.continuous else None,
             clock_factor=engine.clock_factor,
             median_tokens=engine.median_tokens,
             sigma=engine.sigma,

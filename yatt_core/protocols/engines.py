@@ -18,8 +18,8 @@ from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Gener
 from yatt_core.protocols.receipts import (
     BatchTask,
     PrepareReceipt,
+    SftReceipt,
     UpdateReceipt,
-    WarmupReceipt,
 )
 from yatt_core.wire.buckets import WeightBucket
 
@@ -105,7 +105,7 @@ class RolloutEngine(Protocol):
 class TrainEngine(Protocol):
     """One logical rank of the trainer; every rank gets the same calls in the same order.
 
-    A version is the number of iterations learnt; 0 after `initialise` and `warm_up`.
+    A version is the number of iterations learnt; 0 after `initialise` and `sft`.
     """
 
     @property
@@ -126,7 +126,7 @@ class TrainEngine(Protocol):
         """Loads the initial weights; version 0."""
         ...
 
-    def warm_up(self) -> WarmupReceipt:
+    def sft(self) -> SftReceipt:
         """Supervised training on the demonstrations; version stays 0. The optimizer starts afresh behind it.
 
         Once: a second call, at version 0 still, returns the receipt of the first.

@@ -128,8 +128,8 @@ class EvaluateReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmupReceipt:
-    """What the supervised warm-up came to."""
+class SftReceipt:
+    """What supervised fine-tuning came to."""
 
     steps: int
     loss: float

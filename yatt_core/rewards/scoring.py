@@ -83,7 +83,7 @@ class RewardScorer:
         return self._sum(self._parts, prompt, response, sample, last_turn, judged)
 
     def measure(self, prompt: Prompt, response: str, last_turn: str | None = None) -> SampleScore:
-        """Scores one response by the functions alone, as warm-up and evaluation do: no judge is asked, and none is in the total.
+        """Scores one response by the functions alone, as SFT and evaluation do: no judge is asked, and none is in the total.
 
         Raises `DataError` as `score`.
         """

@@ -104,7 +104,7 @@ class ActorRegistry:
             ENDPOINT: len(endpoint_judges(spec)),
             TRAINER: spec.trainer.engine.ranks,
         }
-        self._endpoint_calls = [part.max_concurrent for part in endpoint_judges(spec)]
+        self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]
         self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
         self._seats: tuple[Seat, ...] = ()
         # Of controllers: since the last `gather`, which looks at the nodes.

@@ -37,11 +37,11 @@ from yatt_core.protocols.receipts import (
     EvaluateTask,
     InputsReceipt,
     PrepareReceipt,
+    SftReceipt,
     ShardReceipt,
     ShardTask,
     SyncReceipt,
     UpdateReceipt,
-    WarmupReceipt,
 )
 from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
@@ -242,10 +242,10 @@ class RunActors:
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
-    def warm_up(self) -> WarmupReceipt:
+    def sft(self) -> SftReceipt:
         """Supervised training before the first iteration."""
         self.rest()
-        receipt: WarmupReceipt = self._all_ranks("warm_up", self._term)[0]
+        receipt: SftReceipt = self._all_ranks("sft", self._term)[0]
         return receipt
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:

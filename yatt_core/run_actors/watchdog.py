@@ -25,7 +25,7 @@ ANSWER_SECONDS = 3.0
 KEPT_REQUESTS = 10
 TOGETHER_SECONDS = 5.0
 """How much later than the first one another rank may be done with what all of them were asked."""
-COLLECTIVE = frozenset({"warm_up", "prepare", "learn", "export"})
+COLLECTIVE = frozenset({"sft", "prepare", "learn", "export"})
 """Methods of a rank that wait for the other ranks."""
 SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
 

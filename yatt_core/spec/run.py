@@ -16,7 +16,7 @@ from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec, GrpoSpe
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
 from yatt_core.spec.sections.guards import GuardsSpec
-from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, WarmupSpec
+from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, SftSpec
 from yatt_core.spec.sections.placement import PlacementSpec
 from yatt_core.spec.sections.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.sections.rollout import RolloutSpec
@@ -73,7 +73,7 @@ class RunSpec(SpecModel):
     iterations: PositiveInt = 100
     """RLHF steps of the whole run."""
     model: ModelSpec = ModelFromConfig()
-    warmup: WarmupSpec | None = None
+    sft: SftSpec | None = None
     """`null`: the first iteration starts from the model as it is."""
     data: DataSpec
     rollout: RolloutSpec = RolloutSpec()
@@ -169,8 +169,8 @@ class RunSpec(SpecModel):
         yield from self._second_model_mistakes()
         if self.exact and (obstacles := self.exact_obstacles()):
             yield f"exact: set it to false, because {'; '.join(obstacles)}"
-        if self.warmup is not None and not self.data.probe:
-            yield "data.probe: a warm-up stops by the accuracy on probe tasks, so it needs some; write 1 or more"
+        if self.sft is not None and not self.data.probe:
+            yield "data.probe: supervised fine-tuning stops by the accuracy on probe tasks, so it needs some; write 1 or more"
         if self.algorithm.mini_batches > self.data.prompts_per_iteration:
             yield (
                 f"algorithm.mini_batches: {self.algorithm.mini_batches} is more than "

@@ -52,7 +52,7 @@ LEARNING = (
     Drawn(
         "Shares of samples",
         "cut off, or teaching nothing",
-        (("truncated_share", "cut"), ("zero_spread_share", "no spread")),
+        (("truncated_fraction", "cut"), ("zero_spread_fraction", "no spread")),
     ),
     Drawn(
         "Clip fraction",
@@ -64,12 +64,12 @@ LEARNING = (
     Drawn(
         "Trainer against sampler",
         "gap of their log-probabilities; grows when engines disagree",
-        (("log_prob_gap_mean", "mean"), ("log_prob_gap_max", "highest")),
+        (("train_rollout_logprob_diff_mean", "mean"), ("train_rollout_logprob_diff_max", "highest")),
     ),
     Drawn(
         "Loss", "mean over the optimizer steps", (("loss", "all"), ("policy_loss", "policy"), ("value_loss", "value"))
     ),
-    Drawn("Dynamic sampling", "share of drawn prompts that teach", (("sampling/valid_share", "valid"),)),
+    Drawn("Dynamic sampling", "share of drawn prompts that teach", (("sampling/valid_fraction", "valid"),)),
 )
 THROUGHPUT = (
     Drawn("Tokens a second", "of the policy, over the whole iteration", (("tokens_per_second", "tokens"),)),

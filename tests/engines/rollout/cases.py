@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from yatt_core.engines.dense.path import PathChoice
+from yatt_core.engines.dense.kernels import KernelChoice
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.protocols.engines import RolloutEngine, Tensors
@@ -87,9 +87,9 @@ def weights_of(folder: Path, version: int) -> Tensors:
 
 def torch_case(folder: Path, dtype: str = "float32", name: str = "torch") -> Case:
     """`torch` by the fast path, `torch-general` by transformers' module, `torch-waiting` with room for few responses at once."""
-    path: PathChoice = "general" if name == "torch-general" else "auto"
+    kernels: KernelChoice = "general" if name == "torch-general" else "auto"
     few = 12 if name == "torch-waiting" else None
-    engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder, path=path, max_sequences=few)
+    engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder, kernels=kernels, max_num_seqs=few)
     return Case(name, engine, lambda version: weights_of(folder, version), folder)
 
 

@@ -76,7 +76,7 @@ def test_waiting_prompts_enter_as_others_end_and_nobody_sees_it(model_folder, st
     assert steps["steps"][0] == (limits > 1).sum()
     steps["steps"].clear()
     steps["prefills"].clear()
-    assert rows_of(decode(runner, request, max_sequences=8)) == everyone
+    assert rows_of(decode(runner, request, max_num_seqs=8)) == everyone
     assert max(steps["steps"]) == 8
     assert sorted(itertools.chain.from_iterable(steps["prefills"])) == list(range(40))
     assert len(steps["steps"]) < 1.5 * limits.sum() / 8, "places that become free are taken up again"
@@ -86,7 +86,7 @@ def test_a_group_that_has_ended_gives_its_prompts_place_away(model_folder):
     limits = np.array([2, 9, 4, 9, 1, 3], np.int32)
     request = request_of(prompts_of([5, 60, 9, 33, 17, 2]), samples=3, limits=limits, stop_tokens=(STOP,))
     model = load_causal_lm(str(model_folder), "float32")
-    assert rows_of(decode(DenseRunner(model), request, max_sequences=6)) == rows_of(decode(DenseRunner(model), request))
+    assert rows_of(decode(DenseRunner(model), request, max_num_seqs=6)) == rows_of(decode(DenseRunner(model), request))
 
 
 @pytest.mark.parametrize("folder", ["model_folder", "odd_model_folder"])
@@ -141,7 +141,7 @@ def test_bfloat16_keeps_what_it_has_decoded(model_folder):
     request = request_of(
         prompts_of([5, 30, 100]), samples=4, max_new_tokens=40, stop_tokens=(), limits=np.array([40, 7, 36])
     )
-    result = decode(DenseRunner(load_causal_lm(str(model_folder), "bfloat16")), request, max_sequences=8)
+    result = decode(DenseRunner(load_causal_lm(str(model_folder), "bfloat16")), request, max_num_seqs=8)
     assert result.lengths.tolist() == [40] * 4 + [7] * 4 + [36] * 4
     wide, start = load_causal_lm(str(model_folder), "float32"), 0
     for row, length in enumerate(result.lengths):

@@ -15,7 +15,7 @@ from yatt_core.spec.run import RunSpec
 LETTERS = "abcdef"
 
 
-def letters_spec(folder: Path, ranks: int = 1, lora: dict[str, Any] | None = None, **warmup: Any) -> RunSpec:
+def letters_spec(folder: Path, ranks: int = 1, lora: dict[str, Any] | None = None, **sft: Any) -> RunSpec:
     path = folder / "letters.jsonl"
     rows = [{"prompt": " ".join(word), "answer": word[-1]} for word in itertools.product(LETTERS, repeat=3)]
     folder.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def letters_spec(folder: Path, ranks: int = 1, lora: dict[str, Any] | None = Non
         {
             "name": "letters",
             "model": model,
-            "warmup": {"demonstrations": 60, "batch_size": 32, "learning_rate": 3e-3, "ramp_steps": 5, **warmup},
+            "sft": {"demonstrations": 60, "batch_size": 32, "learning_rate": 3e-3, "lr_warmup_steps": 5, **sft},
             "data": {"sources": [{"kind": "jsonl", "path": str(path)}], "held_out": 20, "probe": 33},
             "rollout": {"max_new_tokens": 3},
             "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},

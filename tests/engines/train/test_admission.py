@@ -46,7 +46,7 @@ def varied_rows() -> list[dict[str, Any]]:
 def learnt(folder: Path, model: Path, algorithm: dict[str, Any], task: BatchTask) -> tuple[dict[str, Any], Any]:
     """The weights and metrics after one update."""
     engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), folder, model)
-    engine.warm_up()
+    engine.sft()
     receipt = engine.learn(task, prepare(engine, task))
     return weights_of(engine), receipt
 

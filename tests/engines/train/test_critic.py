@@ -1,4 +1,4 @@
-"""PPO with a critic: parity with a plain loop, whole or in shards; warm-up; checkpoints; failures; refusals."""
+"""PPO with a critic: parity with a plain loop, whole or in shards; SFT; checkpoints; failures; refusals."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def ppo_spec(engine: dict[str, Any] = TORCH, critic: dict[str, Any] | None = Non
             "epochs": 2,
             "clip_low": CLIP,
             "clip_high": CLIP,
-            "discount": DISCOUNT,
-            "trace_decay": DECAY,
+            "gamma": DISCOUNT,
+            "gae_lambda": DECAY,
             "epsilon": EPSILON,
             "critic": own,
             **algorithm,
@@ -107,7 +107,7 @@ def _results(found: Found) -> list[tuple[Any, Any]]:
 
 
 def test_what_is_prepared_is_what_the_critic_says(tmp_path: Path, model_folder: Path) -> None:
-    engine = make_engine(ppo_spec(normalise="none", trace_decay=1.0, discount=1.0), tmp_path, model_folder)
+    engine = make_engine(ppo_spec(normalise="none", gae_lambda=1.0, gamma=1.0), tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     task = random_task(tmp_path, 2)
     batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
@@ -125,7 +125,7 @@ def test_what_is_prepared_is_what_the_critic_says(tmp_path: Path, model_folder: 
 
 def test_a_pull_in_the_reward_is_taken_off_token_by_token(tmp_path: Path, model_folder: Path) -> None:
     kl = {"where": "reward", "coefficient": 0.5}
-    spec = ppo_spec(normalise="none", trace_decay=1.0, discount=1.0, kl=kl)
+    spec = ppo_spec(normalise="none", gae_lambda=1.0, gamma=1.0, kl=kl)
     engine = make_engine(spec, tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     task = random_task(tmp_path, 2)

@@ -197,13 +197,13 @@ def test_neighbours_lie_together_and_their_names_stay(tmp_path: Path) -> None:
 
 def test_the_trainer_takes_the_fast_path_by_itself_and_says_so(tmp_path: Path, model_folder: Path) -> None:
     found = {}
-    for path in ("auto", "general"):
-        spec = make_spec(trainer={"engine": {"kind": "torch", "ranks": 1, "path": path}})
-        engine = make_engine(spec, tmp_path / path, model_folder)
-        found[path] = update(engine, random_task(tmp_path / path, 1)).metrics
-        assert isinstance(engine._forward, DensePasses) == (path == "auto")
+    for kernels in ("auto", "general"):
+        spec = make_spec(trainer={"engine": {"kind": "torch", "ranks": 1, "kernels": kernels}})
+        engine = make_engine(spec, tmp_path / kernels, model_folder)
+        found[kernels] = update(engine, random_task(tmp_path / kernels, 1)).metrics
+        assert isinstance(engine._forward, DensePasses) == (kernels == "auto")
         said = environment_facts(spec, str(model_folder))["arithmetic"]
-        assert said == {"auto": "fast", "general": "general: wanted"}[path]
+        assert said == {"auto": "fast", "general": "general: wanted"}[kernels]
     assert found["auto"] == pytest.approx(found["general"], rel=1e-4, abs=1e-6)
     assert found["auto"]["grad_norm"] != found["general"]["grad_norm"]
 

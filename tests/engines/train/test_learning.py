@@ -13,7 +13,7 @@ from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import update, write_shards
 from yatt_core.engines.rollout.torch.decoding import decode
 from yatt_core.engines.rollout.torch.runners import open_runner
-from yatt_core.engines.train.roles.warmup import encode_question
+from yatt_core.engines.train.roles.sft import encode_question
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.codec import open_codec
@@ -26,8 +26,8 @@ CRITIC = {"optimizer": {"learning_rate": 3e-3}, "warmup_iterations": 2}
 PPO = {"kind": "ppo", "epochs": 2, "mini_batches": 4, "critic": CRITIC}
 
 
-def spec_with(folder: Path, algorithm: dict[str, Any], warmup_steps: int) -> RunSpec:
-    plain = letters_spec(folder, max_steps=warmup_steps, stop_accuracy=0.4, probe_every=5).model_dump(mode="json")
+def spec_with(folder: Path, algorithm: dict[str, Any], sft_steps: int) -> RunSpec:
+    plain = letters_spec(folder, max_steps=sft_steps, stop_accuracy=0.4, probe_every=5).model_dump(mode="json")
     optimizer = {**plain["trainer"]["optimizer"], "learning_rate": 3e-3}
     return RunSpec.model_validate(
         {**plain, "algorithm": algorithm, "trainer": {**plain["trainer"], "optimizer": optimizer}}
@@ -41,7 +41,7 @@ def trained(
     engine = letters_engine(spec, folder)
     engine.connect(0, 1, "")
     engine.initialise()
-    engine.warm_up()
+    engine.sft()
     inputs, codec = Inputs.open(folder / "inputs", spec), open_codec(spec, engine._context.model_path)
     prompts = inputs.demonstrations(160)
     right, metrics = [], []

@@ -24,12 +24,12 @@ from yatt_core.experience.prepared import read_prepared
 from yatt_core.protocols.receipts import BatchTask
 
 ITERATIONS = 3
-WARMUP = {"max_steps": 6, "probe_every": 3}
+SFT = {"max_steps": 6, "probe_every": 3}
 
 
 def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection | None) -> dict[str, Any]:
-    """Warm-up and an update for each task. peer: the other rank, which gets or gives what `prepare` returned."""
-    warmup = engine.warm_up()
+    """SFT and an update for each task. peer: the other rank, which gets or gives what `prepare` returned."""
+    sft = engine.sft()
     prepared, updates = [], []
     for task in tasks:
         receipt = engine.prepare(task)
@@ -41,12 +41,12 @@ def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection
         prepared.append(receipt)
         updates.append(engine.learn(task, receipt))
     weights = weights_of(engine)
-    return {"warmup": warmup, "updates": updates, "prepared": prepared, "weights": weights}
+    return {"sft": sft, "updates": updates, "prepared": prepared, "weights": weights}
 
 
 def run_rank(rank: int, address: str, folder: Path, tasks: list[BatchTask], peer: Connection) -> None:
     """One rank: learns, then fails together with the other over bad weights on rank 1."""
-    engine = letters_engine(letters_spec(folder, ranks=2, **WARMUP), folder)
+    engine = letters_engine(letters_spec(folder, ranks=2, **SFT), folder)
     engine.connect(rank, 2, address)
     engine.initialise()
     result = learn_all(engine, tasks, peer)
@@ -65,7 +65,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of ranks 0 and 1, and those of a single rank over the same experience."""
     folder = tmp_path_factory.mktemp("ranks")
     address = hold_address()
-    single = letters_engine(letters_spec(folder, **WARMUP), folder)
+    single = letters_engine(letters_spec(folder, **SFT), folder)
     tasks = [random_task(folder, iteration, vocabulary=8) for iteration in range(1, ITERATIONS + 1)]
     methods = multiprocessing.get_context("spawn")
     here, there = methods.Pipe()
@@ -88,12 +88,12 @@ def test_ranks_hold_the_same_bits_and_give_the_same_receipts(group: dict[str, An
     for mine, other in zip(first["updates"], second["updates"], strict=True):
         assert mine.fingerprint == other.fingerprint
         assert mine.metrics == other.metrics
-    assert first["warmup"].weights_digest == second["warmup"].weights_digest
+    assert first["sft"].weights_digest == second["sft"].weights_digest
 
 
 def test_two_ranks_learn_what_one_rank_learns(group: dict[str, Any]) -> None:
     double, single = group["ranks"][0], group["single"]
-    assert double["warmup"].probe_accuracy == single["warmup"].probe_accuracy
+    assert double["sft"].probe_accuracy == single["sft"].probe_accuracy
     for name, array in single["weights"].items():
         np.testing.assert_allclose(double["weights"][name], array, atol=1e-6, rtol=0)
     for mine, other in zip(double["updates"], single["updates"], strict=True):
@@ -131,4 +131,4 @@ def test_a_group_that_nobody_joins_is_an_infrastructure_error(tmp_path: Path, mo
         engine.connect(0, 3, "tcp://127.0.0.1:9")
     engine.initialise()
     with pytest.raises(InfrastructureError, match="not connected to its 2 ranks"):
-        engine.warm_up()
+        engine.sft()

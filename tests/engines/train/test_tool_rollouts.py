@@ -1,4 +1,4 @@
-"""Rollouts with a calculator on torch engines: warm-up, collect, prepare and learn, in this process."""
+"""Rollouts with a calculator on torch engines: SFT, collect, prepare and learn, in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engines.train.support import prepare, weights_of
 from yatt_core.collection.collector import Collector
 from yatt_core.dispatch.stream import Arrival
 from yatt_core.engines.registry import build_rollout_engine
-from yatt_core.engines.train.roles.warmup import encode_demonstrations
+from yatt_core.engines.train.roles.sft import encode_demonstrations
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.experience.batch import load_batch, load_table
 from yatt_core.input_building.materialise import materialise
@@ -54,7 +54,7 @@ class EngineStream:
 
 
 class Bench:
-    """A run's inputs and engines behind the warm-up."""
+    """A run's inputs and engines behind SFT."""
 
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)
@@ -66,7 +66,7 @@ class Bench:
         self.trainer = TorchTrainEngine(self.spec, context)
         self.trainer.connect(0, 1, "")
         self.trainer.initialise()
-        self.trainer.warm_up()
+        self.trainer.sft()
         self.engine = build_rollout_engine(self.spec, self.receipt.model_path, folder / self.receipt.folder)
         self.engine.update_weights(weights_of(self.trainer), 0)
 
@@ -121,5 +121,5 @@ def test_an_iteration_from_warm_up_to_update(bench: Bench) -> None:
     assert any(row["response"].startswith(f"{CALL}<tool_result>12</tool_result>") for row in several)
     task = BatchTask(WorkKey("r", 0, 1, "learn"), 1, (shard,))
     update = bench.trainer.learn(task, prepare(bench.trainer, task))
-    assert 0 < update.metrics["log_prob_gap_max"] < 1e-4
+    assert 0 < update.metrics["train_rollout_logprob_diff_max"] < 1e-4
     assert update.metrics["tokens"] == np.count_nonzero(load_batch(bench.folder, [shard]).loss_mask)

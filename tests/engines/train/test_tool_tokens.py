@@ -65,7 +65,12 @@ def learn(
     folder: Path, batch: ExperienceBatch, aggregation: str, reuse: bool, packed: bool = False
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Gradients of the whole batch, and its metrics. reuse: the trainer's numbers before the step are the step's own."""
-    algorithm = {"aggregation": aggregation, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01, "importance_cap": 3.0}
+    algorithm = {
+        "aggregation": aggregation,
+        "kl": {"coefficient": 0.05},
+        "entropy_bonus": 0.01,
+        "importance_correction": {"cap": 3.0},
+    }
     spec = make_spec(algorithm=algorithm)
     model = load_causal_lm(str(folder), "float32")
     forward, optimizer = PolicyForward(model, 0.8, "float32"), FlatAdamW(model, AdamWSpec())
@@ -114,8 +119,8 @@ def test_the_gradient_is_that_of_the_policy_s_turns_with_the_result_as_context(
         "clip_fraction",
         "ratio_max",
         "ratio_min",
-        "log_prob_gap_mean",
-        "log_prob_gap_max",
+        "train_rollout_logprob_diff_mean",
+        "train_rollout_logprob_diff_max",
         "tokens",
     ):
         assert metrics[name] == pytest.approx(split[name], abs=1e-5), name

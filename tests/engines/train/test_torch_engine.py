@@ -32,7 +32,7 @@ from yatt_core.experience.prepared import read_prepared
 
 
 def test_five_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> None:
-    schedule = {"kind": "linear", "warmup_iterations": 2}
+    schedule = {"kind": "linear", "lr_warmup_iterations": 2}
     optimizer = {"learning_rate": 1e-2, "epsilon": 1e-4, "weight_decay": 0.05}
     engine_spec = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 60}
     spec = make_spec(trainer={"engine": engine_spec, "schedule": schedule, "optimizer": optimizer})
@@ -181,7 +181,7 @@ def test_advantages_that_are_not_finite_are_never_written(tmp_path: Path, model_
 
 
 def test_several_steps_learn_against_the_same_old_log_probs(tmp_path: Path, model_folder: Path) -> None:
-    spec = make_spec(algorithm={"epochs": 2, "mini_batches": 3, "importance_cap": 2.0})
+    spec = make_spec(algorithm={"epochs": 2, "mini_batches": 3, "importance_correction": {"cap": 2.0}})
     engine = make_engine(spec, tmp_path, model_folder)
     task = random_task(tmp_path, 1)
     prepared = prepare(engine, task)
@@ -198,8 +198,8 @@ def test_several_steps_learn_against_the_same_old_log_probs(tmp_path: Path, mode
     assert metrics["clip_fraction"] > 0.0
     assert 0.0 < metrics["importance_weight"] <= 2.0
     gaps = np.abs(old - batch.log_probs_sampler)[batch.loss_mask]
-    assert metrics["log_prob_gap_mean"] == pytest.approx(gaps.mean(), rel=1e-5)
-    assert metrics["log_prob_gap_max"] == pytest.approx(gaps.max(), rel=1e-5)
+    assert metrics["train_rollout_logprob_diff_mean"] == pytest.approx(gaps.mean(), rel=1e-5)
+    assert metrics["train_rollout_logprob_diff_max"] == pytest.approx(gaps.max(), rel=1e-5)
     assert metrics["tokens"] == 2 * np.count_nonzero(batch.loss_mask)
     assert _file_count(tmp_path, engine) == 6
 
@@ -287,7 +287,7 @@ def test_bfloat16_keeps_weights_in_float32(tmp_path: Path, model_folder: Path) -
     for dtype in ("float32", "bfloat16"):
         spec = make_spec(exact=False, trainer={"engine": {"kind": "torch", "ranks": 1, "dtype": dtype}})
         engine = make_engine(spec, tmp_path / dtype, model_folder)
-        gaps[dtype] = update(engine, random_task(tmp_path / dtype, 1)).metrics["log_prob_gap_mean"]
+        gaps[dtype] = update(engine, random_task(tmp_path / dtype, 1)).metrics["train_rollout_logprob_diff_mean"]
         assert {array.dtype for array in weights_of(engine).values()} == {np.dtype(np.float32)}
     assert gaps["bfloat16"] == pytest.approx(gaps["float32"], rel=0.05)
     assert gaps["bfloat16"] != gaps["float32"]
@@ -302,7 +302,7 @@ def test_packed_samples_give_the_same_update_but_for_rounding(tmp_path: Path, mo
         found.append(update(make_engine(spec, tmp_path, model_folder), task))
     padded, packed_one = found
     assert padded.fingerprint["plan"] != packed_one.fingerprint["plan"]
-    for name in ("loss", "grad_norm", "entropy", "kl", "log_prob_gap_mean"):
+    for name in ("loss", "grad_norm", "entropy", "kl", "train_rollout_logprob_diff_mean"):
         assert packed_one.metrics[name] == pytest.approx(padded.metrics[name], rel=1e-4, abs=1e-6), name
 
 

@@ -60,7 +60,7 @@ def test_a_loop_of_iterations_gives_receipts_and_versions(tmp_path):
     slept = []
     engine = engine_of(tmp_path, slept=slept)
     assert engine.version == 0
-    receipt = engine.warm_up()
+    receipt = engine.sft()
     assert engine.version == 0 and receipt.steps > 0 and len(receipt.weights_digest) == 64
     states = [state_of(engine)]
     for iteration in (1, 2):

@@ -63,7 +63,7 @@ def refused(answer: Answer, code: int, says: str) -> None:
         ("storage.url=s3://UPPER/x", "storage.url: 'UPPER' is no name of a bucket"),
         ("storage.url=s3://bucket/a/../b", "storage.url: 'a/../b' is no prefix"),
         ("storage.uri=s3://bucket/a", "storage.uri: unknown key; did you mean 'url'?"),
-        ("warmup={demonstrations: 100000}", "100000 of 100000 are to come from data.sources.0, which has 1"),
+        ("sft={demonstrations: 100000}", "100000 of 100000 are to come from data.sources.0, which has 1"),
     ],
 )
 def test_a_wrong_spec(yatt: Yatt, home: Home, spec_file: Path, override: str, says: str) -> None:

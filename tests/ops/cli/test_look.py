@@ -22,10 +22,10 @@ RESULT_KEYS = (
     "run",
     "state",
     "iteration",
-    "accuracy_warmup",
+    "accuracy_sft",
     "accuracy",
     "seconds",
-    "warmup_seconds",
+    "sft_seconds",
     "weights_digest",
     "experience_digest",
     "metrics_digest",
@@ -73,7 +73,7 @@ def test_a_reason_is_cut_behind_a_word_and_folded_to_the_terminal(
 def test_show_begins_with_the_results(yatt: Yatt, run: str) -> None:
     document = yatt("show", run, "-o", "json").document
     assert tuple(document)[: len(RESULT_KEYS)] == RESULT_KEYS
-    assert (document["accuracy_warmup"], document["accuracy"], document["flow_bytes_per_sample"]) == (0.25, 0.5, 100.0)
+    assert (document["accuracy_sft"], document["accuracy"], document["flow_bytes_per_sample"]) == (0.25, 0.5, 100.0)
     assert document["phases"][0]["phase"] == "collect"
     assert document["samples"] == 16
     assert document["metrics"]["reward/mean"] == 0.2

@@ -65,7 +65,7 @@ def test_explain_tells_why_from_what_and_what_came_of_it(yatt: Yatt, run: str) -
     roles = {use["role"]: use for use in found["roles"]}
     assert sum(use["device_s"] for use in roles.values()) == pytest.approx(4 * found["collect_s"])
     busy = roles["R"]["busy_s"] + roles["J"]["busy_s"]
-    assert found["idle_share"] == pytest.approx(1 - busy / (4 * found["collect_s"])) and roles[""]["busy_s"] == 0.0
+    assert found["idle_fraction"] == pytest.approx(1 - busy / (4 * found["collect_s"])) and roles[""]["busy_s"] == 0.0
     assert roles["R"]["tokens_per_s"] == pytest.approx(roles["R"]["tokens"] / found["collect_s"])
 
 
@@ -208,7 +208,7 @@ def test_the_gantt_as_text_has_every_instance(yatt: Yatt, run: str) -> None:
     assert "idle share of all devices: " in text
     found = yatt("placement", "gantt", run, "3", "-o", "json").document
     assert found["instances"] == 4 and {span["role"] for span in found["spans"]} <= {"R", "J", ""}
-    assert all(0.0 <= share <= 1.0 for share in found["busy"].values()) and 0.0 < found["idle_share"] < 1.0
+    assert all(0.0 <= share <= 1.0 for share in found["busy"].values()) and 0.0 < found["idle_fraction"] < 1.0
     refused(yatt("placement", "gantt", run, "5"), "it is still under way")
 
 

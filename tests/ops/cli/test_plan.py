@@ -52,7 +52,7 @@ def test_a_plan_for_programs(yatt: Yatt) -> None:
         count for role in stages["learn"]["roles"].values() for kind, count in role.items() if kind != "runtime"
     )
     assert document["times"]["mode"] == "colocate"
-    assert {"step_s", "tokens_per_second", "idle_share", "checkpoint_every"} <= set(document["times"])
+    assert {"step_s", "tokens_per_second", "idle_fraction", "checkpoint_every"} <= set(document["times"])
 
 
 def test_an_impossible_plan(yatt: Yatt) -> None:

@@ -32,7 +32,7 @@ def test_a_line_at_each_evaluation_and_at_least_every_ten_seconds() -> None:
     clock = Clock()
     observer = LineObserver("toy-1", lines.append, clock)
     observer.stage("starting Ray")
-    observer.phase_started(0, "warm_up")
+    observer.phase_started(0, "sft")
     observer.committed(IterationSummary(0, 40, {"evaluation/accuracy": 0.1}, 5.0))
     for iteration in range(1, 8):
         clock.now += 2.0
@@ -42,15 +42,15 @@ def test_a_line_at_each_evaluation_and_at_least_every_ten_seconds() -> None:
     observer.warned("collect failed")
     assert lines == [
         "starting Ray",
-        "warming up",
+        "supervised fine-tuning",
         "iteration 0/40  accuracy 0.100",
         "iteration 5/40  reward 0.250  accuracy 0.100  1,500 tokens/s  about 1 min 10 s to go",
-        "iteration 8/40  reward 0.250  accuracy 0.500 (warm-up 0.100)  1,500 tokens/s  about 1 min 4 s to go",
+        "iteration 8/40  reward 0.250  accuracy 0.500 (SFT 0.100)  1,500 tokens/s  about 1 min 4 s to go",
         "warning: collect failed",
     ]
 
 
-def test_the_pace_is_that_of_the_last_iterations_without_the_warm_up() -> None:
+def test_the_pace_is_that_of_the_last_iterations_without_the_sft() -> None:
     picture = Picture("toy-1")
     picture.take(summary(0, seconds=500.0))
     assert picture.remaining_seconds is None
@@ -83,7 +83,7 @@ def test_the_live_picture_shows_all_of_it() -> None:
         "collect",
         "1 min 15 s",
         "reward 0.250",
-        "accuracy 0.500 (warm-up 0.100)",
+        "accuracy 0.500 (SFT 0.100)",
         "1,500 tokens/s",
         "trouble 4 [bold]",
     ):

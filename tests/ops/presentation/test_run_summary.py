@@ -23,7 +23,7 @@ def test_it_says_what_improved_where_things_lie_and_what_comes_next(
 ) -> None:
     text = closing_words(home, seed_run(home), capsys)
     assert "toy-1 is stopped, iteration 2 of 4 (stop requested)" in text
-    assert "held-out accuracy 0.250 after the warm-up, now 0.500" in text
+    assert "held-out accuracy 0.250 after SFT, now 0.500" in text
     assert "reward 0.100 in iteration 1, 0.200 in iteration 2" in text
     for path in (
         home.run_folder("toy-1"),

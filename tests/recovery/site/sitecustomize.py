@@ -6,14 +6,12 @@ soon as their module has been imported.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from tests.after_import import after_import
 from tests.recovery.failpoints import VARIABLE, Failpoints, around, watch_files
 
 AROUND = {
@@ -30,36 +28,19 @@ AROUND = {
 """Steps of actors beside files. `weights_digest` is called at the end of a virtual engine's update."""
 
 
-class _WrapAfterImport(importlib.abc.MetaPathFinder):
-    """Lets the others find a module and wraps its functions once it has been executed."""
+def _wrap(failpoints: Failpoints, name: str) -> Callable[[ModuleType], None]:
+    def wrap(module: ModuleType) -> None:
+        for dotted in AROUND[name]:
+            *owners, function = dotted.split(".")
+            owner = module
+            for part in owners:
+                owner = getattr(owner, part)
+            around(failpoints.in_actor, owner, function)
 
-    def __init__(self, failpoints: Failpoints) -> None:
-        self._failpoints = failpoints
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name not in AROUND:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            for dotted in AROUND[name]:
-                *owners, function = dotted.split(".")
-                owner = module
-                for part in owners:
-                    owner = getattr(owner, part)
-                around(self._failpoints.in_actor, owner, function)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    return wrap
 
 
 if VARIABLE in os.environ:
     _failpoints = Failpoints(Path(os.environ[VARIABLE]))
     watch_files(_failpoints.in_actor, _failpoints.published, _failpoints.synced)
-    sys.meta_path.insert(0, _WrapAfterImport(_failpoints))
+    after_import({name: _wrap(_failpoints, name) for name in AROUND})

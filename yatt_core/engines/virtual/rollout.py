@@ -10,7 +10,6 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -103,8 +102,6 @@ class VirtualRolloutEngine(WeightTaker):
         for row, prompt in enumerate(request.prompts):
             if len(prompt) == 0:
                 raise DataError(f"prompt {row} of the decode batch has no tokens")
-        if self._spec.hang_file is not None and _claims(Path(self._spec.hang_file), request.weight_version):
-            _hang()
         noise = uniforms(self._keys(request), _LENGTH_NUMBERS + 2 * request.max_new_tokens)
         lengths, finish = self._lengths(noise[:, :_LENGTH_NUMBERS], request)
         tokens, log_probs = self._tokens(noise[:, _LENGTH_NUMBERS:], lengths, finish, request)
@@ -152,20 +149,3 @@ class VirtualRolloutEngine(WeightTaker):
             return 0.0
         taken = np.minimum(lengths, steps)
         return self._spec.base_seconds * int(taken.max()) + self._spec.seconds_per_sequence * int(taken.sum())
-
-
-def _claims(file: Path, version: int) -> bool:
-    """True for the first engine that finds its version in the file, which it removes."""
-    try:
-        if int(file.read_text()) != version:
-            return False
-        file.unlink()
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _hang() -> None:
-    """Never returns."""
-    while True:
-        time.sleep(60.0)

@@ -22,14 +22,14 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_behind
 from yatt_core.engines.virtual.clock import ScaledClock
-from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.admission import admitted_batch, admitted_table, load_admitted_batch
 from yatt_core.experience.batch import batch_of_table, load_table
 from yatt_core.experience.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.experience.table import group_digests
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.engines import FrozenState, RankContext, Tensors
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import VirtualTrainer
 
@@ -58,7 +58,7 @@ class VirtualTrainEngine:
         self._version = -1
         self._state = b""
         self._receipt: UpdateReceipt | None = None
-        self._warmed: WarmupReceipt | None = None
+        self._sft_receipt: SftReceipt | None = None
 
     @property
     def version(self) -> int:
@@ -77,20 +77,20 @@ class VirtualTrainEngine:
     def initialise(self) -> None:
         """The state that the run's seed gives; version 0."""
         self._state = hashlib.sha256(f"yatt.virtual.weights:{self._spec.seed}".encode()).digest()
-        self._version, self._receipt, self._warmed = 0, None, None
+        self._version, self._receipt, self._sft_receipt = 0, None, None
 
-    def warm_up(self) -> WarmupReceipt:
+    def sft(self) -> SftReceipt:
         """One link of the chain, once. Raises `InfrastructureError` unless at version 0."""
         started = time.perf_counter()
         self._require(0, "warm up")
-        if self._warmed is not None:
-            return self._warmed
+        if self._sft_receipt is not None:
+            return self._sft_receipt
         self._state = hashlib.sha256(self._state + b"warm_up").digest()
         self._clock.spend(self._engine.fixed_seconds)
-        accuracy = 0.0 if self._spec.warmup is None else self._spec.warmup.stop_accuracy
+        accuracy = 0.0 if self._spec.sft is None else self._spec.sft.stop_accuracy
         seconds = time.perf_counter() - started
-        self._warmed = WarmupReceipt(1, 1.0, accuracy, seconds, self._weights_digest())
-        return self._warmed
+        self._sft_receipt = SftReceipt(1, 1.0, accuracy, seconds, self._weights_digest())
+        return self._sft_receipt
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Writes the advantages. Raises `InfrastructureError` at another version than the one before the task's."""
@@ -108,17 +108,12 @@ class VirtualTrainEngine:
         return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Adds the link of the iteration; at its version already, returns the receipt that it gave then.
-
-        Raises `NumericError` where the spec makes the iteration's loss one that is not finite; nothing is changed then.
-        """
+        """Adds the link of the iteration; at its version already, returns the receipt that it gave then."""
         started = time.perf_counter()
         iteration = task.key.iteration
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
             return kept
         self._require(iteration - 1, f"learn {task.key}")
-        if task.key.branch == 0 and iteration in self._engine.non_finite_at:
-            raise NumericError(f"{task.key}: the loss is nan, as trainer.engine.non_finite_at wants it")
         sealed = load_table(self._context.run_folder, task.shards)
         table = admitted_table(sealed, task.admission)
         counts = admitted_batch(batch_of_table(sealed), task.admission).loss_mask
@@ -180,7 +175,7 @@ class VirtualTrainEngine:
             raise DataError(f"{path}: is no state of a virtual trainer: {error!r}") from error
         if found != version:
             raise DataError(f"{path}: holds version {found}, version {version} was wanted")
-        self._state, self._version, self._receipt, self._warmed = state, version, None, None
+        self._state, self._version, self._receipt, self._sft_receipt = state, version, None, None
 
     def _require(self, version: int, work: str) -> None:
         if self._version != version:

@@ -61,7 +61,7 @@ def engine_memory(
             packs = cluster.card_name == CORE and engine.dtype == "bfloat16"
             return with_packed_weights(memory, shape) if packs else memory
         case VirtualRollout():
-            sequences = engine.max_concurrent or asked.batch
+            sequences = engine.max_num_seqs or asked.batch
             return EngineMemory(1, NOTHING, NOTHING, NOTHING, 0, sequences, False, 0.0)
 
 
@@ -81,8 +81,8 @@ def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
     read = lengths.longest_prompt + lengths.longest_response + judge.template_tokens
     mean = lengths.mean_sample + judge.template_tokens + lengths.mean_judgement
     responses = _decode_batch(roles.spec)
-    if judge.max_concurrent is not None:
-        responses = min(responses, max(1, judge.max_concurrent // judge.judgements))
+    if judge.max_num_seqs is not None:
+        responses = min(responses, max(1, judge.max_num_seqs // judge.judgements))
     return Asked(read, judge.max_new_tokens, mean, responses * judge.judgements, judge.judgements, 1.0)
 
 

@@ -16,7 +16,7 @@ import yaml
 from yatt_core.errors import ConfigurationError
 
 FILE_KEYS = frozenset({"path", "held_out_path"})
-"""Keys whose value is a file or folder, but for an engine's `path`, which says how it computes."""
+"""Keys whose value is a file or folder."""
 FREE_KEYS = frozenset({"options"})
 """Keys whose value is handed on as it is."""
 
@@ -123,7 +123,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def names_file(keys: Sequence[str]) -> bool:
     """Whether the value at such a place, from the top or from any mapping above it, is a file or folder."""
-    return keys[-1] in FILE_KEYS and "engine" not in keys[-2:-1]
+    return keys[-1] in FILE_KEYS
 
 
 def with_absolute_paths(node: Any, folder: Path, within: str = "") -> Any:

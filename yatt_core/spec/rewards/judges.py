@@ -20,7 +20,7 @@ from yatt_core.spec.rewards.parsing import ParseSpec, YesNo
 from yatt_core.spec.rewards.parts import RewardPartBase
 from yatt_core.spec.rewards.template import ANSWER, PROMPT, RESPONSE, fields_of
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelFromConfig, ModelSizes, WarmupSpec
+from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelFromConfig, ModelSizes, SftSpec
 
 Aggregate = Literal["mean", "vote", "median", "min", "max"]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -35,7 +35,7 @@ class TrainedJudge(SpecModel):
     kind: Literal["trained"] = "trained"
     network: ModelFromConfig = ModelFromConfig(max_positions=256)
     """Its sizes, and its tokenizer, which is trained on filled-in templates."""
-    training: WarmupSpec = WarmupSpec(
+    training: SftSpec = SftSpec(
         demonstrations=20_000, batch_size=128, max_steps=2000, stop_accuracy=0.99, probe_every=50
     )
     """How it is trained: `demonstrations` are training prompts, and the accuracy is that on answers to `data.probe` tasks."""
@@ -57,7 +57,7 @@ class TorchJudge(SpecModel):
     kind: Literal["torch"] = "torch"
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and arithmetic; exact runs need float32."""
-    max_concurrent: PositiveInt = 256
+    max_num_seqs: PositiveInt = 256
     """Most judgements that an engine makes at once."""
 
 
@@ -82,7 +82,7 @@ class VirtualJudge(SpecModel):
     """Median length of a judgement; lengths are log-normal."""
     sigma: NonNegativeFloat = Field(default=0.5, le=5.0)
     """Spread of the lengths' logarithm."""
-    max_concurrent: PositiveInt = 256
+    max_num_seqs: PositiveInt = 256
     """Most judgements that an engine makes at once."""
 
 
@@ -179,7 +179,7 @@ class EndpointPart(TemplatedPart):
     """Wait before the first repetition, doubled before each further one; a longer `Retry-After` of the endpoint wins."""
     longest_wait_seconds: PositiveFloat = Field(default=60.0, le=LONGEST_CALL_SECONDS)
     """No wait is longer; an endpoint that asks for a longer one counts as out of reach."""
-    max_concurrent: PositiveInt = Field(default=8, le=1024)
+    max_concurrent_requests: PositiveInt = Field(default=8, le=1024)
     """Most requests under way at once."""
 
     @field_validator("url")

@@ -43,7 +43,7 @@ class RewardSpec(SpecModel):
     parts: tuple[RewardPart, ...] = Field(min_length=1)
     """Functions and judges; their names differ. A part without a `kind` is a function."""
     accuracy_part: str | None = Field(default=None, min_length=1)
-    """The part of kind `function` that tells right from wrong, in warm-up and evaluation too; by default the first one. It may
+    """The part of kind `function` that tells right from wrong, in SFT and evaluation too; by default the first one. It may
     have weight 0."""
     correct_at: float = 0.999
     """A response is right when its accuracy part reaches this."""

@@ -49,8 +49,8 @@ class VllmRollout(SpecModel):
         return True
 
     @property
-    def max_concurrent(self) -> int:
-        """Most sequences at once."""
+    def sequence_limit(self) -> int:
+        """Maximum number of sequences that the dispatcher gives it at once."""
         return self.max_num_seqs
 
 

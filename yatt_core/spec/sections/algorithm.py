@@ -29,6 +29,13 @@ class DistillationSpec(SpecModel):
     """Times log(policy / teacher) of a token, which is taken off the token's advantage: the reverse KL's gradient."""
 
 
+class ImportanceCorrectionSpec(SpecModel):
+    """Truncated importance sampling (TIS): weights each token by min(exp(old - sampler), cap), without gradient."""
+
+    cap: PositiveFloat
+    """Maximum weight of a token."""
+
+
 class PolicyGradientSpec(SpecModel):
     """What the learning rules have in common."""
 
@@ -53,8 +60,8 @@ class PolicyGradientSpec(SpecModel):
     """`running`: rewards are divided by the standard deviation of all rewards of the iterations before (arXiv 2307.04964)."""
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
     """Mean over all tokens, mean over sequences of their token means, or the sum over sequences x `max_new_tokens`."""
-    importance_cap: PositiveFloat | None = None
-    """C of the truncated importance weight min(exp(old - sampler), C); `null`: no weight."""
+    importance_correction: ImportanceCorrectionSpec | None = None
+    """Correction for the difference between sampler and trainer; `null`: none."""
 
 
 class GrpoSpec(PolicyGradientSpec):
@@ -78,7 +85,7 @@ class CriticSpec(SpecModel):
     """A model that says of each token what reward is still to come: the policy's layers under a head of one output."""
 
     model: ModelFolder | None = None
-    """What it begins with, a causal language model of the policy's tokenizer; `null`: the policy, behind its warm-up."""
+    """What it begins with, a causal language model of the policy's tokenizer; `null`: the policy, behind its SFT."""
     optimizer: CriticAdamWSpec = CriticAdamWSpec()
     """Apart from the policy's."""
     clip: PositiveFloat | None = 0.2
@@ -91,9 +98,9 @@ class PpoSpec(PolicyGradientSpec):
     """Proximal policy optimisation (arXiv 1707.06347): advantages of single tokens, by a critic."""
 
     kind: Literal["ppo"] = "ppo"
-    discount: PositiveFloat = Field(default=1.0, le=1.0)
+    gamma: PositiveFloat = Field(default=1.0, le=1.0)
     """gamma of generalised advantage estimation (arXiv 1506.02438): what a reward a token later is worth."""
-    trace_decay: NonNegativeFloat = Field(default=0.95, le=1.0)
+    gae_lambda: NonNegativeFloat = Field(default=0.95, le=1.0)
     """lambda: 0 trusts the critic's next value alone, 1 the rewards that came."""
     normalise: Literal["batch_std", "none"] = "batch_std"
     """`batch_std`: advantages less the mean over the batch's tokens, over their deviation."""

@@ -88,7 +88,7 @@ class DataSpec(SpecModel):
     held_out: PositiveInt = 300
     """Tasks for evaluation, shared out over the sources by weight; no training prompt has the same text and images."""
     probe: NonNegativeInt = 200
-    """Training-side tasks that tell the warm-up when to stop; never trained on either. A run without a warm-up needs none."""
+    """Training-side tasks that tell SFT when to stop; never trained on either. A run without supervised fine-tuning needs none."""
     system_prompt: str | None = None
     """A system message before each prompt, where the model's chat template takes one."""
     max_prompt_tokens: PositiveInt = 1024

@@ -87,7 +87,7 @@ class EntropyGuard(MetricGuard):
 
 
 class LogProbGapGuard(MetricGuard):
-    """Of `log_prob_gap_mean`: sampler and trainer disagree about the same tokens under the same weights."""
+    """Of `train_rollout_logprob_diff_mean`: sampler and trainer disagree about the same tokens under the same weights."""
 
     at_most: float | None = 0.1
     """Largest mean that is no alarm, nats a token."""
@@ -103,7 +103,7 @@ class GradientNormGuard(MetricGuard):
 
 
 class TruncationGuard(MetricGuard):
-    """Of `truncated_share`: answers are cut before they end."""
+    """Of `truncated_fraction`: answers are cut before they end."""
 
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
     """Newest values whose mean is judged, once there are so many."""
@@ -196,7 +196,7 @@ class GuardsSpec(SpecModel):
     kl: KlGuard | None = KlGuard()
     entropy: EntropyGuard | None = EntropyGuard()
     reward_against_length: RewardLengthGuard | None = RewardLengthGuard()
-    log_prob_gap: LogProbGapGuard | None = LogProbGapGuard()
+    train_rollout_logprob_diff: LogProbGapGuard | None = LogProbGapGuard()
     gradient_norm: GradientNormGuard | None = GradientNormGuard()
     non_finite: NonFiniteGuard | None = NonFiniteGuard()
     truncation: TruncationGuard | None = TruncationGuard()

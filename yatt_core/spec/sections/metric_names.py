@@ -9,22 +9,22 @@ import difflib
 
 RESULT_METRICS = frozenset(
     {
-        "reward/mean", "reward/std", "accuracy", "reward_scale", "reward_errors", "zero_spread_share", "truncated_share",
+        "reward/mean", "reward/std", "accuracy", "reward_scale", "reward_errors", "zero_spread_fraction", "truncated_fraction",
         "length/prompt_mean", "length/response_mean", "length/policy_mean", "turns", "tools/calls", "loss", "policy_loss",
-        "grad_norm", "learning_rate", "entropy", "clip_fraction", "ratio_min", "ratio_max", "log_prob_gap_mean",
-        "log_prob_gap_max", "kl", "value_loss", "value_clip_fraction", "value_grad_norm", "explained_variance",
+        "grad_norm", "learning_rate", "entropy", "clip_fraction", "ratio_min", "ratio_max", "train_rollout_logprob_diff_mean",
+        "train_rollout_logprob_diff_max", "kl", "value_loss", "value_clip_fraction", "value_grad_norm", "explained_variance",
         "distillation_kl", "importance_weight", "tokens", "sampling/waves", "sampling/drawn_groups",
-        "sampling/invalid_groups", "sampling/cut_groups", "sampling/valid_share", "sampling/filled_share",
+        "sampling/invalid_groups", "sampling/cut_groups", "sampling/valid_fraction", "sampling/filled_fraction",
         "sampling/padded_groups", "sampling/dropped_groups", "sampling/wasted_tokens",
         "sampling/prompts_per_valid_group", "evaluation/accuracy", "evaluation/reward", "update/skipped",
-        "warmup/steps", "warmup/probe_accuracy",
+        "sft/steps", "sft/probe_accuracy",
     }
 )  # fmt: skip
 """Functions of spec, data, seed and iteration."""
 RESULT_FAMILIES = ("reward/", "tools/errors/")
 TIMING_METRICS = frozenset(
     {
-        "tools/seconds", "warmup/seconds", "tokens_per_second", "driver_bytes_per_sample",
+        "tools/seconds", "sft/seconds", "tokens_per_second", "driver_bytes_per_sample",
         "controllers/peak_bytes_in_flight", "sync/bytes", "sync/buckets", "sync/dirty_seconds",
         "object_store/spilled_bytes", "judge/tokens", "judge/prompt_tokens", "judge/device_seconds",
     }

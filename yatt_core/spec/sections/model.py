@@ -134,7 +134,7 @@ class ModelSizes(SpecModel):
 ModelSpec = Annotated[ModelFolder | ModelFromConfig | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
 
 
-class WarmupSpec(SpecModel):
+class SftSpec(SpecModel):
     """Supervised training on demonstrations (prompt, reference answer) before the first iteration."""
 
     demonstrations: PositiveInt = 500
@@ -149,7 +149,7 @@ class WarmupSpec(SpecModel):
     """Steps between two looks at the probe accuracy."""
     learning_rate: PositiveFloat = 1e-3
     """Of AdamW, at its peak."""
-    ramp_steps: NonNegativeInt = 20
+    lr_warmup_steps: NonNegativeInt = 20
     """Steps over which the learning rate rises from zero."""
-    final_share: float = Field(default=1.0, ge=0.0, le=1.0)
+    min_lr_ratio: float = Field(default=1.0, ge=0.0, le=1.0)
     """Share of the learning rate that is left at `max_steps`; it falls linearly from the first step on."""

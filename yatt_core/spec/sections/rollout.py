@@ -19,9 +19,9 @@ class TorchRollout(SpecModel):
     """Engines in the pool, one device each."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and arithmetic; exact runs need float32."""
-    path: Literal["auto", "general"] = "auto"
+    kernels: Literal["auto", "general"] = "auto"
     """`auto`: arithmetic of our own where the model is a dense Llama or Qwen; `general`: transformers' module."""
-    max_sequences: PositiveInt | None = None
+    max_num_seqs: PositiveInt | None = None
     """Most responses under way at once, and no fewer than a prompt's; the others of a decode batch wait until some have ended.
     `null`: all of a decode batch."""
 
@@ -31,7 +31,7 @@ class TorchRollout(SpecModel):
         return False
 
     @property
-    def max_concurrent(self) -> None:
+    def sequence_limit(self) -> None:
         """A batch may have any number of sequences."""
         return None
 
@@ -50,7 +50,7 @@ class VirtualRollout(SpecModel):
     """Seconds that each token attended to adds to a decode step; of continuous batching alone."""
     seconds_per_prompt_token: NonNegativeFloat = 0.0
     """Seconds for each token that is read; of continuous batching alone."""
-    max_concurrent: PositiveInt | None = None
+    max_num_seqs: PositiveInt | None = None
     """Sequences that an engine batches continuously, by the placement's cost model; `null`: one decode batch at a time."""
     speeds: tuple[PositiveFloat, ...] = ()
     """Of each instance, which its seconds are divided by; none: all of them 1."""
@@ -68,13 +68,16 @@ class VirtualRollout(SpecModel):
     """Spread of the lengths' logarithm."""
     tool_call_share: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of the turns that call one of `rollout.tools`."""
-    hang_file: str | None = None
-    """For tests of recovery: a file that holds a version. The engine that generates with it first removes it and hangs."""
 
     @property
     def continuous(self) -> bool:
         """Whether it takes sequences in and lets them go while it works on others."""
-        return self.max_concurrent is not None
+        return self.max_num_seqs is not None
+
+    @property
+    def sequence_limit(self) -> int | None:
+        """Maximum number of sequences that the dispatcher gives it at once; None without continuous batching."""
+        return self.max_num_seqs
 
     @model_validator(mode="after")
     def _a_speed_each(self) -> Self:

@@ -18,7 +18,7 @@ class TorchTrainer(SpecModel):
     """Logical ranks, one device each; part of the result, since sums are taken in their order."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the forward and backward passes; parameters and optimizer stay in float32."""
-    path: Literal["auto", "general"] = "auto"
+    kernels: Literal["auto", "general"] = "auto"
     """`auto`: arithmetic of our own where the model is a dense Llama or Qwen; `general`: transformers' module."""
     micro_batch_tokens: PositiveInt = 16_384
     """Most tokens, padding included, that one forward pass holds."""
@@ -38,8 +38,6 @@ class VirtualTrainer(SpecModel):
     """Seconds that each response token of the experience adds to an update."""
     clock_factor: PositiveFloat = 1.0
     """Real seconds are these divided by the factor."""
-    non_finite_at: tuple[PositiveInt, ...] = ()
-    """For tests of recovery: iterations of branch 0 whose loss is not finite."""
 
 
 TrainerEngineSpec = Annotated[
@@ -85,9 +83,9 @@ class ScheduleSpec(SpecModel):
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
     """Its course from the peak to the end."""
-    warmup_iterations: NonNegativeInt = 0
+    lr_warmup_iterations: NonNegativeInt = 0
     """Iterations over which it rises from zero."""
-    final_share: NonNegativeFloat = Field(default=0.0, le=1.0)
+    min_lr_ratio: NonNegativeFloat = Field(default=0.0, le=1.0)
     """Share of the learning rate that is left at the end."""
 
 

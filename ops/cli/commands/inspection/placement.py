@@ -170,7 +170,9 @@ def gantt(
     elif picture is None:
         print_gantt(found)
     else:
-        write(f"idle share {found.idle_share:.1%} of {found.instances} instances in {found.collect_s:.1f} s of collect")
+        write(
+            f"idle share {found.idle_fraction:.1%} of {found.instances} instances in {found.collect_s:.1f} s of collect"
+        )
 
 
 def picture_file(path: Path) -> Path:

@@ -157,7 +157,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
     traffic, spent = facts["flow_bytes_per_sample"], facts["spent"]
     return [
-        ("held-out accuracy", f"{share(facts['accuracy'])}, after the warm-up {share(facts['accuracy_warmup'])}"),
+        ("held-out accuracy", f"{share(facts['accuracy'])}, after SFT {share(facts['accuracy_sft'])}"),
         ("time", duration(facts["seconds"])),
         ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
         ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),

@@ -78,7 +78,7 @@ def _times(times: Times) -> dict[str, Any]:
         "collect_s": chosen.collect_s,
         "train_s": chosen.train_s,
         "tokens_per_second": chosen.tokens_per_second,
-        "idle_share": chosen.idle,
+        "idle_fraction": chosen.idle,
         "modes": [asdict(outcome) for outcome in times.tried],
         "training": asdict(times.training),
         "engines": workload.engines.model_dump(mode="json"),

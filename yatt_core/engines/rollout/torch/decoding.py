@@ -35,22 +35,22 @@ ENTRY_SHARE = 8
 """Waiting prompts enter once this part of the rows is free, since a prefill of few rows costs like one of many."""
 
 
-def decode(runner: Runner, request: GenerateRequest, max_sequences: int | None = None) -> GenerateResult:
+def decode(runner: Runner, request: GenerateRequest, max_num_seqs: int | None = None) -> GenerateResult:
     """Answers every prompt of the request with the weights as they are.
 
-    max_sequences: responses under way at once, and no fewer than a prompt's; the others wait. Raises `DataError` for an empty
+    max_num_seqs: responses under way at once, and no fewer than a prompt's; the others wait. Raises `DataError` for an empty
     prompt, for images that do not fit their prompts or cannot be read, `NumericError` when the model gives logits that are not
     finite, `ConfigurationError` when its attention cannot be decoded by this loop.
     """
     started = time.perf_counter()
     responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
-    for _ in _finished_rows(runner, request, responses, max_sequences):
+    for _ in _finished_rows(runner, request, responses, max_num_seqs):
         pass
     return _result(responses, request, time.perf_counter() - started)
 
 
 def decode_pieces(
-    runner: Runner, request: GenerateRequest, max_sequences: int | None = None
+    runner: Runner, request: GenerateRequest, max_num_seqs: int | None = None
 ) -> Iterator[GeneratePiece | None]:
     """The same responses, each as soon as it has ended; None after a step that ended none.
 
@@ -58,7 +58,7 @@ def decode_pieces(
     """
     started = time.perf_counter()
     responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
-    for rows in _finished_rows(runner, request, responses, max_sequences):
+    for rows in _finished_rows(runner, request, responses, max_num_seqs):
         if not len(rows):
             yield None
             continue
@@ -69,14 +69,14 @@ def decode_pieces(
 
 @torch.inference_mode()
 def _finished_rows(
-    runner: Runner, request: GenerateRequest, responses: _Responses, max_sequences: int | None
+    runner: Runner, request: GenerateRequest, responses: _Responses, max_num_seqs: int | None
 ) -> Iterator[Indices]:
     """Fills the responses in; yields after each step those that ended in it."""
     if any(len(prompt) == 0 for prompt in request.prompts):
         raise DataError(f"prompt {[len(p) for p in request.prompts].index(0)} of the decode batch has no tokens")
     if request.seeds.size == 0:
         return
-    decoder = _Decoder(runner, request, responses, max_sequences)
+    decoder = _Decoder(runner, request, responses, max_num_seqs)
     runner.check(decoder.room.longest)
     with runner.generating():
         yield from decoder.run()
@@ -109,13 +109,13 @@ class _Decoder:
     """One decode batch. Rows [0, alive) are responses under way, those behind them fillers; prompts [0, places) have rows."""
 
     def __init__(
-        self, runner: Runner, request: GenerateRequest, responses: _Responses, max_sequences: int | None
+        self, runner: Runner, request: GenerateRequest, responses: _Responses, max_num_seqs: int | None
     ) -> None:
         self.runner, self.request, self.responses = runner, request, responses
         prompts, self.samples = request.seeds.shape
         self.lengths = np.array([len(prompt) for prompt in request.prompts], np.int64)
         self.limits, self.noise = request.prompt_limits, uniforms(request.seeds.reshape(-1), request.max_new_tokens)
-        under_way = prompts if max_sequences is None else min(prompts, max(1, max_sequences // self.samples))
+        under_way = prompts if max_num_seqs is None else min(prompts, max(1, max_num_seqs // self.samples))
         self.room = Room(
             rows=self._with_fillers(under_way * self.samples),
             prompts=under_way,

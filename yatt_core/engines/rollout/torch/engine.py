@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from yatt_core.engines.dense.path import PathChoice
+from yatt_core.engines.dense.kernels import KernelChoice
 from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
 from yatt_core.engines.images import open_reader
@@ -35,7 +35,7 @@ class TorchRolloutEngine(WeightTaker):
     max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
     inputs_folder: where the images lie that requests name by address. folder_version: the version that the weights in the
     folder are; -1 where they only give the shapes, and the first update brings the weights. path: `general` for transformers' own
-    module, whatever the model. max_sequences: responses under way at once; those of a decode batch that wait enter as others end.
+    module, whatever the model. max_num_seqs: responses under way at once; those of a decode batch that wait enter as others end.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class TorchRolloutEngine(WeightTaker):
         max_new_tokens: int,
         inputs_folder: Path,
         folder_version: int = -1,
-        path: PathChoice = "auto",
-        max_sequences: int | None = None,
+        kernels: KernelChoice = "auto",
+        max_num_seqs: int | None = None,
     ) -> None:
         # The order of additions, and so every bit, depends on the number of threads.
         torch.set_num_threads(1)
@@ -56,10 +56,10 @@ class TorchRolloutEngine(WeightTaker):
         model = load_causal_lm(model_path, dtype).requires_grad_(False)
         self._model = placed(model, device, "the rollout engine")
         reader = open_reader(self._model, model_path, inputs_folder)
-        self._runner = open_runner(self._model, reader, path, fused=True)
+        self._runner = open_runner(self._model, reader, kernels, fused=True)
         self._max_prompt_tokens = max_prompt_tokens
         self._max_new_tokens = max_new_tokens
-        self._max_sequences = max_sequences
+        self._max_sequences = max_num_seqs
         self._tensors, self._aliases = _state(self._model)
         self._version = folder_version
         self._away: Offloaded | None = None

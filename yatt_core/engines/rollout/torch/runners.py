@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from yatt_core.engines.dense.path import PathChoice
+from yatt_core.engines.dense.kernels import KernelChoice
 from yatt_core.engines.dense.shape import shape_of, why_general
 from yatt_core.engines.dense.weights import fuse
 from yatt_core.engines.images import ImageReader
@@ -14,14 +14,14 @@ from yatt_core.engines.rollout.torch.runner import Runner
 
 
 def open_runner(
-    model: nn.Module, reader: ImageReader | None = None, path: PathChoice = "auto", fused: bool = False
+    model: nn.Module, reader: ImageReader | None = None, kernels: KernelChoice = "auto", fused: bool = False
 ) -> Runner:
     """A runner of the model's weights as they are; reader: of a vision-language model's images.
 
     fused: the model's parameters may be moved, so that its runner follows each change of them; without it a runner is good for as
     long as the weights stay as they are.
     """
-    if path == "general" or why_general(model):
+    if kernels == "general" or why_general(model):
         return ModuleRunner(model, reader)
     if fused:
         fuse(model, shape_of(model).layers)

@@ -31,8 +31,8 @@ from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.model.state_files import Arrays, CriticState, StateFacts, TrainerState, read_facts
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.critic import Critic
+from yatt_core.engines.train.roles.sft import SftTraining
 from yatt_core.engines.train.roles.teacher import Teacher
-from yatt_core.engines.train.roles.warmup import WarmUp
 from yatt_core.engines.train.steps.batch_advantages import moments_behind
 from yatt_core.engines.train.steps.plan import PlanShape
 from yatt_core.engines.train.steps.supervised import SupervisedStep
@@ -45,7 +45,7 @@ from yatt_core.keys import WorkKey
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.prompts.codec import open_codec
 from yatt_core.protocols.engines import FrozenState, RankContext
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt, WarmupReceipt
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
 CHEAP_DIGEST_PARAMETERS = 50_000_000
@@ -86,7 +86,7 @@ class PolicyTrainEngine(ABC):
         self._world = self._collective = Collective()
         self._version = -1
         self._receipt: UpdateReceipt | None = None
-        self._warmed: WarmupReceipt | None = None
+        self._sft_receipt: SftReceipt | None = None
         self._batch: tuple[BatchTask, ExperienceBatch] | None = None
         self._reference: Any = None
         self._teacher: Teacher | None = None
@@ -175,34 +175,34 @@ class PolicyTrainEngine(ABC):
 
     def initialise(self) -> None:
         """Loads the initial weights from the model's folder; version 0."""
-        self._version, self._warmed, self._away = -1, None, None
+        self._version, self._sft_receipt, self._away = -1, None, None
         self._build()
         self._begin()
 
-    def warm_up(self) -> WarmupReceipt:
+    def sft(self) -> SftReceipt:
         """Trains on the demonstrations until the probe is answered well enough; then the optimizer starts afresh.
 
-        Without a warm-up in the spec the weights stay as they are, and the receipt says no steps. Done once: a second call
+        Without supervised fine-tuning in the spec the weights stay as they are, and the receipt says no steps. Done once: a second call
         returns the receipt of the first.
         """
         self._require(0)
-        if self._warmed is None:
-            self._warmed = self._warm_up()
-        return self._warmed
+        if self._sft_receipt is None:
+            self._sft_receipt = self._sft()
+        return self._sft_receipt
 
-    def _warm_up(self) -> WarmupReceipt:
+    def _sft(self) -> SftReceipt:
         started = time.perf_counter()
-        if self._spec.warmup is None:
-            return WarmupReceipt(0, 0.0, 0.0, 0.0, self._digest())
+        if self._spec.sft is None:
+            return SftReceipt(0, 0.0, 0.0, 0.0, self._digest())
         codec = open_codec(self._spec, self._context.model_path)
         inputs = Inputs.open(self._context.inputs_folder, self._spec)
         self._version = -1
         layout = self._layout
         step = SupervisedStep(self._forward, self._optimizer, self._collective, layout.budget, layout.even)
-        result = WarmUp(self._spec, step, self._probe_model, codec, self._reader).run(inputs)
+        result = SftTraining(self._spec, step, self._probe_model, codec, self._reader).run(inputs)
         self._begin()
         seconds = time.perf_counter() - started
-        return WarmupReceipt(result.steps, result.loss, result.accuracy, seconds, self._digest())
+        return SftReceipt(result.steps, result.loss, result.accuracy, seconds, self._digest())
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Writes this rank's columns; rank 0 publishes them once all have written, and returns the receipt."""
@@ -305,7 +305,7 @@ class PolicyTrainEngine(ABC):
         self._load_state(folder, facts)
         if self._critic is not None:
             self._critic.load(folder, facts.critic_steps)
-        self._version, self._receipt, self._batch, self._warmed = version, None, None, None
+        self._version, self._receipt, self._batch, self._sft_receipt = version, None, None, None
 
     # -- what an update needs ------------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ class SharedModelEngine(PolicyTrainEngine):
         """A model of this rank's own, whole: what decodes together with others would have to stop with them."""
         if self._probe is None:
             self._probe = placed(
-                load_causal_lm(self._context.model_path, "float32"), self._device, "a copy to probe the warm-up"
+                load_causal_lm(self._context.model_path, "float32"), self._device, "a copy to probe SFT"
             )
         own = self._probe.state_dict()
         for name, tensor in self._weights():

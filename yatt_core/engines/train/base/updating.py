@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from yatt_core.algorithms.schedule import learning_rate_share
+from yatt_core.algorithms.schedule import learning_rate_factor
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.critic import Critic, value_metrics
@@ -79,4 +79,4 @@ class Update:
 def learning_rate(spec: RunSpec, iteration: int) -> float:
     """Of an iteration, counted from 1; that of 0 is the first one's."""
     trainer = spec.trainer
-    return trainer.optimizer.learning_rate * learning_rate_share(trainer.schedule, max(iteration, 1), spec.iterations)
+    return trainer.optimizer.learning_rate * learning_rate_factor(trainer.schedule, max(iteration, 1), spec.iterations)

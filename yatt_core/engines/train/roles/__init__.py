@@ -1,1 +1,1 @@
-"""What stands beside the policy in a trainer: the critic, the teacher of distillation, the supervised warm-up."""
+"""What stands beside the policy in a trainer: the critic, the teacher of distillation, supervised fine-tuning."""

@@ -110,7 +110,7 @@ def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[flo
         "grad_norm": sum(norms) / len(norms),
         "entropy": total.sums["entropy"] / tokens,
         "clip_fraction": total.sums["clipped"] / tokens,
-        "log_prob_gap_mean": total.sums["gap"] / tokens,
+        "train_rollout_logprob_diff_mean": total.sums["gap"] / tokens,
         "tokens": total.sums["tokens"],
     }
     if total.sums["tokens"]:
@@ -119,7 +119,7 @@ def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[flo
         metrics["kl"] = total.sums["kl"] / tokens
     if spec.algorithm.distillation is not None:
         metrics["distillation_kl"] = total.sums["distillation_kl"] / tokens
-    if spec.algorithm.importance_cap is not None:
+    if spec.algorithm.importance_correction is not None:
         metrics["importance_weight"] = total.sums["importance_weight"] / tokens
     return metrics
 
@@ -128,7 +128,7 @@ def _extremes(maxima: Mapping[str, float]) -> dict[str, float]:
     return {
         "ratio_max": maxima["ratio"],
         "ratio_min": -maxima["negative_ratio"],
-        "log_prob_gap_max": maxima["gap"],
+        "train_rollout_logprob_diff_max": maxima["gap"],
     }
 
 

@@ -18,7 +18,7 @@ from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.learner import counted_lengths
 from yatt_core.engines.train.steps.plan import plan_step
-from yatt_core.spec.sections.model import WarmupSpec
+from yatt_core.spec.sections.model import SftSpec
 from yatt_core.wire.columns import offsets_of
 
 Int32 = npt.NDArray[np.int32]
@@ -82,7 +82,7 @@ class SupervisedStep:
         return mean_loss
 
 
-def warmup_learning_rate(warmup: WarmupSpec, step: int) -> float:
-    """Rises linearly over `ramp_steps`; falls linearly to its final share at `max_steps`. step counts from 1."""
-    rise = min(1.0, step / max(warmup.ramp_steps, 1))
-    return warmup.learning_rate * rise * (1.0 - (1.0 - warmup.final_share) * step / warmup.max_steps)
+def sft_learning_rate(sft: SftSpec, step: int) -> float:
+    """Rises linearly over `lr_warmup_steps`; falls linearly to its final share at `max_steps`. step counts from 1."""
+    rise = min(1.0, step / max(sft.lr_warmup_steps, 1))
+    return sft.learning_rate * rise * (1.0 - (1.0 - sft.min_lr_ratio) * step / sft.max_steps)

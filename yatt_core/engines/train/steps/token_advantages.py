@@ -46,7 +46,7 @@ def token_advantages(
     if spec.kl is not None and divergence is not None:
         by_token -= spec.kl.coefficient * divergence[counted]
     known = values[counted].astype(np.float64)
-    found = generalised_advantages(by_token, known, lengths, spec.discount, spec.trace_decay)
+    found = generalised_advantages(by_token, known, lengths, spec.gamma, spec.gae_lambda)
     returns = found + known
     if spec.normalise == "batch_std":
         found = whitened(found, spec.epsilon)

@@ -41,12 +41,12 @@ class TorchTrainEngine(PolicyTrainEngine):
         super().__init__(
             spec, context, Layout(engine.ranks, engine.ranks, engine.micro_batch_tokens, packed=engine.packed)
         )
-        self._dtype, self._path = engine.dtype, engine.path
+        self._dtype, self._kernels = engine.dtype, engine.kernels
 
     def _build(self) -> None:
         model = self._loaded_model()
         self._model = placed(model, self._device, "the trainer", state_bytes(model))
-        fast = self._path == "auto" and not why_general(self._model)
+        fast = self._kernels == "auto" and not why_general(self._model)
         self._optimizer = FlatAdamW(
             self._model, self._spec.trainer.optimizer, neighbours_of(self._model) if fast else ()
         )

@@ -1,4 +1,4 @@
-"""The supervised warm-up: a few steps on demonstrations, until a probe is answered well enough.
+"""supervised fine-tuning: a few steps on demonstrations, until a probe is answered well enough.
 
 Consumes the run's demonstrations and probe tasks; changes the weights in place. Batches are seeded, gradients and the
 probe's count are added up over the ranks, so that every rank takes the same steps and stops at the same one.
@@ -22,7 +22,7 @@ from yatt_core.engines.train.steps.supervised import (
     Demonstrations,
     SupervisedStep,
     demonstrations_of,
-    warmup_learning_rate,
+    sft_learning_rate,
 )
 from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.reader import Inputs
@@ -63,7 +63,7 @@ def encode_answer(text: str, codec: TextCodec, several_turns: bool) -> tuple[Int
 
 
 @dataclass(frozen=True, slots=True)
-class WarmupResult:
+class SftResult:
     """Steps taken, loss of the last one, and the last probe's share of right answers."""
 
     steps: int
@@ -71,7 +71,7 @@ class WarmupResult:
     accuracy: float
 
 
-class WarmUp:
+class SftTraining:
     """Trains on demonstrations; every rank runs one. probe_model: gives a model of transformers with the present weights."""
 
     def __init__(
@@ -82,35 +82,35 @@ class WarmUp:
         codec: TextCodec,
         reader: ImageReader | None,
     ) -> None:
-        if spec.warmup is None:
-            raise ConfigurationError("warmup: the spec has none")
-        self._spec, self._warmup = spec, spec.warmup
+        if spec.sft is None:
+            raise ConfigurationError("sft: the spec has none")
+        self._spec, self._sft = spec, spec.sft
         self._supervised, self._collective = supervised, supervised.collective
         self._probe_model, self._codec, self._reader = probe_model, codec, reader
 
-    def run(self, inputs: Inputs) -> WarmupResult:
+    def run(self, inputs: Inputs) -> SftResult:
         """Steps until the probe's accuracy is reached, or all steps are taken."""
-        prompts = inputs.demonstrations(self._warmup.demonstrations)
+        prompts = inputs.demonstrations(self._sft.demonstrations)
         demonstrations = encode_demonstrations(prompts, self._codec, several_turns=self._spec.rollout.tools is not None)
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
         scorer = RewardScorer(self._spec.rewards)
         with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
-            for step in range(1, self._warmup.max_steps + 1):
+            for step in range(1, self._sft.max_steps + 1):
                 loss = self._step(demonstrations, step)
-                if step % self._warmup.probe_every == 0 or step == self._warmup.max_steps:
+                if step % self._sft.probe_every == 0 or step == self._sft.max_steps:
                     responses = self._answers(probe, toolbox)
                     accuracy = self._accuracy(probe, responses, scorer, len(inputs.probe))
-                    if accuracy >= self._warmup.stop_accuracy:
+                    if accuracy >= self._sft.stop_accuracy:
                         break
-        return WarmupResult(step, loss, accuracy)
+        return SftResult(step, loss, accuracy)
 
     def _step(self, demonstrations: Demonstrations, step: int) -> float:
         """One optimizer step on the mean loss over a batch's answer tokens; returns that loss."""
         count = len(demonstrations.prompt_offsets) - 1
-        draws = [stable_seed("warm_up", self._spec.seed, step, row) % count for row in range(self._warmup.batch_size)]
+        draws = [stable_seed("warm_up", self._spec.seed, step, row) % count for row in range(self._sft.batch_size)]
         rows = np.array(draws, dtype=np.int64)
-        return self._supervised.take(demonstrations, rows, warmup_learning_rate(self._warmup, step))
+        return self._supervised.take(demonstrations, rows, sft_learning_rate(self._sft, step))
 
     def _encoded(self, probe: Sequence[Prompt]) -> list[tuple[Prompt, Int32]]:
         """This rank's share of the probe tasks, with their tokens."""

@@ -1,4 +1,4 @@
-"""The supervised warm-up on one rank."""
+"""supervised fine-tuning on one rank."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import weights_of
 from tests.needs import NEEDS_PEFT
 from yatt_core.digests import weights_digest
-from yatt_core.engines.train.roles.warmup import warmup_learning_rate
+from yatt_core.engines.train.roles.sft import sft_learning_rate
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import InfrastructureError
-from yatt_core.protocols.receipts import WarmupReceipt
-from yatt_core.spec.sections.model import WarmupSpec
+from yatt_core.protocols.receipts import SftReceipt
+from yatt_core.spec.sections.model import SftSpec
 
 
-def warmed(folder: Path, **warmup: float) -> tuple[TorchTrainEngine, WarmupReceipt]:
-    engine = letters_engine(letters_spec(folder, **warmup), folder)
+def warmed(folder: Path, **sft: float) -> tuple[TorchTrainEngine, SftReceipt]:
+    engine = letters_engine(letters_spec(folder, **sft), folder)
     engine.connect(0, 1, "")
     engine.initialise()
-    return engine, engine.warm_up()
+    return engine, engine.sft()
 
 
 def test_it_stops_at_the_first_probe_that_reaches_the_accuracy(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_adapters_are_warmed_up_alone(tmp_path: Path, targets: list[str]) -> Non
     engine.connect(0, 1, "")
     engine.initialise()
     before = weights_of(engine)
-    assert engine.warm_up().steps == 4
+    assert engine.sft().steps == 4
     changed = {name for name, array in weights_of(engine).items() if not np.array_equal(array, before[name])}
     assert changed and all(name.split(".")[-2] in targets for name in changed)
 
@@ -72,23 +72,23 @@ def test_it_needs_initial_weights(tmp_path: Path) -> None:
     engine = letters_engine(letters_spec(tmp_path), tmp_path)
     engine.connect(0, 1, "")
     with pytest.raises(InfrastructureError, match="initialise or restore it first"):
-        engine.warm_up()
+        engine.sft()
 
 
 def test_learning_rate_rises_and_stays() -> None:
-    spec = WarmupSpec(learning_rate=0.1, ramp_steps=4)
-    assert [warmup_learning_rate(spec, step) for step in (1, 2, 4, 9)] == pytest.approx([0.025, 0.05, 0.1, 0.1])
-    assert warmup_learning_rate(WarmupSpec(learning_rate=0.1, ramp_steps=0), 1) == 0.1
-    falling = WarmupSpec(learning_rate=0.1, ramp_steps=0, max_steps=10, final_share=0.2)
-    assert [warmup_learning_rate(falling, step) for step in (5, 10)] == pytest.approx([0.06, 0.02])
+    spec = SftSpec(learning_rate=0.1, lr_warmup_steps=4)
+    assert [sft_learning_rate(spec, step) for step in (1, 2, 4, 9)] == pytest.approx([0.025, 0.05, 0.1, 0.1])
+    assert sft_learning_rate(SftSpec(learning_rate=0.1, lr_warmup_steps=0), 1) == 0.1
+    falling = SftSpec(learning_rate=0.1, lr_warmup_steps=0, max_steps=10, min_lr_ratio=0.2)
+    assert [sft_learning_rate(falling, step) for step in (5, 10)] == pytest.approx([0.06, 0.02])
 
 
 def test_without_a_warm_up_the_weights_stay_as_they_are(tmp_path: Path) -> None:
-    spec = letters_spec(tmp_path).model_copy(update={"warmup": None})
+    spec = letters_spec(tmp_path).model_copy(update={"sft": None})
     engine = letters_engine(spec, tmp_path)
     engine.connect(0, 1, "")
     engine.initialise()
     before = weights_digest(weights_of(engine))
-    receipt = engine.warm_up()
+    receipt = engine.sft()
     assert (receipt.steps, receipt.weights_digest) == (0, before)
     assert engine.version == 0

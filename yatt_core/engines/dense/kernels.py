@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 from yatt_core.engines.dense.shape import ADAPTED, why_general_config
 
-PathChoice = Literal["auto", "general"]
+KernelChoice = Literal["auto", "general"]
 
 
-def path_of_folder(model_path: str, path: PathChoice, adapted: bool) -> str:
+def kernels_of_folder(model_path: str, kernels: KernelChoice, adapted: bool) -> str:
     """What a run's facts say of it: `fast`, or `general` with the reason. adapted: adapters are trained beside the model."""
-    if path == "general":
+    if kernels == "general":
         return "general: wanted"
     from transformers import AutoConfig
 

@@ -1,0 +1,57 @@
+"""Engines with faults: wraps what `yatt_core.engines.registry` builds, in the processes of a run's actors."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tests.faults import claims_hang, is_not_finite
+
+
+def add_faults(registry: ModuleType) -> None:
+    """Has the registry build virtual engines that look into their run's folder."""
+    build_rollout_engine, build_train_engine = registry.build_rollout_engine, registry.build_train_engine
+
+    def rollout_engine(spec: Any, model_path: str, inputs_folder: Path) -> Any:
+        engine = build_rollout_engine(spec, model_path, inputs_folder)
+        return _hanging(engine, inputs_folder.parent) if spec.virtual else engine
+
+    def train_engine(spec: Any, context: Any) -> Any:
+        engine = build_train_engine(spec, context)
+        return _not_finite(engine, context.run_folder) if spec.virtual else engine
+
+    registry.build_rollout_engine, registry.build_train_engine = rollout_engine, train_engine  # type: ignore[attr-defined]
+
+
+def _hanging(engine: Any, run_folder: Path) -> Any:
+    answer = engine.answer
+
+    def answer_or_hang(request: Any) -> Any:
+        if claims_hang(run_folder, request.weight_version):
+            hang()
+        return answer(request)
+
+    engine.answer = answer_or_hang
+    return engine
+
+
+def _not_finite(engine: Any, run_folder: Path) -> Any:
+    from yatt_core.errors import NumericError
+
+    learn = engine.learn
+
+    def learn_or_fail(task: Any, prepared: Any) -> Any:
+        if engine.version == task.key.iteration - 1 and is_not_finite(run_folder, task.key.branch, task.key.iteration):
+            raise NumericError(f"{task.key}: the loss is nan, as the test wants it")
+        return learn(task, prepared)
+
+    engine.learn = learn_or_fail
+    return engine
+
+
+def hang() -> None:
+    """Never returns."""
+    while True:
+        time.sleep(60.0)

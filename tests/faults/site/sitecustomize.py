@@ -1,0 +1,8 @@
+"""Every Python process below a Ray head that has this folder on its path loads this first."""
+
+from __future__ import annotations
+
+from tests.after_import import after_import
+from tests.faults.engines import add_faults
+
+after_import({"yatt_core.engines.registry": add_faults})
