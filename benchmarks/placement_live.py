@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from benchmarks.common import progress, trained
 from flows.placement.inputs import REMEMBERED
@@ -27,6 +26,7 @@ from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.seen import IterationTelemetry, Setting
 from yatt_core.placement.simulation.campaign import collect
 from yatt_core.placement.workload import EngineConstants, Workload, read_workload, value_at
+from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.spec.sections.placement import PlacementSpec
 
 CLOCK_FACTOR = 2.5
@@ -69,7 +69,7 @@ def live_iterations(folder: Path, name: str, divisor: int, home: Path) -> list[L
     """Trains a workload of a folder and simulates what it recorded."""
     workload = scaled_down(read_workload(folder / f"{name}.yaml"), divisor)
     spec = home / f"{name}.yaml"
-    spec.write_text(yaml.safe_dump(spec_of(workload, home / f"{name}.jsonl"), sort_keys=False))
+    spec.write_text(yaml_text(spec_of(workload, home / f"{name}.jsonl")))
     progress(f"{name}: {len(workload.cluster.speeds)} instances, {ITERATIONS} iterations on a clock x {CLOCK_FACTOR:g}")
     trained(home / "runs", spec)
     run = home / "runs" / f"{spec_name(workload)}-1"

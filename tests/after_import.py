@@ -1,4 +1,4 @@
-"""Calls a function on a module as soon as it has been imported. Imports the standard library alone: Ray's workers load it first."""
+"""Calls a function on a module as soon as it has been imported. Standard library alone: Ray's workers load it first."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ import json
 import time
 from pathlib import Path
 
-import yaml
-
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
 from flows.run.dotted_keys import flatten
@@ -15,6 +13,7 @@ from flows.run.home import Home
 from yatt_core import durable
 from yatt_core.code_revision import code_revision
 from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.spec.reading.documents import yaml_text
 
 
 def create_run(home: Home, spec: RunSpec) -> str:
@@ -31,8 +30,7 @@ def create_run(home: Home, spec: RunSpec) -> str:
 
 def write_spec(folder: Path, spec: RunSpec) -> None:
     """The spec in force, for people to read in the run's folder; the ledger's is the one that counts."""
-    text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False)
-    durable.write_file(folder / "spec.yaml", text.encode())
+    durable.write_file(folder / "spec.yaml", yaml_text(spec.model_dump(mode="json")).encode())
 
 
 def current_spec(ledger: Ledger, run: str) -> RunSpec:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from flows.reports.accounting import BUCKETS
 from ops.metrics import grafana
@@ -24,7 +24,7 @@ EXPORTED = {metric.exported: metric for metric in METRICS}
 
 
 def alerts() -> list[dict[str, object]]:
-    document = yaml.safe_load(RULES.read_text())
+    document = YAML(typ="safe").load(RULES.read_text())
     return [rule for group in document["groups"] for rule in group["rules"]]
 
 
@@ -78,7 +78,7 @@ def test_the_checked_dashboards_are_those_of_the_files() -> None:
 
 
 def test_every_alert_has_a_unit_test_that_sees_it_fire_and_one_that_sees_it_silent() -> None:
-    tested = yaml.safe_load(TESTS.read_text())["tests"]
+    tested = YAML(typ="safe").load(TESTS.read_text())["tests"]
     cases = [case for test in tested for case in test["alert_rule_test"]]
     names_of = {str(rule["alert"]) for rule in alerts()}
     assert {case["alertname"] for case in cases if case["exp_alerts"]} == names_of

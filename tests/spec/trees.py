@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec, load_spec, parse_spec
+from yatt_core.spec.reading.documents import yaml_text
 
 ROOT = Path(__file__).resolve().parents[2]
 VIRTUAL = {"rollout": {"engine": {"kind": "virtual"}}, "trainer": {"engine": {"kind": "virtual"}}}
@@ -49,7 +49,7 @@ def mistakes(**changes: Any) -> list[str]:
 def write(path: Path, value: Any) -> Path:
     """A YAML file of a tree, or of text as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(value if isinstance(value, str) else yaml.safe_dump(value), encoding="utf-8")
+    path.write_text(value if isinstance(value, str) else yaml_text(value), encoding="utf-8")
     return path
 
 

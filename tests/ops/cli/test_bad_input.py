@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from db.ledger import Ledger
 from flows.run.home import Home
@@ -22,13 +21,14 @@ from tests.read_only import read_only
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.spec import parse_spec
+from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.spec.sections.model import TokenizerSpec
 
 
 @pytest.fixture
 def spec_file(tmp_path: Path) -> Path:
     path = tmp_path / "toy.yaml"
-    path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
+    path.write_text(yaml_text(toy_spec().model_dump(mode="json")))
     return path
 
 
@@ -92,7 +92,7 @@ def real_spec(model: dict[str, object]) -> dict[str, object]:
 
 def test_a_missing_model_folder(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     path = tmp_path / "real.yaml"
-    path.write_text(yaml.safe_dump(real_spec({"kind": "folder", "path": "no-such-model"})))
+    path.write_text(yaml_text(real_spec({"kind": "folder", "path": "no-such-model"})))
     refused(yatt("train", str(path)), 2, f"model.path: {tmp_path / 'no-such-model'} is no folder")
     assert not home.folder.exists()
 
@@ -107,7 +107,7 @@ def given_folder(folder: Path) -> Path:
 def test_targets_of_adapters_that_the_model_has_not(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     folder, path = given_folder(tmp_path / "model"), tmp_path / "real.yaml"
     lora = {"lora": {"rank": 2, "targets": ["q_proj", "v_prj"]}}
-    path.write_text(yaml.safe_dump(real_spec({"kind": "folder", "path": str(folder)}) | {"trainer": lora}))
+    path.write_text(yaml_text(real_spec({"kind": "folder", "path": str(folder)}) | {"trainer": lora}))
     says = "trainer.lora.targets: .* has no matrix 'v_prj'; did you mean 'v_proj'; it has down_proj, gate_proj, k_proj"
     answer = yatt("train", str(path))
     assert answer.code == 2 and re.search(says, answer.err.replace("\n", " ")), answer.err
@@ -119,7 +119,7 @@ def test_a_damaged_file_of_another_model_is_said_by_that_model_s_key(yatt: Yatt,
     (damaged / "model.safetensors").write_bytes(b"12345678{")
     tree = real_spec({"kind": "from_config"})
     tree["algorithm"] = {"kind": "grpo", "distillation": {"teacher": {"kind": "folder", "path": str(damaged)}}}
-    path.write_text(yaml.safe_dump(tree))
+    path.write_text(yaml_text(tree))
     refused(
         yatt("train", str(path)), 2, f"algorithm.distillation.teacher.path: {damaged}/model.safetensors is no readable"
     )
@@ -130,7 +130,7 @@ def test_a_codec_that_would_not_open(yatt: Yatt, home: Home, tmp_path: Path) -> 
     tree = real_spec({"kind": "from_config", "max_positions": 512})
     tools = {"functions": [{"name": "calculator", "function": "calculator"}], "max_result_tokens": 1}
     path = tmp_path / "real.yaml"
-    path.write_text(yaml.safe_dump(tree | {"rollout": {"tools": tools}}))
+    path.write_text(yaml_text(tree | {"rollout": {"tools": tools}}))
     refused(yatt("train", str(path)), 2, "rollout.tools.max_result_tokens: in the chat template's frame")
     assert not home.folder.exists()
 
@@ -139,7 +139,7 @@ def test_a_missing_data_file(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     tree = toy_spec().model_dump(mode="json")
     tree["data"]["sources"] = [{"kind": "jsonl", "path": "rows.jsonl"}]
     path = tmp_path / "rows.yaml"
-    path.write_text(yaml.safe_dump(tree))
+    path.write_text(yaml_text(tree))
     refused(yatt("train", str(path)), 2, f"data.sources.0.path: {tmp_path / 'rows.jsonl'} cannot be read: No such file")
     assert not home.folder.exists()
 
@@ -149,7 +149,7 @@ def test_a_broken_row_is_said_before_a_run_is_made(yatt: Yatt, home: Home, tmp_p
     tree = toy_spec().model_dump(mode="json")
     tree["data"]["sources"] = [{"kind": "jsonl", "path": "rows.jsonl"}]
     path = tmp_path / "rows.yaml"
-    path.write_text(yaml.safe_dump(tree))
+    path.write_text(yaml_text(tree))
     refused(yatt("train", str(path)), 1, f"{tmp_path / 'rows.jsonl'}:2: is not a JSON object on one line")
     assert not home.folder.exists()
 

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from ruamel.yaml import YAML
 
 from db.ledger import Ledger
 from flows.run.home import Home
 from flows.run.owner import owner_of
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.supervisor.runner import free_port
 
 NIGHTLY = ("--cron", "0 22 * * *")
@@ -29,7 +30,7 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def spec_file(tmp_path: Path) -> Path:
     path = tmp_path / "toy.yaml"
-    path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
+    path.write_text(yaml_text(toy_spec().model_dump(mode="json")))
     return path
 
 
@@ -143,7 +144,7 @@ def test_a_prefect_yaml_where_none_can_be_written_makes_no_run(
 
 
 def entry(project: Path, name: str) -> dict[str, Any]:
-    (found,) = [item for item in yaml.safe_load(project.read_text())["deployments"] if item["name"] == name]
+    (found,) = [item for item in YAML(typ="safe").load(project.read_text())["deployments"] if item["name"] == name]
     return found
 
 
@@ -180,7 +181,7 @@ def test_deployed_again_a_name_keeps_its_run_and_place(yatt: Yatt, home: Home, s
     assert yatt(*words, "--manual", "--name", "first").code == 0
     assert yatt(*words, "--manual", "--name", "second").out.startswith("yatt/second drives run toy-2")
     assert yatt(*words, "--interval", "6h", "--name", "first").out.startswith("yatt/first drives run toy-1")
-    names = [item["name"] for item in yaml.safe_load(project.read_text())["deployments"]]
+    names = [item["name"] for item in YAML(typ="safe").load(project.read_text())["deployments"]]
     assert names == ["first", "second"]
     (schedule,) = entry(project, "first")["schedules"]
     assert (
@@ -226,9 +227,9 @@ def test_a_deployment_that_names_no_owner_is_said_to_name_none(
 ) -> None:
     words = ("--manual", "--name", "toy", "--file", str(project))
     assert yatt("deploy", str(spec_file), *words).code == 0
-    document = yaml.safe_load(project.read_text())
+    document = YAML(typ="safe").load(project.read_text())
     del document["deployments"][0]["parameters"]["owner"]
-    project.write_text(yaml.safe_dump(document))
+    project.write_text(yaml_text(document))
     answer = yatt("deploy", str(spec_file), *words)
     refused(answer, "deployment toy names no owner of run toy-1, so whose run is meant cannot be known")
     assert "--run toy-1" in answer.err and "another ledger" not in answer.err

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from db.ledger import Ledger
 from flows.run.home import Home
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import SHARDS, seed_run, toy_spec
 from yatt_core.experience.telemetry import write_telemetry
+from yatt_core.spec.reading.documents import yaml_text
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 SEVEN, SEVENTY = str(CONFIGS / "plan-7b-grpo.yaml"), str(CONFIGS / "plan-72b-grpo.yaml")
@@ -111,7 +111,7 @@ def timed_run(home: Home) -> str:
 def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     run = timed_run(home)
     path = tmp_path / "toy.yaml"
-    path.write_text(yaml.safe_dump(toy_spec().model_dump(mode="json")))
+    path.write_text(yaml_text(toy_spec().model_dump(mode="json")))
     answer = yatt("plan", str(path), "--cluster", "2xcore", "--calibrate", run, "-o", "json")
     assert answer.code == 0
     told = " ".join(answer.document["assumed"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer.main
-import yaml
+from ruamel.yaml import YAML
 
 from ops.cli.commands.services.group import DASHBOARD_PORT, MLFLOW_PORT, PREFECT_PORT
 from ops.cli.main import UsageError, app
@@ -101,7 +101,10 @@ def test_no_file_holds_a_secret(path: Path) -> None:
 
 def documents() -> list[dict[str, Any]]:
     return [
-        body for path in MANIFESTS for body in yaml.safe_load_all(path.read_text()) if body["kind"] != "Kustomization"
+        body
+        for path in MANIFESTS
+        for body in YAML(typ="safe").load_all(path.read_text())
+        if body["kind"] != "Kustomization"
     ]
 
 
@@ -119,7 +122,7 @@ def pods(node: Any) -> Iterator[dict[str, Any]]:
 
 def test_the_manifests_are_complete_and_agree_with_each_other() -> None:
     found = documents()
-    resources = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())["resources"]
+    resources = YAML(typ="safe").load((DEPLOY / "kubernetes/kustomization.yaml").read_text())["resources"]
     assert sorted(resources) == sorted(path.name for path in MANIFESTS if path.name != "kustomization.yaml")
     assert {(body["apiVersion"], body["kind"]) for body in found} == {
         ("v1", "Namespace"),
@@ -177,13 +180,13 @@ def test_the_cluster_is_of_our_ray_and_the_server_is_found_by_its_labels() -> No
 def test_kubectl_builds_the_manifests() -> None:
     built = subprocess.run(["kubectl", "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    made = [body for body in yaml.safe_load_all(built.stdout) if body]
+    made = [body for body in YAML(typ="safe").load_all(built.stdout) if body]
     assert {body["metadata"].get("namespace", "yatt") for body in made} == {"yatt"}
     assert len(made) == len(documents())
 
 
 def test_compose_publishes_on_loopback_alone_and_takes_passwords_from_the_environment() -> None:
-    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    compose = YAML(typ="safe").load((DEPLOY / "compose.yaml").read_text())
     assert compose["services"].keys() == {"postgresql", "group"}
     for name, service in compose["services"].items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name

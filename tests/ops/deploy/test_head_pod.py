@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from tests.services import ROOT
 
@@ -17,7 +17,7 @@ DRIVER = """trap 'echo asked >> "$said"' TERM; touch "$said"; until [ "$(wc -l <
 
 
 def head_pod() -> dict[str, Any]:
-    cluster = yaml.safe_load((ROOT / "ops/deploy/kubernetes/raycluster.yaml").read_text())
+    cluster = YAML(typ="safe").load((ROOT / "ops/deploy/kubernetes/raycluster.yaml").read_text())
     pod: dict[str, Any] = cluster["spec"]["headGroupSpec"]["template"]["spec"]
     return pod
 

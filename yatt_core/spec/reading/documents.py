@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
+from ruamel.yaml.resolver import BaseResolver, implicit_resolvers
 
 from yatt_core.errors import ConfigurationError
 
@@ -26,20 +33,22 @@ _DATE = "tag:yaml.org,2002:timestamp"
 _FLOAT = "tag:yaml.org,2002:float"
 _WHOLE = "tag:yaml.org,2002:int"
 LARGEST_WHOLE = 2**63 - 1
+UNBROKEN = 1 << 20
+"""Characters of a line that is written: no text is folded."""
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """A loader that refuses what a spec has no use for, with the line it stands in."""
+class _PlainComposer(Composer):
+    """Refuses what a spec has no use for, with the line it stands in."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: Any, index: Any) -> Any:
         """Refuses explicit tags, whose meaning would be code or a type that JSON lacks."""
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event = self.parser.peek_event()
         tag = getattr(event, "tag", None)
         if tag is not None:
-            raise yaml.composer.ComposerError(None, None, f"tag {tag!r}: a spec holds plain values", event.start_mark)
+            raise ComposerError(None, None, f"tag {tag!r}: a spec holds plain values", event.start_mark)
         return super().compose_node(parent, index)
 
-    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> Any:
         """Refuses keys that are no text or stand there twice; what `<<` merges in may be overridden."""
         mapping = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
@@ -47,62 +56,105 @@ class _PlainLoader(yaml.SafeLoader):
             if key.tag == _MERGE:
                 continue
             if key.tag != _TEXT:
-                shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a mapping or list"
-                raise yaml.composer.ComposerError(
+                shown = repr(key.value) if isinstance(key, ScalarNode) else "a mapping or list"
+                raise ComposerError(
                     None, None, f"key {shown} is not text; if it is meant, put it in quotes", key.start_mark
                 )
             if key.value in lines:
-                raise yaml.composer.ComposerError(
+                raise ComposerError(
                     None, None, f"key {key.value!r} was already given in line {lines[key.value]}", key.start_mark
                 )
             lines[key.value] = key.start_mark.line + 1
         return mapping
 
-    def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
+    def compose_scalar_node(self, anchor: Any) -> Any:
         """Refuses half a surrogate pair, which an escape can write and no text can hold."""
         node = super().compose_scalar_node(anchor)
         if not is_text(node.value):
-            raise yaml.composer.ComposerError(
+            raise ComposerError(
                 None, None, f"{node.value!r:.80} holds half a surrogate pair, which is no text", node.start_mark
             )
         return node
 
-    def construct_whole(self, node: yaml.ScalarNode) -> int:
-        """Refuses a whole number that no database takes, and that cannot be reckoned with in floating point."""
-        value = super().construct_yaml_int(node)
-        if abs(value) > LARGEST_WHOLE:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{node.value:.40} is too large; whole numbers go up to {LARGEST_WHOLE}", node.start_mark
-            )
-        return value
 
-    def construct_document(self, node: yaml.Node) -> Any:
-        """Builds depth first, which refuses a value that contains itself."""
-        return self.construct_object(node, deep=True)
+class _PlainResolver(BaseResolver):
+    """Tells numbers, truth values and nothing from text: as in YAML 1.1, but `1e-3` is a number and a date is text."""
+
+    processing_version = (1, 1)
+
+    def __init__(self, version: Any = None, loader: Any = None) -> None:
+        super().__init__(loader)
 
 
-_PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_PlainLoader.add_constructor(_WHOLE, _PlainLoader.construct_whole)
-_PlainLoader.add_implicit_resolver(
+for _versions, _tag, _pattern, _first in implicit_resolvers:
+    if (1, 1) in _versions and _tag != _DATE:
+        _PlainResolver.add_implicit_resolver_base(_tag, _pattern, _first)
+_PlainResolver.add_implicit_resolver_base(
     _FLOAT, re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
 )
 
 
+class _PlainConstructor(SafeConstructor):
+    """Builds plain values, and no value that contains itself."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """Builds depth first, so that a value within itself is found."""
+        if node in self.recursive_objects:
+            raise ConstructorError(None, None, "found unconstructable recursive node", node.start_mark)
+        return super().construct_object(node, deep=True)
+
+    def construct_yaml_int(self, node: Any) -> int:
+        """Refuses a whole number that no database takes, and that cannot be reckoned with in floating point."""
+        value: int = super().construct_yaml_int(node)
+        if abs(value) > LARGEST_WHOLE:
+            raise ConstructorError(
+                None, None, f"{node.value:.40} is too large; whole numbers go up to {LARGEST_WHOLE}", node.start_mark
+            )
+        return value
+
+
+_PlainConstructor.add_constructor(_WHOLE, _PlainConstructor.construct_yaml_int)
+
+
 def parse_yaml(text: str, origin: str) -> Any:
     """The value in a YAML text; origin names it in errors."""
+    reader = YAML(typ="safe", pure=True)
+    reader.Composer, reader.Resolver, reader.Constructor = _PlainComposer, _PlainResolver, _PlainConstructor
     try:
-        return yaml.load(text, _PlainLoader)
-    except yaml.MarkedYAMLError as error:
+        return reader.load(text)
+    except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark and "\n" in text.strip() else ""
         raise ConfigurationError(f"{origin}{line}: is not YAML for a spec: {error.problem}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (YAMLError, ValueError) as error:
         raise ConfigurationError(f"{origin}: is not YAML for a spec: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise ConfigurationError(f"{origin}: is not YAML for a spec: nested too deeply") from None
+
+
+class _PlainRepresenter(SafeRepresenter):
+    """Writes floats so that readers of YAML 1.1, which want a point in them, take them for numbers too."""
+
+    def represent_float(self, data: float) -> Any:
+        """Writes `1.0e-06`, not `1e-06`."""
+        node = super().represent_float(data)
+        if "e" in node.value and "." not in node.value:
+            node.value = node.value.replace("e", ".0e")
+        return node
+
+
+_PlainRepresenter.add_representer(float, _PlainRepresenter.represent_float)
+
+
+def yaml_text(value: Any) -> str:
+    """Plain values as YAML for people, keys in their order; `parse_yaml` reads the same values from it."""
+    writer = YAML(typ="safe", pure=True)
+    writer.Resolver, writer.Representer = _PlainResolver, _PlainRepresenter
+    writer.default_flow_style = writer.sort_base_mapping_type_on_output = False
+    writer.width, writer.allow_unicode = UNBROKEN, False
+    stream = StringIO()
+    writer.dump(value, stream)
+    return stream.getvalue()
 
 
 def read_document(path: Path) -> dict[str, Any]:
