@@ -2,7 +2,7 @@
 # make proof  a run that is killed twice, beside an undisturbed one: equal digests (at most 5 minutes)
 # make check  ruff, codespell, mypy, import-linter        make verify  the full matrices (at most 75 minutes)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
-# make soak   5,000 iterations in 20 segments: what grows make docs    the documentation as a site in build/site
+# make soak   5,000 iterations in 20 sessions: what grows make docs    the documentation as a site in build/site
 # ARGS passes options on: make run ARGS="--set seed=1"
 .PHONY: run proof test verify chaos soak sabotage check docs setup engines clean
 PY := .venv/bin/python

@@ -1,6 +1,6 @@
 """What does a checkpoint cost the iteration that it begins in? A real run of a 20M-parameter model tells.
 
-Consumes nothing. Drives a segment with every real part, a checkpoint every five iterations, and compares the iterations that a
+Consumes nothing. Drives a session with every real part, a checkpoint every five iterations, and compares the iterations that a
 checkpoint begins in with the others; the first two and the last one, which is evaluated, do not count.
 """
 

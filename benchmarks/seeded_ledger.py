@@ -31,6 +31,7 @@ from db.core.holder import this_process
 from db.core.models import (
     Checkpoint,
     ControlState,
+    DriverSession,
     Event,
     Iteration,
     MetricPoint,
@@ -39,7 +40,6 @@ from db.core.models import (
     PhaseAttempt,
     PlacementDecision,
     Run,
-    Segment,
     Shard,
 )
 from db.ledger import Ledger
@@ -57,8 +57,8 @@ RUNS, ITERATIONS, SHORT = 1_000, 100_000, 50
 START = 1_700_000_000_000
 PHASES = ("place", "collect", "prepare", "learn", "sync", "commit")
 PHASE_MS, ITERATION_MS = 9_000, 60_000
-FAILING, SEGMENT, CHECKPOINT = 400, 1_000, 200
-"""Every so many iterations an attempt fails, a segment begins, a checkpoint is taken."""
+FAILING, SESSION, CHECKPOINT = 400, 1_000, 200
+"""Every so many iterations an attempt fails, a session begins, a checkpoint is taken."""
 METRICS = (
     "reward/mean", "reward/std", "accuracy", "evaluation/accuracy", "kl", "entropy", "length/response_mean",
     "truncated_fraction", "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "train_rollout_logprob_diff_mean", "train_rollout_logprob_diff_max", "loss",
@@ -81,7 +81,7 @@ def seed(ledger: Ledger, home: Home, spec: RunSpec, runs: int = RUNS, iterations
         ledger.runs.create("short", document, spec.digest, SHORT)
     run = ledger.runs.create("long", document, spec.digest, 2 * iterations).id
     fence = ledger.leases.acquire(run, this_process("benchmark"), 24 * 3600)
-    ledger.leases.start_segment(fence, "", "long segment")
+    ledger.leases.start_session(fence, "", "long session")
     ledger.runs.set_state(fence, "running")
     newest = _begin_of(iterations)
     with ledger._database.write() as connection:
@@ -208,7 +208,7 @@ def _attempts(connection: Connection, steps: Any, key: Mapping[str, Any], at: Nu
 
 
 def _sparse(connection: Connection, run: str, iterations: int) -> None:
-    """Checkpoints and segments, of which there are few."""
+    """Checkpoints and sessions, of which there are few."""
     taken = _counter(iterations // CHECKPOINT)
     place = taken.c.i * CHECKPOINT
     row = {
@@ -220,11 +220,14 @@ def _sparse(connection: Connection, run: str, iterations: int) -> None:
     }
     row |= {"manifest_sha256": "d" * 64, "bytes": 10**9, "weights_digest": cast(place, Text), "seconds": 3.5}
     _insert(connection, Checkpoint, taken, row | {"state": "pruned", "recorded_at": literal(START, BigInteger) + place})
-    segments = _counter(iterations // SEGMENT, first=2)
-    begin = literal(START, BigInteger) + segments.c.i * SEGMENT * ITERATION_MS
-    row = {"run": run, "term": segments.c.i, "flow_run_id": "", "flow_run_name": "long segment", "started_at": begin}
+    sessions = _counter(iterations // SESSION, first=2)
+    begin = literal(START, BigInteger) + sessions.c.i * SESSION * ITERATION_MS
+    row = {"run": run, "term": sessions.c.i, "flow_run_id": "", "flow_run_name": "long session", "started_at": begin}
     _insert(
-        connection, Segment, segments, row | {"ended_at": begin + SEGMENT * ITERATION_MS - 5_000, "outcome": "ended"}
+        connection,
+        DriverSession,
+        sessions,
+        row | {"ended_at": begin + SESSION * ITERATION_MS - 5_000, "outcome": "ended"},
     )
 
 

@@ -1,4 +1,4 @@
-"""Creates runs and drives segments from a command: services, Ray, lease and actors come up side by side, then the flow runs.
+"""Creates runs and drives sessions from a command: services, Ray, lease and actors come up side by side, then the flow runs.
 
 Nothing here imports prefect before its server's address is in the environment.
 """
@@ -43,7 +43,7 @@ def run_session(
     notifier: Notifier | None = None,
     window: Window | None = None,
 ) -> Outcome:
-    """Drives one segment in this process; returns when it has ended.
+    """Drives one session in this process; returns when it has ended.
 
     accept_drift: updates are replayed even where the environment is not the recorded one. notifier: tells people, where the
     spec wants it. window: this process is a scheduled flow run, which then is the session: it goes on with the Prefect server
@@ -63,7 +63,7 @@ def run_session(
 
 
 def _drive(home: Home, run: str, spec: RunSpec, session: DriverSession) -> Outcome:
-    """Brings up the services and runs the flow, which claims the segment and ends it."""
+    """Brings up the services and runs the flow, which claims the session and ends it."""
     try:
         with ended_on_error(session):
             own_prefect = session.window is None
@@ -94,7 +94,7 @@ def _require_prefect() -> None:
 
 
 def _run_flow(session: DriverSession) -> Outcome:
-    """Runs the flow to its end, inside the flow run that a scheduled segment is; else it is a flow run of its own.
+    """Runs the flow to its end, inside the flow run that a scheduled session is; else it is a flow run of its own.
 
     A Prefect server that is away by then has nothing to say on how it ended.
     """
@@ -109,7 +109,7 @@ def _run_flow(session: DriverSession) -> Outcome:
             raise session.failure from error
         if session.outcome is None:
             raise
-        session.context.observer.warned(f"Prefect was not told how the segment ended: {server_trouble(error)}")
+        session.context.observer.warned(f"Prefect was not told how the session ended: {server_trouble(error)}")
         return session.outcome
 
 
@@ -130,7 +130,7 @@ def open_session(
     notifier: Notifier | None = None,
     window: Window | None = None,
 ) -> DriverSession:
-    """Takes the lease and books the segment; from here on it has to be ended."""
+    """Takes the lease and books the session; from here on it has to be ended."""
     ledger = Ledger.open(home.ledger)
     try:
         claim_store(ledger, run, spec, home.run_folder(run))

@@ -1,6 +1,6 @@
-"""The training loop: a Prefect flow, one run of which is one segment of a YATT run.
+"""The training loop: a Prefect flow, one run of which is one session of a YATT run.
 
-Consumes a run's name; everything else is in the ledger. Produces committed iterations. Killed at any line, the next segment
+Consumes a run's name; everything else is in the ledger. Produces committed iterations. Killed at any line, the next session
 goes on behind the last commit: experience that is sealed is not made again, updates are replayed from it bit for bit.
 
     place      placement policy   -> which role sits on which device (a recorded decision)

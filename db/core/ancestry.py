@@ -14,7 +14,7 @@ OPEN_END = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class IterationRange:
     """The iterations first..last (both included) that a line takes from one branch."""
 
     run: str
@@ -23,11 +23,11 @@ class Stretch:
     last: int
 
 
-def ancestry(connection: Connection, run: str, branch: int | None = None) -> list[Stretch]:
-    """The stretches of a branch's line, oldest first; of the current branch if none is given. Raises `RunNotFound`."""
+def ancestry(connection: Connection, run: str, branch: int | None = None) -> list[IterationRange]:
+    """The ranges of a branch's line, oldest first; of the current branch if none is given. Raises `RunNotFound`."""
     if branch is None:
         branch = connection.execute(select(Run.current_branch).where(Run.id == run)).scalar_one_or_none()
-    stretches: list[Stretch] = []
+    ranges: list[IterationRange] = []
     last = OPEN_END
     while branch is not None:
         row = connection.execute(
@@ -38,25 +38,24 @@ def ancestry(connection: Connection, run: str, branch: int | None = None) -> lis
         if row is None:
             raise RunNotFound(f"there is no branch {branch} of run {run!r} in this ledger")
         first = 0 if row.parent_iteration is None else row.parent_iteration + 1
-        stretches.append(Stretch(run, branch, first, last))
+        ranges.append(IterationRange(run, branch, first, last))
         run, branch, last = row.parent_run or run, row.parent_branch, first - 1
-    if not stretches:
+    if not ranges:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
-    return stretches[::-1]
+    return ranges[::-1]
 
 
-def stretch_of(stretches: Sequence[Stretch], iteration: int) -> Stretch | None:
-    """The stretch that holds an iteration."""
-    return next((stretch for stretch in stretches if stretch.first <= iteration <= stretch.last), None)
+def range_of(ranges: Sequence[IterationRange], iteration: int) -> IterationRange | None:
+    """The span that holds an iteration."""
+    return next((span for span in ranges if span.first <= iteration <= span.last), None)
 
 
-def own_places(stretches: Sequence[Stretch], run: str) -> list[Stretch]:
+def own_places(ranges: Sequence[IterationRange], run: str) -> list[IterationRange]:
     """Where the rows and files hang that a run itself has of a line's iterations.
 
     What it inherited, a fork has copies of, under the branch numbers of those that made it. A checkpoint of the state that a
     branch starts from may hang on that branch, though the iteration belongs to the one before it.
     """
     return [
-        replace(stretch, first=max(0, stretch.first - 1)) if stretch.run == run else replace(stretch, run=run)
-        for stretch in stretches
+        replace(span, first=max(0, span.first - 1)) if span.run == run else replace(span, run=run) for span in ranges
     ]

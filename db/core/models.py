@@ -124,10 +124,10 @@ class Lease(Base):
     expires_at: Mapped[int]
 
 
-class Segment(Base):
-    """One flow run's stretch of the run, from taking the lease to giving it back; there is one to a term."""
+class DriverSession(Base):
+    """One flow run's span of the run, from taking the lease to giving it back; there is one to a term."""
 
-    __tablename__ = "segment"
+    __tablename__ = "driver_session"
 
     run: Mapped[str] = _run_key()
     term: Mapped[int] = _key()

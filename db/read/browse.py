@@ -63,14 +63,14 @@ class Browser:
         table, found = PlacementDecision, list[DecisionLine]()
         columns = [table.__table__.columns[name] for name in get_type_hints(DecisionLine)]
         with self._database.read() as connection:
-            for stretch in reversed(ancestry(connection, run)):
-                last = stretch.last if before is None else min(stretch.last, before - 1)
+            for span in reversed(ancestry(connection, run)):
+                last = span.last if before is None else min(span.last, before - 1)
                 line = (
                     select(*columns)
-                    .where(table.run == stretch.run, table.branch == stretch.branch)
+                    .where(table.run == span.run, table.branch == span.branch)
                     .order_by(table.iteration.desc(), table.seq.desc())
                 )
-                within = table.iteration.between(stretch.first, last)
+                within = table.iteration.between(span.first, last)
                 found += _whole_page(connection, line, within, DecisionLine, table.iteration, limit - len(found))
                 if len(found) >= limit:
                     break

@@ -12,17 +12,17 @@ from typing import Any, get_type_hints
 
 from sqlalchemy import Connection, Select, and_, case, func, null, select, union
 
-from db.core.ancestry import Stretch, ancestry
+from db.core.ancestry import IterationRange, ancestry
 from db.core.errors import RunNotFound
-from db.core.models import Event, Lease, PhaseAttempt, Segment, Shard
+from db.core.models import DriverSession, Event, Lease, PhaseAttempt, Shard
 from db.core.rows import rows_of
 
 LEASE_TAKEN, LEASE_RELEASED = "lease_taken", "lease_released"
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentTimes:
-    """One driver's stretch; outcome `lost` where its driver was gone when the next one came."""
+class DriverSessionTimes:
+    """One driver's span; outcome `lost` where its driver was gone when the next one came."""
 
     term: int
     started_at: int
@@ -83,8 +83,8 @@ class RunHistory:
     """
 
     run: str
-    line: tuple[Stretch, ...]
-    segments: tuple[SegmentTimes, ...]
+    line: tuple[IterationRange, ...]
+    sessions: tuple[DriverSessionTimes, ...]
     leases: tuple[LeaseTimes, ...]
     attempts: tuple[AttemptTimes, ...]
     sealed: tuple[SealedTimes, ...]
@@ -109,15 +109,15 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
     kinds = [select(query.limit(faults).subquery()) for query in (failed, repeated, recoveries)]
     struck = union(*kinds).subquery()
     at_struck = and_(own, *(column == struck.c[column.key] for column in key))
-    first = select(func.min(PhaseAttempt.planned_at)).where(own, PhaseAttempt.planned_at >= Segment.started_at)
-    begun = select(first.correlate(Segment).scalar_subquery()).where(Segment.run == run)
+    first = select(func.min(PhaseAttempt.planned_at)).where(own, PhaseAttempt.planned_at >= DriverSession.started_at)
+    begun = select(first.correlate(DriverSession).scalar_subquery()).where(DriverSession.run == run)
     queries = (_attempts(run).join(struck, at_struck), _attempts(run).where(PhaseAttempt.planned_at.in_(begun)))
     earlier = {row.key: row for query in queries for row in _rows(connection, query)}
     attempts = (earlier | {row.key: row for row in history.attempts}).values()
     return RunHistory(
         run=run,
         line=history.line,
-        segments=rows_of(connection, Segment, SegmentTimes, run, Segment.term),
+        sessions=rows_of(connection, DriverSession, DriverSessionTimes, run, DriverSession.term),
         leases=read_leases(connection, run),
         attempts=tuple(sorted(attempts, key=lambda row: row.planned_at)),
         sealed=_sealed(connection, run, None),
@@ -136,11 +136,11 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
         attempts = attempts.where(PhaseAttempt.planned_at >= since)
     leases = read_leases(connection, run, since)
     terms = {lease.term for lease in leases}
-    segments = rows_of(connection, Segment, SegmentTimes, run, Segment.term)
+    sessions = rows_of(connection, DriverSession, DriverSessionTimes, run, DriverSession.term)
     return RunHistory(
         run=run,
         line=line,
-        segments=tuple(_begun_behind(row, since) for row in segments if row.term in terms),
+        sessions=tuple(_begun_behind(row, since) for row in sessions if row.term in terms),
         leases=leases,
         attempts=_rows(connection, attempts),
         sealed=_sealed(connection, run, since),
@@ -165,8 +165,8 @@ def _begin_of(connection: Connection, run: str, newest: int) -> int | None:
     return int(rows[0]) if len(rows) == 2 else None
 
 
-def _begun_behind(segment: SegmentTimes, since: int | None) -> SegmentTimes:
-    return segment if since is None else replace(segment, started_at=max(segment.started_at, since))
+def _begun_behind(session: DriverSessionTimes, since: int | None) -> DriverSessionTimes:
+    return session if since is None else replace(session, started_at=max(session.started_at, since))
 
 
 def read_leases(connection: Connection, run: str, since: int | None = None) -> tuple[LeaseTimes, ...]:

@@ -1,6 +1,6 @@
 """Lines of iterations and the points that branches stand on: what may still be gone back to, and so what must stay.
 
-Consumes branch rows. Produces the stretches of a line, and the base points of a run: iterations behind
+Consumes branch rows. Produces the ranges of a line, and the base points of a run: iterations behind
 which a rollback or a fork began.
 """
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from db.core.ancestry import Stretch, ancestry
+from db.core.ancestry import IterationRange, ancestry
 from db.core.engine import Database
 from db.core.models import Branch
 
 
 @dataclass(frozen=True, slots=True)
 class BasePoint:
-    """A branch of a run begins behind this iteration; line: the stretches that lead to it, the last ends there."""
+    """A branch of a run begins behind this iteration; line: the ranges that lead to it, the last ends there."""
 
     branch: int
     iteration: int
-    line: tuple[Stretch, ...]
+    line: tuple[IterationRange, ...]
 
 
 class Lines:
@@ -30,8 +30,8 @@ class Lines:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def current(self, run: str) -> tuple[Stretch, ...]:
-        """The stretches of the current branch's line, oldest first; the last is open. Raises `RunNotFound`."""
+    def current(self, run: str) -> tuple[IterationRange, ...]:
+        """The ranges of the current branch's line, oldest first; the last is open. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return tuple(ancestry(connection, run))
 
@@ -51,7 +51,7 @@ class Lines:
             for parent, branch, iteration in connection.execute(query).all():
                 if parent is None or branch is None or iteration is None:
                     continue  # the run's first branch begins with nothing
-                stretches = [part for part in ancestry(connection, parent, branch) if part.first <= iteration]
-                ends = [Stretch(s.run, s.branch, s.first, min(s.last, iteration)) for s in stretches]
+                ranges = [part for part in ancestry(connection, parent, branch) if part.first <= iteration]
+                ends = [IterationRange(s.run, s.branch, s.first, min(s.last, iteration)) for s in ranges]
                 points.append(BasePoint(branch, iteration, tuple(ends)))
         return points

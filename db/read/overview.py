@@ -11,7 +11,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from db.core.engine import Database
 from db.core.errors import RunNotFound
-from db.core.models import Branch, Checkpoint, Lease, Outbox, PhaseAttempt, Run, Segment, Shard
+from db.core.models import Branch, Checkpoint, DriverSession, Lease, Outbox, PhaseAttempt, Run, Shard
 from db.core.rows import rows_of
 from db.read.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
 from db.write.outbox import NOTIFICATION
@@ -45,8 +45,8 @@ class PhaseSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRow:
-    """One flow run's stretch. Times: milliseconds since 1970."""
+class DriverSessionRow:
+    """One flow run's span. Times: milliseconds since 1970."""
 
     term: int
     flow_run_id: str
@@ -85,7 +85,7 @@ class RunOverview:
 
     line: RunLine
     phases: tuple[PhaseSummary, ...]
-    segments: tuple[SegmentRow, ...]
+    sessions: tuple[DriverSessionRow, ...]
     branches: tuple[BranchRow, ...]
     checkpoints: tuple[CheckpointRow, ...]
     samples: int
@@ -123,7 +123,7 @@ class Overviews:
             return RunOverview(
                 line=line,
                 phases=_phases(connection, run),
-                segments=rows_of(connection, Segment, SegmentRow, run, Segment.term),
+                sessions=rows_of(connection, DriverSession, DriverSessionRow, run, DriverSession.term),
                 branches=rows_of(connection, Branch, BranchRow, run, Branch.number),
                 checkpoints=rows_of(connection, Checkpoint, CheckpointRow, run, Checkpoint.recorded_at),
                 samples=int(samples),
@@ -145,12 +145,12 @@ class Overviews:
         with self._database.read() as connection:
             return tuple(ForkRow(**row._mapping) for row in connection.execute(query.order_by(Branch.created_at)))
 
-    def segments(self, run: str, newest: int | None = None) -> tuple[SegmentRow, ...]:
-        """A run's segments in order; newest: of so many alone. Empty for an unknown run."""
-        columns = [Segment.__table__.columns[name] for name in SegmentRow.__slots__]
-        query = select(*columns).where(Segment.run == run).order_by(Segment.term.desc()).limit(newest)
+    def sessions(self, run: str, newest: int | None = None) -> tuple[DriverSessionRow, ...]:
+        """A run's sessions in order; newest: of so many alone. Empty for an unknown run."""
+        columns = [DriverSession.__table__.columns[name] for name in DriverSessionRow.__slots__]
+        query = select(*columns).where(DriverSession.run == run).order_by(DriverSession.term.desc()).limit(newest)
         with self._database.read() as connection:
-            return tuple(SegmentRow(**row._mapping) for row in reversed(connection.execute(query).all()))
+            return tuple(DriverSessionRow(**row._mapping) for row in reversed(connection.execute(query).all()))
 
     def branches(self, run: str) -> tuple[BranchRow, ...]:
         """The run's branches in order; empty for an unknown one."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, Connection, func, literal, select
 
-from db.core.ancestry import Stretch, ancestry
+from db.core.ancestry import IterationRange, ancestry
 from db.core.engine import Database
 from db.core.models import MetricPoint, MetricSeries, Run
 
@@ -68,7 +68,7 @@ class SeriesReader:
     def keys(self, run: str) -> tuple[SeriesKey, ...]:
         """The metrics along the run's line, sorted. Raises `RunNotFound`."""
         with self._database.read() as connection:
-            runs = {stretch.run for stretch in ancestry(connection, run)}
+            runs = {span.run for span in ancestry(connection, run)}
             rows = connection.execute(
                 select(MetricSeries.key, MetricSeries.metric_class).where(MetricSeries.run.in_(runs)).distinct()
             )
@@ -82,14 +82,14 @@ class SeriesReader:
         Raises `RunNotFound`.
         """
         with self._database.read() as connection:
-            stretches = ancestry(connection, run)
+            ranges = ancestry(connection, run)
             newest = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
             end = newest if last is None else min(last, newest)
             width = bucket_width(first, end, buckets)
             classes: dict[str, str] = {}
             found: dict[str, list[Bucket]] = {key: [] for key in keys}
-            for stretch in stretches:
-                part = Stretch(stretch.run, stretch.branch, max(first, stretch.first), min(end, stretch.last))
+            for span in ranges:
+                part = IterationRange(span.run, span.branch, max(first, span.first), min(end, span.last))
                 if part.first <= part.last:
                     _add(connection, part, width, found, classes, self._full)
         return tuple(
@@ -100,13 +100,13 @@ class SeriesReader:
 
 def _add(
     connection: Connection,
-    part: Stretch,
+    part: IterationRange,
     width: int,
     found: dict[str, list[Bucket]],
     classes: dict[str, str],
     full: Full,
 ) -> None:
-    """Adds a stretch's buckets to those of its keys."""
+    """Adds a span's buckets to those of its keys."""
     rows = connection.execute(
         select(MetricSeries.id, MetricSeries.key, MetricSeries.metric_class).where(
             MetricSeries.run == part.run, MetricSeries.key.in_(found)
@@ -117,8 +117,8 @@ def _add(
         found[row.key] += _buckets(connection, row.id, part, width, full)
 
 
-def _buckets(connection: Connection, series: int, part: Stretch, width: int, full: Full) -> tuple[Bucket, ...]:
-    """A series' buckets in a stretch; of those that were full before, nothing is read again."""
+def _buckets(connection: Connection, series: int, part: IterationRange, width: int, full: Full) -> tuple[Bucket, ...]:
+    """A series' buckets in a span; of those that were full before, nothing is read again."""
     key = (series, part.branch, part.first, width)
     known = full.get(key, ())
     kept = tuple(bucket for bucket in known if bucket.first // width * width + width - 1 <= part.last)
@@ -152,7 +152,7 @@ def _reduced(connection: Connection, series: int, branch: int, first: int, last:
 
 
 def _joined(buckets: Sequence[Bucket], width: int) -> list[Bucket]:
-    """Buckets that two stretches share, as one."""
+    """Buckets that two ranges share, as one."""
     joined: list[Bucket] = []
     for bucket in buckets:
         if joined and joined[-1].last // width == bucket.first // width:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert, select, update
 
-from db.core.ancestry import Stretch, ancestry, stretch_of
+from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence, canonical_json
 from db.core.errors import AlreadyCommitted, OutOfOrder
 from db.core.models import ControlState, Iteration, Lease, Run
@@ -100,9 +100,9 @@ class Commits:
     def latest(self, run: str) -> CommitRow | None:
         """The newest commit along the current branch's line; None before the first. Raises `RunNotFound`."""
         with self._database.read() as connection:
-            stretches = ancestry(connection, run)
+            ranges = ancestry(connection, run)
             iteration = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
-            return None if iteration < 0 else _find(connection, stretches, iteration)
+            return None if iteration < 0 else _find(connection, ranges, iteration)
 
     def at(self, run: str, iteration: int, branch: int | None = None) -> CommitRow | None:
         """The commit of an iteration along a branch's line, the current one's by default; None if there is none.
@@ -123,11 +123,11 @@ class Commits:
         """(iteration, digest) along the current branch's line, of the iterations that have experience."""
         digests: list[tuple[int, str]] = []
         with self._database.read() as connection:
-            for stretch in ancestry(connection, run):
+            for span in ancestry(connection, run):
                 rows = connection.execute(
                     select(Iteration.iteration, Iteration.experience_digest)
-                    .where(Iteration.run == stretch.run, Iteration.branch == stretch.branch)
-                    .where(Iteration.iteration.between(stretch.first, stretch.last))
+                    .where(Iteration.run == span.run, Iteration.branch == span.branch)
+                    .where(Iteration.iteration.between(span.first, span.last))
                     .where(Iteration.experience_digest.is_not(None))
                     .order_by(Iteration.iteration)
                 )
@@ -185,10 +185,10 @@ def state_digest(control_state: Mapping[str, Any], fingerprint: Mapping[str, Any
     return hashlib.sha256(canonical_json([control_state, fingerprint]).encode()).hexdigest()
 
 
-def _find(connection: Connection, stretches: list[Stretch], iteration: int) -> CommitRow | None:
-    stretch = stretch_of(stretches, iteration)
-    if stretch is None:
+def _find(connection: Connection, ranges: list[IterationRange], iteration: int) -> CommitRow | None:
+    span = range_of(ranges, iteration)
+    if span is None:
         return None
-    key = (Iteration.run == stretch.run, Iteration.branch == stretch.branch, Iteration.iteration == iteration)
+    key = (Iteration.run == span.run, Iteration.branch == span.branch, Iteration.iteration == iteration)
     row = connection.execute(COMMITTED.where(*key)).one_or_none()
     return None if row is None else CommitRow(**row._mapping)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select, update
 from db.core.engine import Database, Fence
 from db.core.errors import Conflict, LeaseHeld, RunNotFound
 from db.core.holder import Holder, holder_of, is_gone
-from db.core.models import Lease, Segment
+from db.core.models import DriverSession, Lease
 from db.write.events import append, lock_run
 from db.write.phases import fail_open
 from db.write.runs import forget_stop
@@ -23,7 +23,7 @@ LOST = "lost"
 
 
 class Leases:
-    """Takes, renews and gives back the lease of a run, and books the segments that held it."""
+    """Takes, renews and gives back the lease of a run, and books the sessions that held it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -33,7 +33,7 @@ class Leases:
     ) -> Fence:
         """Takes the lease if it is free, expired, or held by a process that is gone; the term goes up by one.
 
-        What the last holder left open is closed: dispatched phases fail (class infrastructure), its segment ends as lost. A stop
+        What the last holder left open is closed: dispatched phases fail (class infrastructure), its session ends as lost. A stop
         that was asked of it is not asked of the next.
         holder_is_gone: says whether a holder certainly no longer runs. Raises `LeaseHeld`, `RunNotFound`.
         """
@@ -88,12 +88,12 @@ class Leases:
             )
             self._record(connection, fence.run, "lease_released", {"term": fence.term})
 
-    def start_segment(self, fence: Fence, flow_run_id: str, flow_run_name: str) -> None:
+    def start_session(self, fence: Fence, flow_run_id: str, flow_run_name: str) -> None:
         """Books the flow run that holds this term. Raises `Fenced`, `Conflict` if the term has one."""
         with self._database.fenced(fence) as (connection, now):
-            key = (Segment.run == fence.run, Segment.term == fence.term)
-            if connection.execute(select(Segment.term).where(*key)).one_or_none() is not None:
-                raise Conflict(f"run {fence.run}: term {fence.term} has its segment already")
+            key = (DriverSession.run == fence.run, DriverSession.term == fence.term)
+            if connection.execute(select(DriverSession.term).where(*key)).one_or_none() is not None:
+                raise Conflict(f"run {fence.run}: term {fence.term} has its session already")
             row = {
                 "run": fence.run,
                 "term": fence.term,
@@ -101,14 +101,16 @@ class Leases:
                 "flow_run_name": flow_run_name,
                 "started_at": now,
             }
-            connection.execute(insert(Segment), row)
+            connection.execute(insert(DriverSession), row)
 
-    def end_segment(self, fence: Fence, outcome: str) -> None:
-        """Books how the segment ended. Raises `Fenced`."""
+    def end_session(self, fence: Fence, outcome: str) -> None:
+        """Books how the session ended. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             connection.execute(
-                update(Segment)
-                .where(Segment.run == fence.run, Segment.term == fence.term, Segment.ended_at.is_(None))
+                update(DriverSession)
+                .where(
+                    DriverSession.run == fence.run, DriverSession.term == fence.term, DriverSession.ended_at.is_(None)
+                )
                 .values(ended_at=now, outcome=outcome)
             )
 
@@ -129,5 +131,7 @@ class Leases:
 def _close_leftovers(connection: Connection, run: str, now: int) -> None:
     fail_open(connection, run, DRIVER_LOST, now)
     connection.execute(
-        update(Segment).where(Segment.run == run, Segment.ended_at.is_(None)).values(ended_at=now, outcome=LOST)
+        update(DriverSession)
+        .where(DriverSession.run == run, DriverSession.ended_at.is_(None))
+        .values(ended_at=now, outcome=LOST)
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, select
 
-from db.core.ancestry import Stretch, ancestry
+from db.core.ancestry import IterationRange, ancestry
 from db.core.engine import Database
 from db.core.errors import Conflict, LedgerError
 from db.core.models import MetricPoint, MetricSeries
@@ -98,10 +98,10 @@ class Metrics:
         found: list[tuple[int, float]] = []
         points = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step.desc())
         with self._database.read() as connection:
-            for stretch in reversed(ancestry(connection, run)):
-                number = _series_number(connection, stretch.run, key)
+            for span in reversed(ancestry(connection, run)):
+                number = _series_number(connection, span.run, key)
                 if number is not None and len(found) < count:
-                    rows = connection.execute(points.where(_within(number, stretch)).limit(count - len(found)))
+                    rows = connection.execute(points.where(_within(number, span)).limit(count - len(found)))
                     found += [(row.step, row.value) for row in rows]
         return found[::-1]
 
@@ -110,9 +110,9 @@ class Metrics:
         newest: dict[str, Point] = {}
         last = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step.desc()).limit(1)
         with self._database.read() as connection:
-            for stretch in ancestry(connection, run):
-                for key, (number, _) in _series(connection, stretch.run).items():
-                    row = connection.execute(last.where(_within(number, stretch))).one_or_none()
+            for span in ancestry(connection, run):
+                for key, (number, _) in _series(connection, span.run).items():
+                    row = connection.execute(last.where(_within(number, span))).one_or_none()
                     if row is not None:
                         newest[key] = Point(key, row.step, row.value)
         return dict(sorted(newest.items()))
@@ -120,23 +120,23 @@ class Metrics:
     def result_points(self, run: str) -> Iterator[Point]:
         """All points of class result in order of (key, step): what a run's metrics digest is made of."""
         with self._database.read() as connection:
-            stretches = ancestry(connection, run)
+            ranges = ancestry(connection, run)
             keys = {
                 key
-                for name in {stretch.run for stretch in stretches}
+                for name in {span.run for span in ranges}
                 for key, (_, metric_class) in _series(connection, name).items()
                 if metric_class == RESULT
             }
             for key in sorted(keys):
-                yield from _along(connection, stretches, key)
+                yield from _along(connection, ranges, key)
 
 
-def _along(connection: Connection, stretches: Sequence[Stretch], key: str) -> Iterator[Point]:
+def _along(connection: Connection, ranges: Sequence[IterationRange], key: str) -> Iterator[Point]:
     points = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step)
-    for stretch in stretches:
-        number = _series_number(connection, stretch.run, key)
+    for span in ranges:
+        number = _series_number(connection, span.run, key)
         if number is not None:
-            for row in connection.execute(points.where(_within(number, stretch))):
+            for row in connection.execute(points.where(_within(number, span))):
                 yield Point(key, row.step, row.value)
 
 
@@ -145,9 +145,9 @@ def _series_number(connection: Connection, run: str, key: str) -> int | None:
     return connection.execute(query).scalar_one_or_none()
 
 
-def _within(number: int, stretch: Stretch) -> ColumnElement[bool]:
+def _within(number: int, span: IterationRange) -> ColumnElement[bool]:
     return and_(
         MetricPoint.series == number,
-        MetricPoint.branch == stretch.branch,
-        MetricPoint.step.between(stretch.first, stretch.last),
+        MetricPoint.branch == span.branch,
+        MetricPoint.step.between(span.first, span.last),
     )

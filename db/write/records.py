@@ -283,11 +283,11 @@ class Records:
             line = or_(
                 *(
                     and_(
-                        Checkpoint.run == stretch.run,
-                        Checkpoint.branch == stretch.branch,
-                        Checkpoint.iteration.between(stretch.first, stretch.last),
+                        Checkpoint.run == span.run,
+                        Checkpoint.branch == span.branch,
+                        Checkpoint.iteration.between(span.first, span.last),
                     )
-                    for stretch in own_places(ancestry(connection, run, branch), run)
+                    for span in own_places(ancestry(connection, run, branch), run)
                 )
             )
             query = select(*columns).where(line)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from db.core.ancestry import Stretch, ancestry, stretch_of
+from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence
 from db.core.errors import LedgerError, OutOfOrder, RunNotFound
 from db.core.models import Branch, Choice, Iteration, Lease, Run, SpecRevision
@@ -210,13 +210,13 @@ class Runs:
         with self._database.fenced(fence) as (connection, now):
             run = lock_run(connection, self._database, fence.run)
             line = ancestry(connection, fence.run)
-            stretch = stretch_of(line, at_iteration)
-            if stretch is None or at_iteration > run.iteration:
+            span = range_of(line, at_iteration)
+            if span is None or at_iteration > run.iteration:
                 raise OutOfOrder(f"run {fence.run}: iteration {at_iteration} is not committed (last: {run.iteration})")
             newest = select(func.max(Branch.number)).where(Branch.run == fence.run)
             # Never a number of an inherited branch: a fork's copies hang on those.
             number = 1 + max(int(connection.execute(newest).scalar_one()), *(part.branch for part in line))
-            parent = Parent(stretch.run, stretch.branch, at_iteration)
+            parent = Parent(span.run, span.branch, at_iteration)
             _insert_branch(connection, fence.run, number, parent, reason, now)
             connection.execute(
                 update(Run).where(Run.id == fence.run).values(current_branch=number, iteration=at_iteration)
@@ -224,24 +224,24 @@ class Runs:
             for name, chosen in (choices or {}).items():
                 row = {"run": fence.run, "branch": number, "iteration": at_iteration + 1, "name": name, "body": chosen}
                 connection.execute(insert(Choice), row | {"term": fence.term, "recorded_at": now})
-            body = {"branch": number, "parent_branch": stretch.branch, "at": at_iteration, "reason": reason}
+            body = {"branch": number, "parent_branch": span.branch, "at": at_iteration, "reason": reason}
             append(connection, run, "branch", body | {"choices": dict(choices or {})})
             enqueue(connection, fence.run, tell(number))
         return number
 
-    def line(self, run: str, branch: int | None = None) -> tuple[Stretch, ...]:
-        """The stretches of a branch's line, oldest first, the last cut at its newest commit; the current branch's by default.
+    def line(self, run: str, branch: int | None = None) -> tuple[IterationRange, ...]:
+        """The ranges of a branch's line, oldest first, the last cut at its newest commit; the current branch's by default.
 
         Raises `RunNotFound`, also for a branch that there is not.
         """
         with self._database.read() as connection:
-            stretches = ancestry(connection, run, branch)
-            own = stretches[-1]
+            ranges = ancestry(connection, run, branch)
+            own = ranges[-1]
             committed = select(func.max(Iteration.iteration)).where(
                 Iteration.run == run, Iteration.branch == own.branch
             )
             last = connection.execute(committed).scalar_one()
-        return (*stretches[:-1], replace(own, last=own.first - 1 if last is None else last))
+        return (*ranges[:-1], replace(own, last=own.first - 1 if last is None else last))
 
     def _record_fork(self, connection: Connection, run: str, parent: Parent) -> None:
         """The fork's first link binds it to its parent's chain as it stands."""

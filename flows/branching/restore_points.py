@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from db.core.ancestry import stretch_of
+from db.core.ancestry import range_of
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
 from flows.files.retention import EXPERIENCE, consecutive
@@ -222,10 +222,10 @@ class Reach:
         return None
 
     def _has_experience(self, iteration: int) -> bool:
-        stretch = stretch_of(self._line, iteration)
-        if stretch is None:
+        span = range_of(self._line, iteration)
+        if span is None:
             return False
-        folder = iteration_folder(stretch.branch, iteration)
+        folder = iteration_folder(span.branch, iteration)
         on_disk = any((part / MANIFEST).exists() for part in (self._folder / folder).glob("w*"))
         return on_disk or str(folder) in self._stored
 

@@ -1,6 +1,6 @@
 """Delivers the outbox from threads of their own, so that neither tracking nor telling people ever holds up training.
 
-Rows are claimed under the segment's term, sent in order, and marked; a row that was sent and not marked (a crash between) is
+Rows are claimed under the session's term, sent in order, and marked; a row that was sent and not marked (a crash between) is
 sent again with its own timestamp and changes nothing. While the tracker is away rows wait in the ledger. A row's id says which
 branch it tells of: a branch that a rollback opened has a tracking run of its own, nested in the run's.
 """
@@ -104,7 +104,7 @@ class Deliverer(Protocol):
     def longest_wait(self) -> float: ...
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
-        """Sends some of what is due; returns how many rows, 0 once nothing is. last: the segment ends, all is due.
+        """Sends some of what is due; returns how many rows, 0 once nothing is. last: the session ends, all is due.
 
         Raises `InfrastructureError` with nothing lost, `Fenced`, and other errors behind which it has to start over.
         """
@@ -128,7 +128,7 @@ class TrackerDeliverer:
         self._tracker, self._batch = tracker, batch
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
-        """A batch, whether the segment ends or not."""
+        """A batch, whether the session ends or not."""
         return deliver_pending(ledger, fence, self._tracker, self._batch)
 
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
@@ -141,7 +141,7 @@ class TrackerDeliverer:
 
 
 class OutboxPump:
-    """A delivering thread of a segment."""
+    """A delivering thread of a session."""
 
     def __init__(self, address: str, fence: Fence, deliverer: Deliverer) -> None:
         self._address, self._fence, self._deliverer = address, fence, deliverer
@@ -174,7 +174,7 @@ class OutboxPump:
                 except Fenced:
                     return
                 # Any error: what a service answers can break its client in ways that nobody foresaw, and the next try may find
-                # another answer. A thread that ended here would deliver nothing for as long as the segment goes on.
+                # another answer. A thread that ended here would deliver nothing for as long as the session goes on.
                 except Exception as error:  # noqa: BLE001
                     unsure = unsure or not isinstance(error, InfrastructureError)
                     self._say(error)

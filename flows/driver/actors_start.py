@@ -1,4 +1,4 @@
-"""Makes a segment's actors ready: beside the start of other services, and again after a failure.
+"""Makes a session's actors ready: beside the start of other services, and again after a failure.
 
 What lives and fits is kept: a driver that follows a killed one attaches to its actors. Consumes a way to connect to Ray;
 produces the actors' state, which says what of the last commit's state the actors still hold.
@@ -27,7 +27,7 @@ from yatt_core.spec.rewards.judges import is_trained
 
 log = logging.getLogger("yatt_core.flow")
 END_SECONDS = 10.0
-"""How long a start under way may take to notice that the segment ends."""
+"""How long a start under way may take to notice that the session ends."""
 ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers"
 
 
@@ -97,7 +97,7 @@ class ActorsStart:
 
     def _give_up_at_the_end(self) -> None:
         if self._ending.is_set():
-            raise InfrastructureError("the segment ends")
+            raise InfrastructureError("the session ends")
 
     def make_ready(self) -> ActorsState:
         """Keeps, makes and loads the actors; Ray must be connected."""

@@ -1,7 +1,7 @@
-"""The checkpoints of a segment: begun by the trainer's first rank, recorded here once they are durable, pruned behind that.
+"""The checkpoints of a session: begun by the trainer's first rank, recorded here once they are durable, pruned behind that.
 
 At most one is in flight. Only what the ledger names exists: a row is written after the manifest, and marked as pruned before
-the files go. What a lost driver left published without a row is checked and gets its row when the next segment begins. Where
+the files go. What a lost driver left published without a row is checked and gets its row when the next session begins. Where
 there is a durable tier, a row is written only behind the manifest there.
 """
 

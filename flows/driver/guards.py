@@ -1,6 +1,6 @@
-"""The guards of a segment: each iteration judged before its commit, stalled phases and budgets noticed, and what alarms ask for.
+"""The guards of a session: each iteration judged before its commit, stalled phases and budgets noticed, and what alarms ask for.
 
-Consumes the metrics of an iteration and, where the segment goes on behind a commit, those of the iterations before it from the
+Consumes the metrics of an iteration and, where the session goes on behind a commit, those of the iterations before it from the
 ledger. Produces alarms with their evidence, which are written before anything follows from them: whoever recovers finds in the
 ledger what is still to be done.
 """
@@ -37,7 +37,7 @@ STRENGTH = (ROLLBACK, "pause", "stop")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a guard ends a segment. state: of the run. exit_code: of the command that drives it."""
+    """How a guard ends a session. state: of the run. exit_code: of the command that drives it."""
 
     state: str
     reason: str
@@ -59,7 +59,7 @@ class JudgedIteration:
 
 
 class Guards:
-    """The guards of one segment. stops: is asked where a phase under way is not to be waited for."""
+    """The guards of one session. stops: is asked where a phase under way is not to be waited for."""
 
     def __init__(
         self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock, observer: Observer, stops: StopRequests
@@ -150,14 +150,14 @@ class Guards:
     # -- what is asked for --------------------------------------------------------------------------------------------
 
     def ending(self, branch: int, iteration: int) -> Ending | None:
-        """How the segment has to end behind an iteration, if it has to."""
+        """How the session has to end behind an iteration, if it has to."""
         strongest = self._strongest()
         if strongest is not None and strongest.action != ROLLBACK:
             return Ending.of(strongest.action, f"guard {strongest.rule}: {strongest.text}")
         return self.over_budget(branch, iteration)
 
     def over_budget(self, branch: int, iteration: int) -> Ending | None:
-        """How the segment has to end short of its target because the run's budget is used up; one alarm for each limit."""
+        """How the session has to end short of its target because the run's budget is used up; one alarm for each limit."""
         budget, ending = self._spec.guards.budget, None
         if self._spending is None or iteration >= self._spec.iterations:
             return None

@@ -23,10 +23,10 @@ from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
 from flows.driver.windows import Window
-from flows.placement.prefetch import Foresight
+from flows.placement.prefetch import PlacementPrefetch
 from flows.run.control_state import ControlState
 from flows.run.protocols import Notifier, Tracker
-from flows.run.results import SEGMENT_ENDED
+from flows.run.results import SESSION_ENDED
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.dispatch.pool import constants_known
 from yatt_core.errors import ExitCode
@@ -58,7 +58,7 @@ class DriverSession:
         self.meter, self.stops = BytesMeter(), StopRequests()
         self.guards = Guards(context.ledger, context.fence, spec, context.clock, context.observer, self.stops)
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
-        self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
+        self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, tracker, notifier, self._beat)
         self.start = ActorsStart(self.threads.check)
         self.outcome: Outcome | None = None
@@ -77,7 +77,7 @@ class DriverSession:
 
     def book(self, flow_run_id: str, flow_run_name: str) -> None:
         """Records the flow run that drives this session, and that the run is running."""
-        self.context.ledger.leases.start_segment(self.context.fence, flow_run_id, flow_run_name)
+        self.context.ledger.leases.start_session(self.context.fence, flow_run_id, flow_run_name)
         set_state(self.context, "running", "")
 
     def await_ledger(self, error: LedgerUnavailable) -> None:
@@ -162,8 +162,8 @@ class DriverSession:
         self.threads.end()
         try:
             seconds = self.context.clock.time_ms() / 1000 - psutil.Process().create_time()
-            ledger.events.append(fence.run, SEGMENT_ENDED, {"term": fence.term, "seconds": seconds}, fence)
-            ledger.leases.end_segment(fence, outcome)
+            ledger.events.append(fence.run, SESSION_ENDED, {"term": fence.term, "seconds": seconds}, fence)
+            ledger.leases.end_session(fence, outcome)
             ledger.leases.release(fence)
         except LedgerError as error:
             log.warning("the end of term %d is not in the ledger: %s", fence.term, error)

@@ -1,4 +1,4 @@
-"""Handing an opened segment to its flow, and how every way to leave a segment ends in a recorded state."""
+"""Handing an opened session to its flow, and how every way to leave a session ends in a recorded state."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def ended_on_error(session: DriverSession) -> Iterator[None]:
 
 @contextmanager
 def offered(session: DriverSession) -> Iterator[None]:
-    """Leaves an opened segment for the flow of the same run in this process to claim.
+    """Leaves an opened session for the flow of the same run in this process to claim.
 
-    Where the flow fails before it claims it, the segment is ended here.
+    Where the flow fails before it claims it, the session is ended here.
     """
     _offered[session.context.run] = session
     try:
@@ -58,7 +58,7 @@ def offered(session: DriverSession) -> Iterator[None]:
 
 @contextmanager
 def claimed_session(run: str) -> Iterator[DriverSession]:
-    """The opened segment of a run; however the flow ends, the run is left in a recorded state."""
+    """The opened session of a run; however the flow ends, the run is left in a recorded state."""
     session = _offered.pop(run)
     grace = session.context.spec.recovery.stop_grace_seconds
     with graceful_signals(session.stops, grace, session.context.observer.stage), ended_on_error(session):

@@ -1,7 +1,7 @@
-"""What a run has used up, over all of its segments and branches, drivers that were killed included. Delivering uses up nothing.
+"""What a run has used up, over all of its sessions and branches, drivers that were killed included. Delivering uses up nothing.
 
 Consumes the leases in the ledger (taken when, given back or last renewed when), and the devices that each revision of the spec
-asks for. Produces hours. The driver's own segment goes by its clock.
+asks for. Produces hours. The driver's own session goes by its clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def spent_by(ledger: Ledger, run: str, before_term: int | None = None) -> Spent:
 
 
 class Spending:
-    """What the run has used up while a segment goes on. devices: that it asks for."""
+    """What the run has used up while a session goes on. devices: that it asks for."""
 
     def __init__(self, ledger: Ledger, fence: Fence, devices: int, clock: Clock) -> None:
         self._clock, self._devices, self._began = clock, devices, clock.monotonic()

@@ -1,6 +1,6 @@
 """Requests to stop: who asked, by when, and where the driver may be interrupted for it.
 
-Without a limit a segment ends behind its iteration. With one (a preemption notice, `yatt stop --within`) it ends between two
+Without a limit a session ends behind its iteration. With one (a preemption notice, `yatt stop --within`) it ends between two
 phases, or in the middle of one that can be left and taken up again, so that a last checkpoint still fits.
 """
 
@@ -20,11 +20,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopNow(Exception):
-    """The segment's time is nearly up: leave the phase, take a last checkpoint, and end."""
+    """The session's time is nearly up: leave the phase, take a last checkpoint, and end."""
 
 
 class StopRequests:
-    """Whether and why the segment is to stop, and until when. reserve: seconds that a last checkpoint and the end will take."""
+    """Whether and why the session is to stop, and until when. reserve: seconds that a last checkpoint and the end will take."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -43,7 +43,7 @@ class StopRequests:
             self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
 
     def end(self) -> None:
-        """Ends the segment at once: raises `KeyboardInterrupt`, behind the shield if there is one."""
+        """Ends the session at once: raises `KeyboardInterrupt`, behind the shield if there is one."""
         self._ended = True
         if not getattr(self._shield, "up", False):
             self.interrupt()

@@ -1,4 +1,4 @@
-"""Windows: from when to when a scheduled segment may drive its run, and what it does when somebody else does.
+"""Windows: from when to when a scheduled session may drive its run, and what it does when somebody else does.
 
 Consumes the time that a flow run was scheduled for, the longest that it may last, and the starts that follow in its schedule.
 Produces moments in UTC. Pure: the clock, the schedule and the ledger are read elsewhere (`flows.schedule.scheduled`).
@@ -55,7 +55,7 @@ def moment_text(moment: datetime) -> str:
 
 
 def waits(own: Window, holders: Window | None, patient_until: datetime, now: datetime) -> bool:
-    """Whether a segment that finds the lease held looks again later, in place of leaving.
+    """Whether a session that finds the lease held looks again later, in place of leaving.
 
     It waits for a holder whose own window is over, which is about to end; and until `patient_until`, by when the lease of a
     holder that died has run out. It does not wait past its own end. holders: the window of the holder, None where it has none.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
-from db.core.ancestry import OPEN_END, Stretch, own_places
+from db.core.ancestry import OPEN_END, IterationRange, own_places
 from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.aliases import CheckpointKey
@@ -35,10 +35,10 @@ PRUNED_EVENT = "experience_pruned"
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What of one run must stay: folders of checkpoints, and stretches of iterations whose experience may be replayed."""
+    """What of one run must stay: folders of checkpoints, and ranges of iterations whose experience may be replayed."""
 
     checkpoints: frozenset[str]
-    experience: tuple[Stretch, ...]
+    experience: tuple[IterationRange, ...]
 
     def replays(self, run: str, branch: int, iteration: int) -> bool:
         """Whether somebody may have to replay an iteration."""
@@ -47,9 +47,9 @@ class Needed:
 
 def needed_files(
     own: Iterable[CheckpointRow],
-    current: Sequence[Stretch],
+    current: Sequence[IterationRange],
     committed: int,
-    base_lines: Iterable[Sequence[Stretch]],
+    base_lines: Iterable[Sequence[IterationRange]],
     keep: int,
     aliased: Collection[CheckpointKey],
 ) -> Needed:
@@ -122,13 +122,13 @@ def _needed(ledger: Ledger, run: str, keep: int) -> Needed:
     return needed_files(own, current, ledger.runs.find(run).iteration, lines, keep, aliased)
 
 
-def _holds(line: Sequence[Stretch], row: CheckpointRow) -> bool:
+def _holds(line: Sequence[IterationRange], row: CheckpointRow) -> bool:
     return any((s.run, s.branch) == (row.run, row.branch) and s.first <= row.iteration <= s.last for s in line)
 
 
-def _behind(line: Sequence[Stretch], iteration: int, last: int) -> list[Stretch]:
+def _behind(line: Sequence[IterationRange], iteration: int, last: int) -> list[IterationRange]:
     """The part of a line that lies behind an iteration, up to another."""
-    parts = [Stretch(s.run, s.branch, max(s.first, iteration + 1), min(s.last, last)) for s in line]
+    parts = [IterationRange(s.run, s.branch, max(s.first, iteration + 1), min(s.last, last)) for s in line]
     return [part for part in parts if part.first <= part.last]
 
 

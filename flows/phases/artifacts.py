@@ -46,7 +46,7 @@ class Progress:
 
 @contextmanager
 def progress(context: RunContext) -> Iterator[Progress]:
-    """A progress artifact for the segment's stay in its loop."""
+    """A progress artifact for the session's stay in its loop."""
     artifact = None
     with _optional():
         artifact = create_progress_artifact(
@@ -56,7 +56,7 @@ def progress(context: RunContext) -> Iterator[Progress]:
 
 
 def report(context: RunContext, outcome: Outcome) -> None:
-    """The closing report: what the segment came to, in numbers."""
+    """The closing report: what the session came to, in numbers."""
     newest = context.ledger.metrics.latest(context.run)
     keys = ("evaluation/accuracy", "reward/mean", "entropy", "tokens_per_second", "seconds/iteration")
     rows = [f"| {key} | {newest[key].value:.4g} | {newest[key].step} |" for key in keys if key in newest]

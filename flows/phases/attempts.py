@@ -29,7 +29,7 @@ R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 STOPPED = "stopped"
-"""The class that an attempt gets which was left because the segment had to end: charged to no budget."""
+"""The class that an attempt gets which was left because the session had to end: charged to no budget."""
 
 
 def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Concatenate[DriverSession, int, P], R]:
@@ -57,7 +57,7 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
         except FencedError:
             raise
         except StopNow:
-            session.context.ledger.phases.fail(session.context.fence, attempt, STOPPED, "the segment had to end")
+            session.context.ledger.phases.fail(session.context.fence, attempt, STOPPED, "the session had to end")
             raise
         except YattError as error:
             _fail(session.context, attempt, error)

@@ -113,7 +113,7 @@ def is_skipped(context: RunContext, run: str, branch: int, iteration: int) -> bo
 
 
 def obey_rollback(session: DriverSession, state: ControlState) -> bool:
-    """Opens the branch that a recorded choice asks for, unless it is open; True if the segment is now on another branch.
+    """Opens the branch that a recorded choice asks for, unless it is open; True if the session is now on another branch.
 
     The new branch draws none of the prompts that led to the failure.
     """

@@ -23,7 +23,7 @@ BY_GUARD = "guard "
 
 
 def roll_back(session: DriverSession, state: ControlState) -> bool:
-    """Opens the branch that an alarm asks for; True if the segment is now on another one, False where none asks.
+    """Opens the branch that an alarm asks for; True if the session is now on another one, False where none asks.
 
     The new branch draws none of the prompts drawn so far. Where it cannot be opened an alarm says why, and asks for a pause.
     """

@@ -64,7 +64,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     context, spec, devices = session.context, session.context.spec, session.start.devices
     past, names = past_of(context, iteration) if device_judges(spec) else ((), ())
     inputs = Inputs(pool_setting(spec), past, names, state)
-    plan = session.foresight.plan(inputs, session.actors.deadline)
+    plan = session.prefetch.plan(inputs, session.actors.deadline)
     _require_portable(plan.runtime_policy)
     row = DecisionRow(
         branch=context.branch,
@@ -153,7 +153,7 @@ def keep_work(
     path = work_file(context.folder, context.branch, iteration)
     sha256 = write_work(path, work, decision.inputs["setting"])
     name = _name(context.run, context.branch, iteration, sha256)
-    session.foresight.begin(placement.inputs.after(telemetry, name, decision.decision["state"]))
+    session.prefetch.begin(placement.inputs.after(telemetry, name, decision.decision["state"]))
     return CollectedWork(work, sha256)
 
 

@@ -1,4 +1,4 @@
-"""Brings a segment to the state of the run's last commit: what the actors still hold, else a checkpoint and replay of `learn`.
+"""Brings a session to the state of the run's last commit: what the actors still hold, else a checkpoint and replay of `learn`.
 
 state(k) = control state of commit k + tensors of the newest good checkpoint s <= k + replay of updates s+1 .. k. Replay writes
 no metrics and runs no evaluation; each replayed update has to reproduce the fingerprint that its commit recorded.

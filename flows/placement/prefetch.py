@@ -21,7 +21,7 @@ class _Planning:
     plan: Future[Plan]
 
 
-class Foresight:
+class PlacementPrefetch:
     """Plans of one policy."""
 
     def __init__(self, policy: PlacementPolicy) -> None:

@@ -28,7 +28,7 @@ from statistics import median
 
 from db.read.history import AttemptTimes, RunHistory
 from db.write.lease import DRIVER_LOST
-from flows.reports.session_times import Span, Stretch, clip, span_of, stretches_of
+from flows.reports.session_times import SessionSpan, Span, clip, session_spans, span_of
 
 PRODUCTIVE, REDONE, CHECKPOINT, RESTART, WAITING, IDLE = BUCKETS = (
     "productive",
@@ -47,7 +47,7 @@ Attempt = tuple[int, int, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of wall time. Times: milliseconds since 1970. phase: empty where none was under way.
+    """A session of wall time. Times: milliseconds since 1970. phase: empty where none was under way.
 
     charged: to the last crash before it, the next one behind it, or none.
     """
@@ -95,8 +95,8 @@ class Accounts:
 
 def accounts_of(history: RunHistory) -> Accounts:
     """Books a run's wall time."""
-    stretches = stretches_of(history)
-    pieces = list(book(history, stretches))
+    sessions = session_spans(history)
+    pieces = list(book(history, sessions))
     buckets = dict.fromkeys(BUCKETS, 0)
     phases: dict[str, dict[str, int]] = {}
     for piece in pieces:
@@ -111,30 +111,30 @@ def accounts_of(history: RunHistory) -> Accounts:
         buckets=_seconds(buckets),
         phases={bucket: _seconds(of_bucket) for bucket, of_bucket in phases.items()},
         ettr=buckets[PRODUCTIVE] / asked if asked else None,
-        crashes=crashes_of(stretches, pieces),
+        crashes=crashes_of(sessions, pieces),
     )
 
 
 # -- the buckets ----------------------------------------------------------------------------------------------------------
 
 
-def book(history: RunHistory, stretches: Sequence[Stretch]) -> Iterator[Piece]:
+def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece]:
     """Cuts the wall time into pieces, in order, without gap or overlap; some may be empty."""
-    survivors = survivors_of(history, stretches)
-    last = {stretch.branch: stretch.last for stretch in history.line if stretch.run == history.run}
-    for number, stretch in enumerate(stretches):
+    survivors = survivors_of(history, sessions)
+    last = {session.branch: session.last for session in history.line if session.run == history.run}
+    for number, session in enumerate(sessions):
         if number:
-            before = stretches[number - 1]
-            yield Piece(before.end, stretch.start, RESTART if before.lost else IDLE, "", LAST)
-        cursor, gap = stretch.start, RESTART
-        for attempt in stretch.attempts:
-            start, end = span_of(attempt, stretch)
+            before = sessions[number - 1]
+            yield Piece(before.end, session.start, RESTART if before.lost else IDLE, "", LAST)
+        cursor, gap = session.start, RESTART
+        for attempt in session.attempts:
+            start, end = span_of(attempt, session)
             start, end = max(start, cursor), max(end, cursor)
             yield Piece(cursor, start, gap, "", LAST)
             on_line = attempt.iteration <= last.get(attempt.branch, -1)
             yield from _pieces(attempt, start, end, survivors.get(attempt.key, NOTHING), on_line)
             cursor, gap = end, WAITING
-        yield Piece(cursor, stretch.end, gap, "", LAST)
+        yield Piece(cursor, session.end, gap, "", LAST)
 
 
 def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_line: bool) -> tuple[Piece, Piece]:
@@ -164,13 +164,13 @@ class Survival:
 NOTHING = Survival(0)
 
 
-def survivors_of(history: RunHistory, stretches: Sequence[Stretch]) -> dict[Attempt, Survival]:
+def survivors_of(history: RunHistory, sessions: Sequence[SessionSpan]) -> dict[Attempt, Survival]:
     """What of each attempt stands; nothing of an attempt that is not named."""
     spans: dict[Attempt, Span] = {}
     works: dict[Work, list[AttemptTimes]] = defaultdict(list)
-    for stretch in stretches:
-        for attempt in stretch.attempts:
-            spans[attempt.key] = span_of(attempt, stretch)
+    for session in sessions:
+        for attempt in session.attempts:
+            spans[attempt.key] = span_of(attempt, session)
             works[attempt.key[:3]].append(attempt)
     typical = _medians(works, spans)
     sealed: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -237,11 +237,11 @@ def _stands(attempt: AttemptTimes) -> bool:
 # -- crashes --------------------------------------------------------------------------------------------------------------
 
 
-def crashes_of(stretches: Sequence[Stretch], pieces: Sequence[Piece]) -> tuple[Crash, ...]:
+def crashes_of(sessions: Sequence[SessionSpan], pieces: Sequence[Piece]) -> tuple[Crash, ...]:
     """What each crash cost: the attempt that it struck, finished work before it that was repeated, and, up to the next crash,
     restart and replay.
     """
-    found = sorted((crash for stretch in stretches for crash in _struck(stretch)), key=lambda crash: crash.at)
+    found = sorted((crash for session in sessions for crash in _struck(session)), key=lambda crash: crash.at)
     times = [crash.at for crash in found]
     restart = [0] * len(found)
     redone: list[dict[str, int]] = [{} for _ in found]
@@ -264,24 +264,24 @@ def crashes_of(stretches: Sequence[Stretch], pieces: Sequence[Piece]) -> tuple[C
     )
 
 
-def _struck(stretch: Stretch) -> Iterator[Crash]:
-    """The crashes of a stretch, without their costs."""
+def _struck(session: SessionSpan) -> Iterator[Crash]:
+    """The crashes of a session, without their costs."""
     lost = False
-    for attempt in stretch.attempts:
+    for attempt in session.attempts:
         if attempt.state == "FAILED":
             gone = attempt.reason == DRIVER_LOST
             lost = lost or gone
             kind = DRIVER_LOST if gone else attempt.failure_class or ""
             yield Crash(
-                at=span_of(attempt, stretch)[1],
+                at=span_of(attempt, session)[1],
                 kind=kind,
-                term=stretch.term,
+                term=session.term,
                 iteration=attempt.iteration,
                 phase=attempt.phase,
                 reason=attempt.reason or "",
             )
-    if stretch.lost and stretch.replaced and not lost:
-        yield Crash(stretch.end, DRIVER_LOST, stretch.term, None, BETWEEN_PHASES, DRIVER_LOST)
+    if session.lost and session.replaced and not lost:
+        yield Crash(session.end, DRIVER_LOST, session.term, None, BETWEEN_PHASES, DRIVER_LOST)
 
 
 def _seconds(milliseconds: Mapping[str, int]) -> dict[str, float]:

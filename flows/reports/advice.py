@@ -11,7 +11,7 @@ from statistics import median
 
 from db.read.history import AttemptTimes, RunHistory
 from flows.reports.accounting import Accounts
-from flows.reports.session_times import Stretch, stretches_of
+from flows.reports.session_times import SessionSpan, session_spans
 from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 
 ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0
@@ -43,10 +43,10 @@ class Advice:
 
 def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
     """The advice for a run whose spec takes a checkpoint every `now` iterations."""
-    stretches = stretches_of(history)
-    attempts = [attempt for stretch in stretches for attempt in stretch.attempts if attempt.state == "DONE"]
+    sessions = session_spans(history)
+    attempts = [attempt for session in sessions for attempt in session.attempts if attempt.state == "DONE"]
     stalls = [_seconds(attempt) for attempt in attempts if attempt.phase == "checkpoint"]
-    failures = len(lost_tensors(stretches))
+    failures = len(lost_tensors(sessions))
     asked = accounts.wall_seconds - accounts.buckets["idle"]
     iterations = len({(attempt.branch, attempt.iteration) for attempt in attempts if attempt.phase == "commit"})
     stall = median(stalls) if stalls else None
@@ -71,19 +71,19 @@ def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
     )
 
 
-def lost_tensors(stretches: Sequence[Stretch]) -> list[AttemptTimes]:
+def lost_tensors(sessions: Sequence[SessionSpan]) -> list[AttemptTimes]:
     """The recoveries that had to load a checkpoint because of a failure; those of a planned start are none."""
     found = []
     planned = True
-    for stretch in stretches:
-        for attempt in stretch.attempts:
+    for session in sessions:
+        for attempt in session.attempts:
             if attempt.phase == "recover" and attempt.state == "DONE":
                 if not planned and (attempt.receipt or {}).get("restored") is not None:
                     found.append(attempt)
                 planned = False
             elif attempt.state == "FAILED":
                 planned = False
-        planned = not stretch.lost
+        planned = not session.lost
     return found
 
 

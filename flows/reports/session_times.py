@@ -1,6 +1,6 @@
-"""Which driver was there when: a run's drivers' stretches, from the times in the ledger.
+"""Which driver was there when: a run's drivers' sessions, from the times in the ledger.
 
-A stretch begins when the lease is taken. It ends as its driver booked it; where the driver was lost, with its last sign of life.
+A session begins when the lease is taken. It ends as its driver booked it; where the driver was lost, with its last sign of life.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Span = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Stretch:
+class SessionSpan:
     """A driver's time under one term, as far as there is any sign of it. lost: it did not end it itself (or has not yet).
 
     replaced: another driver came after it.
@@ -31,30 +31,30 @@ class Stretch:
     attempts: list[AttemptTimes] = field(default_factory=list)
 
 
-def stretches_of(history: RunHistory) -> list[Stretch]:
-    """The drivers' stretches in order, none overlapping. An operator's command that took the lease is none."""
-    segments = {segment.term: segment for segment in history.segments}
+def session_spans(history: RunHistory) -> list[SessionSpan]:
+    """The drivers' sessions in order, none overlapping. An operator's command that took the lease is none."""
+    booked = {session.term: session for session in history.sessions}
     signs: dict[int, int] = {}
     for term, at in _signs_of_life(history):
         signs[term] = max(at, signs.get(term, at))
     attempts: dict[int, list[AttemptTimes]] = defaultdict(list)
     for attempt in history.attempts:
         attempts[attempt.term].append(attempt)
-    stretches = []
+    spans: list[SessionSpan] = []
     for lease in history.leases:
-        segment = segments.get(lease.term)
-        if segment is None and lease.released_at is not None:
+        session = booked.get(lease.term)
+        if session is None and lease.released_at is not None:
             continue
-        ended = None if segment is None or segment.outcome == LOST else segment.ended_at
+        ended = None if session is None or session.outcome == LOST else session.ended_at
         end = signs.get(lease.term, lease.taken_at) if ended is None else ended
-        stretches.append(Stretch(lease.term, lease.taken_at, end, ended is None, attempts=attempts[lease.term]))
-    for one, after in pairwise(stretches):
+        spans.append(SessionSpan(lease.term, lease.taken_at, end, ended is None, attempts=attempts[lease.term]))
+    for one, after in pairwise(spans):
         one.replaced = True
         after.start = max(one.start, after.start)
         one.end = min(max(one.start, one.end), after.start)
-    if stretches:
-        stretches[-1].end = max(stretches[-1].start, stretches[-1].end)
-    return stretches
+    if spans:
+        spans[-1].end = max(spans[-1].start, spans[-1].end)
+    return spans
 
 
 def _signs_of_life(history: RunHistory) -> Iterator[tuple[int, int]]:
@@ -64,18 +64,18 @@ def _signs_of_life(history: RunHistory) -> Iterator[tuple[int, int]]:
     for lease in history.leases:
         if lease.renewed_at is not None:
             yield lease.term, lease.renewed_at
-    for segment in history.segments:
-        yield segment.term, segment.started_at
+    for session in history.sessions:
+        yield session.term, session.started_at
     for attempt in history.attempts:
         yield attempt.term, attempt.dispatched_at or attempt.planned_at
         if attempt.ended_at is not None and attempt.reason != DRIVER_LOST:
             yield attempt.term, attempt.ended_at
 
 
-def span_of(attempt: AttemptTimes, stretch: Stretch) -> Span:
+def span_of(attempt: AttemptTimes, session: SessionSpan) -> Span:
     """From the intent to the end, as far as its driver is known to have lived."""
-    start = clip(attempt.planned_at, stretch.start, stretch.end)
-    return start, stretch.end if attempt.ended_at is None else clip(attempt.ended_at, start, stretch.end)
+    start = clip(attempt.planned_at, session.start, session.end)
+    return start, session.end if attempt.ended_at is None else clip(attempt.ended_at, start, session.end)
 
 
 def clip(time: int, low: int, high: int) -> int:

@@ -1,4 +1,4 @@
-"""Keeps a segment's lease alive from a thread of its own, and tells the main loop the moment it may no longer write.
+"""Keeps a session's lease alive from a thread of its own, and tells the main loop the moment it may no longer write.
 
 A driver that was stopped and continued may still believe in its lease: before a side effect the main loop asks `check`, which
 trusts this process's monotonic clock, not the database's answer of long ago. Past its own deadline it does nothing until the

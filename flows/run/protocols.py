@@ -18,7 +18,7 @@ class IterationSummary:
 
 
 class Observer(Protocol):
-    """Watches a segment; called in the driver's process, must return at once."""
+    """Watches a session; called in the driver's process, must return at once."""
 
     def stage(self, text: str) -> None:
         """What is being done before the first phase, or between phases."""

@@ -16,14 +16,14 @@ from db.write.metrics import Point
 from yatt_core.digests import chain_digest
 
 ACCURACY, SFT_SECONDS = "evaluation/accuracy", "sft/seconds"
-SEGMENT_ENDED = "segment_ended"
+SESSION_ENDED = "session_ended"
 
 
 @dataclass(frozen=True, slots=True)
 class RunResults:
     """A run's figures; none where the run has not come so far.
 
-    accuracy_sft, accuracy: on held-out tasks, after SFT and newest. seconds: wall time of all segments.
+    accuracy_sft, accuracy: on held-out tasks, after SFT and newest. seconds: wall time of all sessions.
     weights_digest: of the last committed iteration. experience_digest: over the iterations of the current branch.
     metrics_digest: over the points of class result. flow_bytes_per_sample: what reached the drivers' processes.
     """
@@ -53,7 +53,7 @@ def run_results(ledger: Ledger, run: str) -> RunResults:
         iteration=overview.line.run.iteration,
         accuracy_sft=accuracy.get(0),
         accuracy=accuracy[max(accuracy)] if accuracy else None,
-        seconds=sum(segment_seconds(ledger, overview).values()),
+        seconds=sum(session_seconds(ledger, overview).values()),
         sft_seconds=sft.get(0),
         weights_digest=_weights_digest(ledger, run),
         experience_digest=chain_digest(digest for _, digest in ledger.commits.experience_digests(run)),
@@ -62,23 +62,23 @@ def run_results(ledger: Ledger, run: str) -> RunResults:
     )
 
 
-def segment_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
-    """Wall time of each segment by term: as its command told at its end, else from its start to its end or last commit.
+def session_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
+    """Wall time of each session by term: as its command told at its end, else from its start to its end or last commit.
 
-    A segment whose driver was lost counts to its last commit, since nobody knows when it died.
+    A session whose driver was lost counts to its last commit, since nobody knows when it died.
     """
     told: dict[int, float] = {}
     last_commit: dict[int, int] = {}
     for link in ledger.events.links(overview.line.run.id):
-        if link.kind == SEGMENT_ENDED:
+        if link.kind == SESSION_ENDED:
             told[link.body["term"]] = link.body["seconds"]
         elif link.kind == "commit":
             last_commit[link.body["term"]] = link.at
     seconds: dict[int, float] = {}
-    for segment in overview.segments:
-        ended = segment.ended_at if segment.outcome != "lost" else None
-        until = ended or last_commit.get(segment.term, segment.started_at)
-        seconds[segment.term] = told.get(segment.term, (until - segment.started_at) / 1000)
+    for session in overview.sessions:
+        ended = session.ended_at if session.outcome != "lost" else None
+        until = ended or last_commit.get(session.term, session.started_at)
+        seconds[session.term] = told.get(session.term, (until - session.started_at) / 1000)
     return seconds
 
 

@@ -1,6 +1,6 @@
 """Closes the flow runs of windows whose process is dead, which Prefect would show as running for ever.
 
-Consumes the flow runs that Prefect takes for alive and what is known of each: to the ledger its process, its segment, the lease;
+Consumes the flow runs that Prefect takes for alive and what is known of each: to the ledger its process, its session, the lease;
 to Prefect, where the window has not begun yet, what its worker started (`flows.schedule.flow_run_process`).
 Produces the state `Crashed` with the reason in words. `cause_of_death` is pure. The lease, not Prefect, keeps a run from two
 drivers, so a flow run that is closed by mistake (its host does not answer for a long time, and it still works) loses its place
@@ -47,7 +47,7 @@ class Signs:
     """What is known of the process of a flow run.
 
     process: its name, empty where none was recorded. gone: it certainly no longer runs. here: it would run on this host, so
-    `gone` is the whole truth. replaced: another driver ended its segment for it. silent_seconds: since its last sign of life
+    `gone` is the whole truth. replaced: another driver ended its session for it. silent_seconds: since its last sign of life
     (lease renewed, window begun, state of the flow run changed).
     """
 
@@ -112,7 +112,7 @@ def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
     try:
         record = recorded_windows(ledger, run).get(key)
         line = ledger.overview.line(run)
-        own = [segment for segment in ledger.overview.segments(run) if segment.flow_run_id == key]
+        own = [session for session in ledger.overview.sessions(run) if session.flow_run_id == key]
     except RunNotFound:
         record, own = None, []
     if own and own[0].term == line.term and line.holder is not None:

@@ -1,4 +1,4 @@
-"""The flow run that a worker starts for a window of a deployment: one segment of a run, or the reason why there is none.
+"""The flow run that a worker starts for a window of a deployment: one session of a run, or the reason why there is none.
 
 Consumes the deployment's parameters and what the flow run was scheduled for. Produces the final state of the flow run: done,
 or in one sentence who holds the run, that the window was missed, or what ended the session. That the window began, in which

@@ -56,8 +56,8 @@ def _window(body: Mapping[str, Any]) -> Window:
 
 
 def window_of_holder(ledger: Ledger, run: str) -> Window | None:
-    """The window of whoever holds the lease; None where that is no window, or has not booked its segment yet."""
+    """The window of whoever holds the lease; None where that is no window, or has not booked its session yet."""
     line = ledger.overview.line(run)
-    holding = [segment.flow_run_id for segment in ledger.overview.segments(run) if segment.term == line.term]
+    holding = [session.flow_run_id for session in ledger.overview.sessions(run) if session.term == line.term]
     record = recorded_windows(ledger, run).get(holding[0]) if holding and line.holder is not None else None
     return None if record is None else record.window

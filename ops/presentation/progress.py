@@ -1,4 +1,4 @@
-"""Watching a segment: a live picture on a terminal, a line now and then everywhere else. All of it goes to standard error.
+"""Watching a session: a live picture on a terminal, a line now and then everywhere else. All of it goes to standard error.
 
 Consumes what the flow tells its `Observer`, from any of its threads; `Pace` and `Picture` own no output and no clock.
 """
@@ -28,7 +28,7 @@ ACCURACY, REWARD, SPEED = "evaluation/accuracy", "reward/mean", "tokens_per_seco
 
 @dataclass(slots=True)
 class Picture:
-    """What is known of a segment at a moment. accuracy: (iteration, held-out accuracy) as they were measured."""
+    """What is known of a session at a moment. accuracy: (iteration, held-out accuracy) as they were measured."""
 
     run: str
     doing: str = "starting"

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from db.ledger import Ledger
 from db.read.history import RunHistory
 from flows.reports.accounting import Accounts, Crash, accounts_of, book, crashes_of
-from flows.reports.session_times import stretches_of
+from flows.reports.session_times import session_spans
 
 ATTEMPTS = 2_000
 """Attempts that the accounts are made from at most: some 250 iterations."""
@@ -66,8 +66,8 @@ def _make(ledger: Ledger, run: str, head: int) -> Accounted:
     crashes = made.crashes
     if history.since is not None:
         struck = ledger.overview.struck(run, ATTEMPTS, FAULTS)
-        stretches = stretches_of(struck)
-        crashes = crashes_of(stretches, list(book(struck, stretches)))[-FAULTS:]
+        sessions = session_spans(struck)
+        crashes = crashes_of(sessions, list(book(struck, sessions)))[-FAULTS:]
     return Accounted(history, made, crashes, head, time.monotonic())
 
 

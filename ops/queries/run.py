@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from db.ledger import Ledger
 from db.read.history import AttemptTimes, RunHistory
-from db.read.overview import SegmentRow
+from db.read.overview import DriverSessionRow
 from db.write.alarms import ALARM, AlarmRow
 from flows.reports.accounting import Accounts
 from flows.reports.advice import Advice, advise
 from ops.queries.accounts import accounts
 from ops.queries.run_list import ListedRun, find_line
 
-SEGMENTS, ALARMS = 20, 20
+SESSIONS, ALARMS = 20, 20
 """The newest that are shown."""
 HEALTH = (
     "reward/mean",
@@ -74,7 +74,7 @@ class TimeView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """Everything about a run that needs no picture. alarms, segments: the newest, newest first."""
+    """Everything about a run that needs no picture. alarms, sessions: the newest, newest first."""
 
     run: ListedRun
     mlflow_run_id: str | None
@@ -87,7 +87,7 @@ class RunView:
     time: TimeView
     advice: Advice
     alarms: tuple[AlarmRow, ...]
-    segments: tuple[SegmentRow, ...]
+    sessions: tuple[DriverSessionRow, ...]
     health: tuple[str, ...]
     throughput: tuple[str, ...]
 
@@ -114,7 +114,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
             AlarmRow(seq=link.seq, at=link.at, **link.body)
             for link in ledger.browse.events(run, ALARMS, kinds=(ALARM,))
         ),
-        segments=tuple(reversed(ledger.overview.segments(run, SEGMENTS))),
+        sessions=tuple(reversed(ledger.overview.sessions(run, SESSIONS))),
         health=tuple(key for key in HEALTH if key in metrics),
         throughput=tuple(key for key in THROUGHPUT if key in metrics),
     )

@@ -1,4 +1,4 @@
-"""The keeper of a segment's checkpoints, and retention: what a lost driver left is adopted or goes, what somebody needs stays."""
+"""The keeper of a session's checkpoints, and retention: what a lost driver left is adopted or goes, what somebody needs stays."""
 
 from __future__ import annotations
 

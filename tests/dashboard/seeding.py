@@ -57,7 +57,7 @@ def seed_hostile(home: Home) -> str:
         record = {"time": 1.0, "level": "error", "actor": HOSTILE, "phase": HOSTILE, "message": HOSTILE}
         (logs / "t0001.driver.jsonl").write_text(json.dumps(record) + "\n")
         fence = ledger.leases.acquire(run, this_process(HOSTILE), 600)
-        ledger.leases.start_segment(fence, "", HOSTILE)
+        ledger.leases.start_session(fence, "", HOSTILE)
         ledger.commits.commit(fence, commit_of(0))
         seal_iteration(home, ledger, fence, 1, hostile_texts)
         failed = ledger.phases.plan(fence, 0, 1, "learn")

@@ -31,8 +31,8 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "alarms.record": lambda ledger, fence: ledger.alarms.record(fence, ALARM),
     "leases.renew": lambda ledger, fence: ledger.leases.renew(fence, 10),
     "leases.release": lambda ledger, fence: ledger.leases.release(fence),
-    "leases.start_segment": lambda ledger, fence: ledger.leases.start_segment(fence, "id", "name"),
-    "leases.end_segment": lambda ledger, fence: ledger.leases.end_segment(fence, "completed"),
+    "leases.start_session": lambda ledger, fence: ledger.leases.start_session(fence, "id", "name"),
+    "leases.end_session": lambda ledger, fence: ledger.leases.end_session(fence, "completed"),
     "runs.add_revision": lambda ledger, fence: ledger.runs.add_revision(fence, {"seed": 1}, "other", "why", 100),
     "runs.set_state": lambda ledger, fence: ledger.runs.set_state(fence, "running"),
     "runs.set_mlflow_run": lambda ledger, fence: ledger.runs.set_mlflow_run(fence, "abc"),
@@ -105,8 +105,8 @@ def test_a_holder_that_gave_back_writes_nothing(ledger: Ledger, prepared: Fence,
 def test_the_holder_writes(ledger: Ledger, prepared: Fence, clock: SimulatedClock, write: str) -> None:
     if write in ("outbox.give_back", "outbox.delivered"):
         ledger.outbox.claim(prepared)
-    if write == "leases.end_segment":
-        ledger.leases.start_segment(prepared, "id", "name")
+    if write == "leases.end_session":
+        ledger.leases.start_session(prepared, "id", "name")
     clock.advance(1)
     before = everything(ledger)
     WRITES[write](ledger, prepared)

@@ -1,4 +1,4 @@
-"""A driver process for tests: drives one segment, and may kill itself in the middle of a phase."""
+"""A driver process for tests: drives one session, and may kill itself in the middle of a phase."""
 
 from __future__ import annotations
 

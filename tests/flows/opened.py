@@ -39,7 +39,7 @@ def opened(home: Home, run: str) -> DriverSession:
 
 
 def commit(session: DriverSession, iteration: int, **values: float) -> ControlState:
-    """Commits an iteration with metrics (`__` for a slash), judged by the segment's guards as the flow does it."""
+    """Commits an iteration with metrics (`__` for a slash), judged by the session's guards as the flow does it."""
     before = session.context.ledger.commits.latest(session.context.run)
     since = {} if before is None else ControlState.from_json(before.state).guards
     metrics = [Metric(key.replace("__", "/"), value, RESULT) for key, value in values.items()]

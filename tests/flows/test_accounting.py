@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from db.core.engine import Fence
 from db.ledger import Ledger
-from db.read.history import AttemptTimes, LeaseTimes, RunHistory, SealedTimes, SegmentTimes
+from db.read.history import AttemptTimes, DriverSessionTimes, LeaseTimes, RunHistory, SealedTimes
 from db.write.records import ShardRow
 from flows.reports.accounting import BETWEEN_PHASES, BUCKETS, Accounts, accounts_of
 from flows.reports.advice import Advice, advise
@@ -37,7 +37,7 @@ class Story:
     def start(self, seconds: float, **recovered: object) -> None:
         """A driver takes the lease, brings everything up within `seconds`, and has recovered."""
         self.fence = self.ledger.leases.acquire(self.run, holder("driver"), 10, lambda _: True)
-        self.ledger.leases.start_segment(self.fence, "", "")
+        self.ledger.leases.start_session(self.fence, "", "")
         self.phase("recover", seconds, **recovered)
 
     def phase(self, name: str, seconds: float, iteration: int = 0, fails: str = "", **receipt: object) -> None:
@@ -72,7 +72,7 @@ class Story:
         self.ledger.commits.commit(self.fence, commit_of(number, self.ledger.runs.find(self.run).current_branch))
 
     def end(self) -> None:
-        self.ledger.leases.end_segment(self.fence, "ended")
+        self.ledger.leases.end_session(self.fence, "ended")
         self.ledger.leases.release(self.fence)
 
     def accounts(self) -> Accounts:
@@ -234,20 +234,20 @@ TIMES = st.integers(0, 60)
 
 @st.composite
 def histories(draw: st.DrawFn) -> RunHistory:
-    """Any rows, also such as no driver would write: out of order, overlapping, behind their segment's end."""
+    """Any rows, also such as no driver would write: out of order, overlapping, behind their session's end."""
     terms = range(1, draw(st.integers(1, 4)) + 1)
     taken = sorted(draw(st.lists(TIMES, min_size=len(terms), max_size=len(terms))))
     maybe = st.none() | TIMES
     leases = tuple(LeaseTimes(e, "driver", at, draw(maybe), draw(maybe)) for e, at in zip(terms, taken, strict=True))
-    segments = tuple(
-        SegmentTimes(e, draw(TIMES), draw(maybe), draw(st.sampled_from([None, "lost", "ended"])))
+    sessions = tuple(
+        DriverSessionTimes(e, draw(TIMES), draw(maybe), draw(st.sampled_from([None, "lost", "ended"])))
         for e in terms
         if draw(st.booleans())
     )
     attempts = [draw(attempts_of(number, list(terms))) for number in range(draw(st.integers(0, 8)))]
     sealed = tuple(SealedTimes(0, draw(st.integers(0, 1)), at) for at in draw(st.lists(TIMES, max_size=3)))
     ordered = tuple(sorted(attempts, key=lambda attempt: attempt.planned_at))
-    return RunHistory("run", (), segments, leases, ordered, sealed)
+    return RunHistory("run", (), sessions, leases, ordered, sealed)
 
 
 @st.composite

@@ -62,13 +62,13 @@ def process_of(group: Group, run: str, flow_run: str) -> int:
 
 
 def second_window_at_work(group: Group, run: str) -> str | None:
-    """The flow run of the run's second segment, once that has committed something."""
+    """The flow run of the run's second session, once that has committed something."""
     with ledger_of(group) as ledger:
-        segments = ledger.overview.segments(run)
-        if len(segments) < 2:
+        sessions = ledger.overview.sessions(run)
+        if len(sessions) < 2:
             return None
-        commits = [link for link in ledger.events.of_kind(run, "commit") if link.body["term"] == segments[1].term]
-        return segments[1].flow_run_id if commits else None
+        commits = [link for link in ledger.events.of_kind(run, "commit") if link.body["term"] == sessions[1].term]
+        return sessions[1].flow_run_id if commits else None
 
 
 def test_three_windows_of_which_one_is_killed_end_as_an_undisturbed_run(group: Group, drivers: Driver) -> None:
@@ -82,9 +82,9 @@ def test_three_windows_of_which_one_is_killed_end_as_an_undisturbed_run(group: G
     assert later["state"]["message"] == f"run {run} is completed at iteration {ITERATIONS}: target reached before"
 
     with ledger_of(group) as ledger:
-        segments = [segment for segment in ledger.overview.segments(run) if segment.outcome is not None]
-        assert len(segments) >= 3 and [s.flow_run_id for s in segments if s.outcome == "lost"] == [killed]
-        states = {s.flow_run_id: group.ask(f"/flow_runs/{s.flow_run_id}") for s in segments}
+        sessions = [session for session in ledger.overview.sessions(run) if session.outcome is not None]
+        assert len(sessions) >= 3 and [s.flow_run_id for s in sessions if s.outcome == "lost"] == [killed]
+        states = {s.flow_run_id: group.ask(f"/flow_runs/{s.flow_run_id}") for s in sessions}
         commits = [link.body["iteration"] for link in ledger.events.of_kind(run, "commit")]
         last = {link.body["term"]: link.body["iteration"] for link in ledger.events.of_kind(run, "commit")}
         stops = [link.body for link in ledger.events.of_kind(run, "state") if link.body["state"] == "stopped"]
@@ -155,7 +155,7 @@ def test_a_worker_that_was_away_finds_nothing_to_catch_up_with(group: Group) -> 
     assert all(r["state_type"] == "COMPLETED" and "nothing was done" in r["state"]["message"] for r in missed)
     group.await_true("the end of the window", lambda: holder_of(group, run) is None)
     with ledger_of(group) as ledger:
-        drove = {segment.flow_run_id for segment in ledger.overview.segments(run)}
+        drove = {session.flow_run_id for session in ledger.overview.sessions(run)}
         commits = [link.body["iteration"] for link in ledger.events.of_kind(run, "commit")]
     assert not drove & {flow_run["id"] for flow_run in missed}
     assert commits == list(range(len(commits))), "each once"

@@ -30,24 +30,24 @@ def home(tmp_path: Path) -> Home:
 
 
 class Opener:
-    """Opens segments of one home, and ends those that a test has not ended."""
+    """Opens sessions of one home, and ends those that a test has not ended."""
 
     def __init__(self, home: Home) -> None:
-        self.home, self._segments = home, list[DriverSession]()
+        self.home, self._sessions = home, list[DriverSession]()
 
     def new(self, *overrides: str) -> DriverSession:
         return self.again(new_run(self.home, *overrides))
 
     def again(self, run: str) -> DriverSession:
-        self._segments.append(opened(self.home, run))
-        return self._segments[-1]
+        self._sessions.append(opened(self.home, run))
+        return self._sessions[-1]
 
     def end(self, session: DriverSession, outcome: str = "ended") -> None:
-        self._segments.remove(session)
+        self._sessions.remove(session)
         session.end(outcome)
 
     def close(self) -> None:
-        for session in self._segments:
+        for session in self._sessions:
             session.end("ended")
 
 

@@ -13,10 +13,10 @@ from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.records import DecisionRow
 from flows.phases.placement import decide
-from flows.placement.prefetch import Foresight
+from flows.placement.prefetch import PlacementPrefetch
 from flows.run.home import Home
 from tests.ops.seeding import commit_of
-from tests.placement.recorded_run import DecidingSegment, judged_spec
+from tests.placement.recorded_run import DecidingSession, judged_spec
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.policies.curve import Curve
 from yatt_core.placement.policies.fixed import Hold, InTurn
@@ -24,14 +24,14 @@ from yatt_core.placement.seen import Plan
 
 
 @pytest.fixture
-def segment(tmp_path: Path) -> Iterator[Any]:
+def session(tmp_path: Path) -> Iterator[Any]:
     home, spec = Home(tmp_path / "runs"), judged_spec()
     home.folder.mkdir()
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
         ledger.commits.commit(fence, commit_of(0))
-        yield DecidingSegment(home, ledger, fence, spec)
+        yield DecidingSession(home, ledger, fence, spec)
 
 
 class Wrong:
@@ -54,12 +54,12 @@ class Wrong:
     ],
 )
 def test_a_policy_that_fails_is_said_before_anything_is_recorded(
-    segment: Any, answer: str | BaseException, said: str
+    session: Any, answer: str | BaseException, said: str
 ) -> None:
-    segment.foresight = Foresight(Wrong(answer))
+    session.prefetch = PlacementPrefetch(Wrong(answer))
     with pytest.raises(ConfigurationError, match=f"placement.mode: .*{said}"):
-        decide(segment, 1, {})
-    assert segment.ledger.records.decisions(segment.run, 0, 1) == []
+        decide(session, 1, {})
+    assert session.context.ledger.records.decisions(session.context.run, 0, 1) == []
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ def test_a_policy_that_fails_is_said_before_anything_is_recorded(
         (Plan("RRRR", Hold(), None, "", 5), "remembers what cannot be recorded"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_plan_is_said_before_anything_is_recorded(segment: Any, plan: Any, said: str) -> None:
+def test_what_is_no_plan_is_said_before_anything_is_recorded(session: Any, plan: Any, said: str) -> None:
     class Nonsense:
         def plan(self, *_: Any) -> Any:
             return plan
 
-    segment.foresight = Foresight(Nonsense())
+    session.prefetch = PlacementPrefetch(Nonsense())
     with pytest.raises(ConfigurationError, match=f"placement.mode: .*{said}"):
-        decide(segment, 1, {})
-    assert segment.ledger.records.decisions(segment.run, 0, 1) == []
+        decide(session, 1, {})
+    assert session.context.ledger.records.decisions(session.context.run, 0, 1) == []
 
 
 class Locked:
@@ -98,38 +98,42 @@ class Locked:
         return []
 
 
-def test_a_runtime_policy_that_cannot_leave_its_process_is_said_before_anything_is_recorded(segment: Any) -> None:
+def test_a_runtime_policy_that_cannot_leave_its_process_is_said_before_anything_is_recorded(session: Any) -> None:
     class Own:
         def plan(self, *_: Any) -> Plan:
             return Plan("RRRR", Locked(), None, "")
 
-    segment.foresight = Foresight(Own())
+    session.prefetch = PlacementPrefetch(Own())
     with pytest.raises(ConfigurationError, match=r"placement.mode: .*runtime policy cannot go .*TypeError: .*lock"):
-        decide(segment, 1, {})
-    assert segment.ledger.records.decisions(segment.run, 0, 1) == []
+        decide(session, 1, {})
+    assert session.context.ledger.records.decisions(session.context.run, 0, 1) == []
 
 
-def record(segment: Any, decision: dict[str, Any]) -> None:
-    segment.ledger.records.decision(segment.fence, DecisionRow(0, 1, 0, {}, decision, {}, "as it was"))
+def record(session: Any, decision: dict[str, Any]) -> None:
+    session.context.ledger.records.decision(session.context.fence, DecisionRow(0, 1, 0, {}, decision, {}, "as it was"))
 
 
-def test_a_decision_made_now_is_carried_on_as_it_says(segment: Any) -> None:
-    row, runtime_policy = decide(segment, 1, {})
+def test_a_decision_made_now_is_carried_on_as_it_says(session: Any) -> None:
+    placement, runtime_policy = decide(session, 1, {})
+    row = placement.decision
     assert isinstance(runtime_policy, Curve) and len(row.decision["start"]) == 4
-    again, runtime_policy = decide(segment, 1, {})
+    placement, runtime_policy = decide(session, 1, {})
+    again = placement.decision
     assert again.decision == row.decision and isinstance(runtime_policy, Curve)
 
 
-def test_another_one_that_is_recorded_is_obeyed_and_left_alone(segment: Any) -> None:
-    record(segment, {"mode": "dynamic", "start": "RJJJ", "roles": {}, "state": {"kept": 1}})
-    row, runtime_policy = decide(segment, 1, {})
+def test_another_one_that_is_recorded_is_obeyed_and_left_alone(session: Any) -> None:
+    record(session, {"mode": "dynamic", "start": "RJJJ", "roles": {}, "state": {"kept": 1}})
+    placement, runtime_policy = decide(session, 1, {})
+    row = placement.decision
     assert (row.decision["start"], row.decision["state"], row.reason) == ("RJJJ", {"kept": 1}, "as it was")
     assert isinstance(runtime_policy, Hold)
 
 
-def test_one_from_before_judges_shared_the_devices_has_all_of_them_roll_out(segment: Any) -> None:
-    record(segment, {"mode": "colocate", "roles": {"collect": ["rollout-0"]}})
-    row, runtime_policy = decide(segment, 1, {})
+def test_one_from_before_judges_shared_the_devices_has_all_of_them_roll_out(session: Any) -> None:
+    record(session, {"mode": "colocate", "roles": {"collect": ["rollout-0"]}})
+    placement, runtime_policy = decide(session, 1, {})
+    row = placement.decision
     assert (row.decision["start"], row.decision["state"]) == ("RRRR", {})
     assert row.decision["roles"] == {"collect": ["rollout-0"]} and isinstance(runtime_policy, Hold)
 
@@ -143,11 +147,12 @@ class Noting:
         return Plan("RRRJ", InTurn(), None, "why \ud800 not", {"seen": seen, "pair": (1, 2), "by": {3: 4}})
 
 
-def test_what_a_policy_remembers_is_the_ledgers_and_no_mistake_of_its_own(segment: Any) -> None:
-    segment.foresight, state = Foresight(Noting()), {"seen": [7]}
-    row, runtime_policy = decide(segment, 1, state)
+def test_what_a_policy_remembers_is_the_ledgers_and_no_mistake_of_its_own(session: Any) -> None:
+    session.prefetch, state = PlacementPrefetch(Noting()), {"seen": [7]}
+    placement, runtime_policy = decide(session, 1, state)
+    row = placement.decision
     assert not isinstance(runtime_policy, Hold), "the decision that was made now is in force as it is"
     assert row.decision["state"] == {"seen": [7, 1], "pair": [1, 2], "by": {"3": 4}}
     assert row.inputs["state"] == state == {"seen": [7]}, "it was made from what it was given"
-    (recorded,) = segment.ledger.records.decisions(segment.run, 0, 1)
+    (recorded,) = session.context.ledger.records.decisions(session.context.run, 0, 1)
     assert (recorded.decision, recorded.reason) == (row.decision, "why \\ud800 not")

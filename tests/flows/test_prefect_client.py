@@ -57,7 +57,7 @@ def artifact(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     artifacts.Progress(uuid4(), 4).update(2)
 
 
-def end_of_a_segment(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def end_of_a_session(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "train", away)
     outcome = Outcome("toy-1", "completed", 4, "target reached", 0)
     observer = SimpleNamespace(warned=logging.getLogger("yatt_core.flow").warning)
@@ -82,7 +82,7 @@ def round_of_the_keeper(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     reaping._go_round(home, ended)
 
 
-@pytest.mark.parametrize("goes_on", [artifact, end_of_a_segment, window, round_of_the_keeper])
+@pytest.mark.parametrize("goes_on", [artifact, end_of_a_session, window, round_of_the_keeper])
 def test_what_goes_on_without_the_server_says_which_and_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, goes_on: Any
 ) -> None:

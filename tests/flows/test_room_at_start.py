@@ -24,8 +24,8 @@ def start(monkeypatch: pytest.MonkeyPatch, mib: int) -> tuple[FleetStart, list[s
     devices = tuple(Device(number, "core", "a", f"a:core{number}", memory=mib * MIB // 2) for number in range(2))
     monkeypatch.setattr(actors_start, "inventory", lambda: devices)
     observer = SimpleNamespace(stage=said.append, warned=said.append)
-    segment: Any = SimpleNamespace(spec=SPEC, observer=observer)
-    return FleetStart(segment), said
+    session: Any = SimpleNamespace(spec=SPEC, observer=observer)
+    return FleetStart(session), said
 
 
 @pytest.mark.parametrize(

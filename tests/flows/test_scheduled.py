@@ -188,7 +188,7 @@ def window_before(home: Home, run: str) -> Fence:
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, FAR, 600.0)
         record_window(ledger, run, "the flow run before", Window(NOON - 8 * HOUR, NOON), FAR)
-        ledger.leases.start_segment(fence, "the flow run before", run)
+        ledger.leases.start_session(fence, "the flow run before", run)
     return fence
 
 
@@ -225,7 +225,7 @@ def test_a_window_leaves_a_run_that_was_paused_while_it_waited(home: Home) -> No
     ending = come_up(home, run, clock)
     assert ending.name == "Paused" and "guard kl: too high" in ending.message
     with Ledger.open(home.ledger) as ledger:
-        assert ledger.overview.line(run).holder is None and len(ledger.overview.segments(run)) == 2
+        assert ledger.overview.line(run).holder is None and len(ledger.overview.sessions(run)) == 2
 
 
 def test_a_window_does_not_wait_past_its_own_end(home: Home) -> None:

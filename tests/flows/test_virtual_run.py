@@ -108,8 +108,8 @@ def check_prefect(driver: Driver, run: str, api: str) -> None:
     flow_runs = post(f"{api}/flow_runs/filter", {"flow_runs": {"name": {"any_": [run]}}})
     assert [flow_run["state_type"] for flow_run in flow_runs] == ["COMPLETED"]
     with driver.ledger() as ledger:
-        (segment,) = ledger.overview.show(run).segments
-    assert (segment.flow_run_id, segment.flow_run_name) == (flow_runs[0]["id"], run)
+        (session,) = ledger.overview.show(run).sessions
+    assert (session.flow_run_id, session.flow_run_name) == (flow_runs[0]["id"], run)
     assert flow_runs[0]["name"] == run
     artifacts = post(f"{api}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_runs[0]["id"]]}}})
     kinds = Counter(artifact["type"] for artifact in artifacts)
@@ -124,11 +124,11 @@ def check_no_payload(driver: Driver, run: str, api: str) -> None:
     assert len(texts) > 100
     kept = {str(path): path.read_bytes() for path in driver.home.folder.glob("*.db*")}
     with driver.ledger() as ledger:
-        (segment,) = ledger.overview.show(run).segments
-    flow_run = {"flow_runs": {"id": {"any_": [segment.flow_run_id]}}}
+        (session,) = ledger.overview.show(run).sessions
+    flow_run = {"flow_runs": {"id": {"any_": [session.flow_run_id]}}}
     kept |= {kind: json.dumps(post(f"{api}/{kind}/filter", flow_run)).encode() for kind in ("flow_runs", "task_runs")}
     kept["artifacts"] = json.dumps(post(f"{api}/artifacts/filter", flow_run)).encode()
-    logs = {"logs": {"flow_run_id": {"any_": [segment.flow_run_id]}}}
+    logs = {"logs": {"flow_run_id": {"any_": [session.flow_run_id]}}}
     kept["logs"] = json.dumps(post(f"{api}/logs/filter", logs)).encode()
     assert len(kept) > 4 and len(kept["task_runs"]) > 1000
     for place, contents in kept.items():

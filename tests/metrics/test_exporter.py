@@ -34,7 +34,7 @@ from tests.db.tools import commit_of
 with Ledger.open(sys.argv[1]) as ledger:
     run = ledger.runs.find(sys.argv[2]).id
     fence = ledger.leases.acquire(run, this_process("driver"), 0.2)
-    ledger.leases.start_segment(fence, "", "segment")
+    ledger.leases.start_session(fence, "", "session")
     ledger.runs.set_state(fence, "running")
     ledger.commits.commit(fence, commit_of(0))
     attempt = ledger.phases.plan(fence, 0, 1, "collect")
@@ -59,7 +59,7 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
     run = seed_run(home, committed=1)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, holder("another"), 600)
-        ledger.leases.start_segment(fence, "", "segment")
+        ledger.leases.start_session(fence, "", "session")
         failing = ledger.phases.plan(fence, 0, 2, "collect")
         ledger.phases.dispatch(fence, failing)
         ledger.phases.fail(fence, failing, "infrastructure", "lost")

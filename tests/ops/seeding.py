@@ -45,14 +45,14 @@ def toy_spec(iterations: int = 4) -> RunSpec:
 
 
 def seed_run(home: Home, committed: int = 2, spec: RunSpec | None = None, ends: bool = True) -> str:
-    """A run with iterations 0..committed, sealed experience and logs; its segment ended unless told otherwise."""
+    """A run with iterations 0..committed, sealed experience and logs; its session ended unless told otherwise."""
     spec = spec or toy_spec()
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create(spec.name, spec.model_dump(mode="json"), spec.digest, spec.iterations).id
         home.run_folder(run).mkdir()
         fence = ledger.leases.acquire(run, this_process(f"driver of {run}"), 600)
-        ledger.leases.start_segment(fence, "", f"{run} segment 1")
+        ledger.leases.start_session(fence, "", f"{run} session 1")
         ledger.runs.set_state(fence, "running")
         for iteration in range(committed + 1):
             if iteration:
@@ -62,8 +62,8 @@ def seed_run(home: Home, committed: int = 2, spec: RunSpec | None = None, ends: 
         write_logs(home.run_folder(run))
         if ends:
             ledger.runs.set_state(fence, "stopped", "stop requested")
-            ledger.events.append(run, "segment_ended", {"term": 1, "seconds": 12.5}, fence)
-            ledger.leases.end_segment(fence, "ended")
+            ledger.events.append(run, "session_ended", {"term": 1, "seconds": 12.5}, fence)
+            ledger.leases.end_session(fence, "ended")
             ledger.leases.release(fence)
     return run
 

@@ -13,7 +13,7 @@ from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from db.write.metrics import Point
 from flows.run.home import Home
-from flows.run.results import metrics_digest, run_results, segment_seconds
+from flows.run.results import metrics_digest, run_results, session_seconds
 from tests.ops.seeding import commit_of, seed_run
 from yatt_core.digests import chain_digest
 
@@ -87,14 +87,14 @@ def test_seconds_are_what_the_commands_told_or_the_ledger_saw(home: Home) -> Non
     now = [1_900_000_000_000]
     with Ledger.open(home.ledger, clock=lambda: now[0]) as ledger:
         lost = ledger.leases.acquire(run, Holder("far", "boot", 1, 1, "lost"), 10)
-        ledger.leases.start_segment(lost, "", "segment 2")
+        ledger.leases.start_session(lost, "", "session 2")
         now[0] += 7_000
         ledger.commits.commit(lost, commit_of(2))
         now[0] += 60_000
         third = ledger.leases.acquire(run, Holder("far", "boot", 2, 1, "third"), 10)
-        ledger.leases.start_segment(third, "", "segment 3")
+        ledger.leases.start_session(third, "", "session 3")
         now[0] += 4_000
-        ledger.leases.end_segment(third, "ended")
-        seconds = segment_seconds(ledger, ledger.overview.show(run))
+        ledger.leases.end_session(third, "ended")
+        seconds = session_seconds(ledger, ledger.overview.show(run))
         assert seconds == {1: 12.5, 2: 7.0, 3: 4.0}
         assert run_results(ledger, run).seconds == 23.5

@@ -18,7 +18,7 @@ from db.ledger import Ledger
 from db.write.records import DecisionRow
 from flows.driver.context import RunContext
 from flows.phases.placement import decide
-from flows.placement.prefetch import Foresight
+from flows.placement.prefetch import PlacementPrefetch
 from flows.placement.work_files import RecordedWork, work_file, write_work
 from flows.run.home import Home
 from flows.run.protocols import SilentObserver
@@ -60,7 +60,7 @@ class DecidingSession:
 
     def __init__(self, home: Home, ledger: Ledger, fence: Fence, spec: RunSpec) -> None:
         self.context = RunContext.of(home, spec, ledger, fence, SilentObserver())
-        self.foresight = Foresight(find_policy(spec.placement, constants_known(spec)))
+        self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.start = self.actors = self
         self.deadline = 60.0
         self.devices = spec.rollout.engine.instances

@@ -80,7 +80,7 @@ class Nursery:
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
     ) -> Incarnation:
-        """Forks a driver that drives one segment of a run. environment: what it has besides the services'. arguments: those
+        """Forks a driver that drives one session of a run. environment: what it has besides the services'. arguments: those
         of `tests.flows.driver` behind the run.
         """
         assert self._ready.wait(READY_SECONDS), "the nursery has not imported what drivers need"
@@ -171,7 +171,7 @@ def _import_all(folder: Path) -> None:
 
 
 def _be_driver(job: Mapping[str, Any]) -> None:
-    """Drives one segment in this forked process, which ends with it."""
+    """Drives one session in this forked process, which ends with it."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

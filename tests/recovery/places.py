@@ -1,4 +1,4 @@
-"""The driver's places: ledger, files, calls of the run's actors, tracker, and the steps of a segment's start and end.
+"""The driver's places: ledger, files, calls of the run's actors, tracker, and the steps of a session's start and end.
 
 Consumes the product's modules, imported; `watch` wraps them in this process. A name here that the product no longer has is an
 error, so that the table keeps up with it.

@@ -35,7 +35,7 @@ class Drivers:
 
     def term(self) -> int:
         with self._driver.ledger() as ledger:
-            return max((segment.term for segment in ledger.overview.show(self._run).segments), default=0)
+            return max((session.term for session in ledger.overview.show(self._run).sessions), default=0)
 
     def await_commit_behind(self, iteration: int) -> int:
         """Waits for a commit later than an iteration; returns the last one."""

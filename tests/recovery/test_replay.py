@@ -35,7 +35,7 @@ def rewrite(driver: Driver, run: str, table: str, column: str, change: Change) -
 
 
 @pytest.mark.verify
-def test_a_replay_that_differs_from_its_commit_ends_the_segment(driver: Driver) -> None:
+def test_a_replay_that_differs_from_its_commit_ends_the_session(driver: Driver) -> None:
     run = killed_in_collect_3(driver)
     rewrite(driver, run, "iteration", "fingerprint", lambda found: found.update(loss=7.0))
     said = driver.drive(run, expect=1)

@@ -51,7 +51,7 @@ NEVER_MISSING = (
     "driver dies: after MlflowTracker.deliver",
     "driver dies: after MlflowTracker._create_run",
     REPLAY,
-    "driver dies: after Segment.close",
+    "driver dies: after DriverSession.close",
     "actor dies: after RolloutActor.begin_update",
     "actor dies: after RolloutActor.take",
     "actor dies: after TrainerActor.learn",

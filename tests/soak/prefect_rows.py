@@ -1,4 +1,4 @@
-"""What Prefect's database holds, and how finished segments come to lie behind the retention."""
+"""What Prefect's database holds, and how finished sessions come to lie behind the retention."""
 
 from __future__ import annotations
 

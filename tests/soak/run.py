@@ -1,8 +1,8 @@
-"""The soak: thousands of iterations through real flows in many segments; nothing grows that should not.
+"""The soak: thousands of iterations through real flows in many sessions; nothing grows that should not.
 
-`python -m tests.soak.run --iterations 5000 --segment 250 -o FILE` starts a service group, has its worker drive a run of
-virtual engines in segments, each the window of a deployment, and samples the memory of all processes.
-After each half finished segments are moved behind the retention and the server vacuums. Progress goes to standard error; the last
+`python -m tests.soak.run --iterations 5000 --session 250 -o FILE` starts a service group, has its worker drive a run of
+virtual engines in sessions, each the window of a deployment, and samples the memory of all processes.
+After each half finished sessions are moved behind the retention and the server vacuums. Progress goes to standard error; the last
 line on standard output, and FILE, is one JSON object with the keys that docs/testing.md explains. Exit code 1 where one of
 `checks` is false.
 """
@@ -48,7 +48,7 @@ class Soak:
 
     group: Group
     iterations: int
-    segment: int
+    session: int
     run: str = ""
     task_runs: int = 0
     seconds: float = 0.0
@@ -62,8 +62,8 @@ class Soak:
         return self.group.home / "group" / "prefect" / "prefect.db"
 
     def take(self) -> None:
-        """All segments, with a vacuum behind each half."""
-        ends = range(self.segment, self.iterations + 1, self.segment)
+        """All sessions, with a vacuum behind each half."""
+        ends = range(self.session, self.iterations + 1, self.session)
         half = len(ends) // ROUNDS
         for number, end in enumerate(ends, start=1):
             started = time.monotonic()
@@ -82,7 +82,7 @@ class Soak:
             self.run = self.group.yatt("deploy", str(SPEC), "--manual", "--name", NAME, *changes)["run"]
         name, message = self.group.ending(self.group.start_by_hand(NAME))
         if name != "Completed":
-            raise SystemExit(f"the segment to {end}: {name}: {message}")
+            raise SystemExit(f"the session to {end}: {name}: {message}")
 
     def _vacuum(self) -> None:
         down = ("ops.cli.main", "--home", str(self.group.home), "down")
@@ -139,9 +139,9 @@ def _points(tracking: str, mlflow_run: str) -> int:
     return len({point.step for point in history})
 
 
-def measure(group: Group, iterations: int, segment: int) -> dict[str, Any]:
+def measure(group: Group, iterations: int, session: int) -> dict[str, Any]:
     """Runs the soak; returns its report."""
-    soak = Soak(group, iterations, segment)
+    soak = Soak(group, iterations, session)
     group.up()
     with Sampler(soak.processes, SAMPLE_SECONDS) as sampler:
         soak.take()
@@ -161,7 +161,7 @@ def measure(group: Group, iterations: int, segment: int) -> dict[str, Any]:
     }
     return {
         "iterations": iterations,
-        "segment": segment,
+        "session": session,
         "seconds": round(soak.seconds, 1),
         "task_runs": soak.task_runs,
         "task_runs_per_second": round(rate, 2),
@@ -181,15 +181,15 @@ def _say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--iterations", type=int, default=5000)
-    parser.add_argument("--segment", type=int, default=250)
+    parser.add_argument("--session", type=int, default=250)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
-    if arguments.iterations % (ROUNDS * arguments.segment):
-        parser.error(f"--iterations: a multiple of {ROUNDS} x --segment, {ROUNDS * arguments.segment}")
+    if arguments.iterations % (ROUNDS * arguments.session):
+        parser.error(f"--iterations: a multiple of {ROUNDS} x --session, {ROUNDS * arguments.session}")
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     group = Group(folder / "runs", dict(os.environ))
     try:
-        report = measure(group, arguments.iterations, arguments.segment)
+        report = measure(group, arguments.iterations, arguments.session)
     finally:
         group.run("ops.cli.main", "--home", str(group.home), "down")
     text = json.dumps(report)

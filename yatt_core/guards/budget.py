@@ -13,7 +13,7 @@ BUDGET = "budget"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run has used up over all of its segments."""
+    """What a run has used up over all of its sessions."""
 
     wall_hours: float
     device_hours: float

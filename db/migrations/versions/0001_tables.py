@@ -172,7 +172,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run", "branch", "iteration", "seq", name=op.f("placement_decision_pk")),
     )
     op.create_table(
-        "segment",
+        "driver_session",
         sa.Column("run", sa.Text(), nullable=False),
         sa.Column("term", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("flow_run_id", sa.Text(), nullable=False),
@@ -180,8 +180,8 @@ def upgrade() -> None:
         sa.Column("started_at", sa.BigInteger(), nullable=False),
         sa.Column("ended_at", sa.BigInteger(), nullable=True),
         sa.Column("outcome", sa.Text(), nullable=True),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], name=op.f("segment_run_fk")),
-        sa.PrimaryKeyConstraint("run", "term", name=op.f("segment_pk")),
+        sa.ForeignKeyConstraint(["run"], ["run.id"], name=op.f("session_run_fk")),
+        sa.PrimaryKeyConstraint("run", "term", name=op.f("session_pk")),
     )
     op.create_table(
         "shard",

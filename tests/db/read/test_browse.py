@@ -44,13 +44,13 @@ def drive(ledger: Ledger, fence: Fence, clock: SimulatedClock, first: int, last:
 def test_the_newest_attempts_are_accounted_for_like_the_whole(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
-    ledger.leases.start_segment(fence, "", "one")
+    ledger.leases.start_session(fence, "", "one")
     drive(ledger, fence, clock, 0, 9)
-    ledger.leases.end_segment(fence, "ended")
+    ledger.leases.end_session(fence, "ended")
     ledger.leases.release(fence)
     clock.advance(50)
     again = ledger.leases.acquire(run, holder("second"), 10)
-    ledger.leases.start_segment(again, "", "two")
+    ledger.leases.start_session(again, "", "two")
     drive(ledger, again, clock, 10, 19)
     whole = ledger.overview.history(run)
     assert whole.since is None and ledger.overview.history(run, 1000) == whole
@@ -63,7 +63,7 @@ def test_the_newest_attempts_are_accounted_for_like_the_whole(
 def test_what_failures_cost_is_told_without_all_that_went_well(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
     for number in range(4):
         fence = ledger.leases.acquire(run, holder(f"driver {number}"), 10)
-        ledger.leases.start_segment(fence, "", f"{number}")
+        ledger.leases.start_session(fence, "", f"{number}")
         clock.advance(2)
         attempt(ledger, fence, clock, max(0, 10 * number - 1), "recover")
         drive(ledger, fence, clock, 10 * number, 10 * number + 9)
@@ -71,7 +71,7 @@ def test_what_failures_cost_is_told_without_all_that_went_well(ledger: Ledger, r
         ledger.phases.dispatch(fence, lost)
         clock.advance(30)  # it died, and nobody noticed for as long
     fence = ledger.leases.acquire(run, holder("last"), 10)
-    ledger.leases.start_segment(fence, "", "last")
+    ledger.leases.start_session(fence, "", "last")
     drive(ledger, fence, clock, 40, 49)
     whole, part = ledger.overview.history(run), ledger.overview.struck(run, 10, 500)
     assert len(part.attempts) < len(whole.attempts) * 0.7
@@ -202,7 +202,7 @@ def test_long_runs_are_read_by_their_indexes(ledger: Ledger, run: str, fence: Fe
     """SQLite, which knows nothing of how many rows there are, plans by the indexes alone."""
     if ledger._database.engine.dialect.name != "sqlite":
         pytest.skip("PostgreSQL plans a small table without indexes")
-    ledger.leases.start_segment(fence, "", "one")
+    ledger.leases.start_session(fence, "", "one")
     drive(ledger, fence, clock, 0, 9)
     ledger.records.decision(fence, DecisionRow(0, 5, 0, {}, {}, {}, ""))
     reads: dict[str, tuple[Callable[[], object], set[str]]] = {

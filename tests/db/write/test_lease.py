@@ -83,15 +83,15 @@ def test_release_ends_the_fence_and_frees_the_run(ledger: Ledger, run: str, fenc
 
 
 def test_segments_follow_the_terms(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
-    ledger.leases.start_segment(fence, "id-1", "brave-otter")
-    with pytest.raises(Conflict, match="has its segment"):
-        ledger.leases.start_segment(fence, "id-1b", "brave-otter")
+    ledger.leases.start_session(fence, "id-1", "brave-otter")
+    with pytest.raises(Conflict, match="has its session"):
+        ledger.leases.start_session(fence, "id-1b", "brave-otter")
     clock.advance(20)
     second = ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
-    ledger.leases.start_segment(second, "id-2", "calm-heron")
-    ledger.leases.end_segment(second, "completed")
-    segments = ledger.overview.show(run).segments
-    assert [(segment.term, segment.flow_run_name, segment.outcome) for segment in segments] == [
+    ledger.leases.start_session(second, "id-2", "calm-heron")
+    ledger.leases.end_session(second, "completed")
+    sessions = ledger.overview.show(run).sessions
+    assert [(session.term, session.flow_run_name, session.outcome) for session in sessions] == [
         (1, "brave-otter", "lost"),
         (2, "calm-heron", "completed"),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from db.core.ancestry import Stretch
+from db.core.ancestry import IterationRange
 from db.core.engine import Fence
 from db.core.errors import LedgerError, RunNotFound
 from db.ledger import Ledger
@@ -72,7 +72,7 @@ def test_a_stop_may_have_a_limit(ledger: Ledger, run: str, clock: SimulatedClock
 
 
 def test_the_overview_tells_where_a_run_stands(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
-    ledger.leases.start_segment(fence, "id", "brave-otter")
+    ledger.leases.start_session(fence, "id", "brave-otter")
     ledger.commits.commit(fence, commit_of(0))
     failed = ledger.phases.plan(fence, 0, 1, "collect")
     ledger.phases.dispatch(fence, failed)
@@ -100,12 +100,12 @@ def test_the_overview_tells_where_a_run_stands(ledger: Ledger, run: str, fence: 
 
 
 def test_a_line_ends_at_its_newest_commit(ledger: Ledger, run: str, fence: Fence) -> None:
-    assert ledger.runs.line(run) == (Stretch(run, 0, 0, -1),)
+    assert ledger.runs.line(run) == (IterationRange(run, 0, 0, -1),)
     commit_through(ledger, fence, range(4))
     ledger.runs.start_branch(fence, 1, "back")
-    assert ledger.runs.line(run) == (Stretch(run, 0, 0, 1), Stretch(run, 1, 2, 1))
+    assert ledger.runs.line(run) == (IterationRange(run, 0, 0, 1), IterationRange(run, 1, 2, 1))
     ledger.commits.commit(fence, commit_of(2, branch=1))
-    assert ledger.runs.line(run)[-1] == Stretch(run, 1, 2, 2)
-    assert ledger.runs.line(run, 0) == (Stretch(run, 0, 0, 3),)
+    assert ledger.runs.line(run)[-1] == IterationRange(run, 1, 2, 2)
+    assert ledger.runs.line(run, 0) == (IterationRange(run, 0, 0, 3),)
     with pytest.raises(RunNotFound, match="no branch 7"):
         ledger.runs.line(run, 7)

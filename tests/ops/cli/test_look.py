@@ -195,7 +195,7 @@ def test_show_tells_where_the_time_went_and_what_crashes_cost(yatt: Yatt, home: 
         first = Fence(run, 1)
         ledger.phases.dispatch(first, ledger.phases.plan(first, 0, 2, "learn"))
         second = ledger.leases.acquire(run, this_process("second"), 600, lambda _: True)
-        ledger.leases.start_segment(second, "", "second")
+        ledger.leases.start_session(second, "", "second")
     document = yatt("show", run, "-o", "json").document
     assert sum(document["time"]["buckets"].values()) == pytest.approx(document["time"]["wall_seconds"])
     (crash,) = document["time"]["crashes"]

@@ -135,7 +135,7 @@ def test_what_comes_up_within_the_interval_goes_into_one_message(place: tuple[st
     assert people.deliver(ledger, fence, last=False) == 0
     assert deliverer(sink, interval=3600.0).deliver(ledger, fence, last=False) == 0, "the next driver keeps to it too"
     assert len(sink.posts) == 1 and people.waiting(ledger, fence.run) == 2
-    assert people.deliver(ledger, fence, last=True) == 2, "the end of a segment does not wait"
+    assert people.deliver(ledger, fence, last=True) == 2, "the end of a session does not wait"
     assert sink.posts[1]["message"].splitlines() == ["- text of b [toy-1/b]", "- text of c [toy-1/c]"]
     assert ledger.outbox.counts(fence.run, notifications=True) == (0, 3)
     assert deliverer(sink, interval=0.0).deliver(ledger, fence, last=False) == 0, "nothing twice"
@@ -192,7 +192,7 @@ def test_messages_stay_seldom_while_an_address_is_down(place: tuple[str, Ledger,
         assert (len(down.posts), len(sink.posts)) == (2, 1), "tried again, without what came up within the interval"
 
 
-def test_what_nobody_took_waits_for_the_next_segment(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+def test_what_nobody_took_waits_for_the_next_session(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
     at, ledger, fence = place
     sink.status = 429
     tell(ledger, fence, "a")

@@ -113,7 +113,16 @@ class _PlainConstructor(SafeConstructor):
         return value
 
 
+    def construct_yaml_float(self, node: Any) -> float:
+        """Reads `1e-3`, of which ruamel would warn that YAML 1.1 wants a point in it."""
+        if "." not in node.value:
+            node.value = re.sub("[eE]", ".0e", node.value)
+        value: float = super().construct_yaml_float(node)
+        return value
+
+
 _PlainConstructor.add_constructor(_WHOLE, _PlainConstructor.construct_yaml_int)
+_PlainConstructor.add_constructor(_FLOAT, _PlainConstructor.construct_yaml_float)
 
 
 def parse_yaml(text: str, origin: str) -> Any:
@@ -150,7 +159,8 @@ def yaml_text(value: Any) -> str:
     """Plain values as YAML for people, keys in their order; `parse_yaml` reads the same values from it."""
     writer = YAML(typ="safe", pure=True)
     writer.Resolver, writer.Representer = _PlainResolver, _PlainRepresenter
-    writer.default_flow_style = writer.sort_base_mapping_type_on_output = False
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     writer.width, writer.allow_unicode = UNBROKEN, False
     stream = StringIO()
     writer.dump(value, stream)

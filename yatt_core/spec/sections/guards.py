@@ -165,7 +165,7 @@ class StalledPhaseGuard(SpecModel):
 
 
 class BudgetGuard(SpecModel):
-    """What the run may use up, over all of its segments and branches; looked at behind each iteration."""
+    """What the run may use up, over all of its sessions and branches; looked at behind each iteration."""
 
     action: TimedAction = "pause"
     """As of `kl`. A run whose budget is used up is not driven further before the budget is raised."""
@@ -187,7 +187,7 @@ class NotifySpec(SpecModel):
     """Name of the environment variable that holds the addresses, as Apprise writes them, with blanks between them. The addresses
     are secrets and belong nowhere else."""
     interval_seconds: NonNegativeFloat = 60.0
-    """Least time between two messages; what comes up in between goes into the next one. The end of a segment does not wait."""
+    """Least time between two messages; what comes up in between goes into the next one. The end of a session does not wait."""
 
 
 class GuardsSpec(SpecModel):

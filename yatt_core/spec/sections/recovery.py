@@ -36,7 +36,7 @@ class RecoverySpec(SpecModel):
     ledger_wait_seconds: PositiveFloat = 120.0
     """How long a driver waits for a ledger that does not answer, doing nothing meanwhile."""
     stop_grace_seconds: PositiveFloat | None = None
-    """A signal to stop, or the end of a window, ends the segment within so many seconds, if need be between two phases; `null`:
+    """A signal to stop, or the end of a window, ends the session within so many seconds, if need be between two phases; `null`:
     behind the iteration."""
     on_non_finite: Literal["skip", "rollback", "pause", "stop"] = "skip"
     """Answer to a loss or gradient that is not finite: skip the update, go back to a checkpoint and draw other prompts, pause

@@ -120,7 +120,7 @@ def _leave(home: Home, run: str, output: Output) -> None:
 
 
 def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
-    """One segment in this process, watched; then what it came to."""
+    """One session in this process, watched; then what it came to."""
     from flows.launch import run_session
     from flows.run.creation import load_run
     from ops.cli.failures import exit_code
@@ -151,15 +151,15 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
 
 
 def _results_now(ledger: Ledger, run: str) -> RunResults:
-    """The run's figures; its newest segment counts with the whole wall time of this process."""
+    """The run's figures; its newest session counts with the whole wall time of this process."""
     import psutil
 
-    from flows.run.results import run_results, segment_seconds
+    from flows.run.results import run_results, session_seconds
 
     results = run_results(ledger, run)
-    segments = segment_seconds(ledger, ledger.overview.show(run))
+    sessions = session_seconds(ledger, ledger.overview.show(run))
     own = time.time() - psutil.Process().create_time()
-    newest = segments[max(segments)] if segments else 0.0  # one that found its budget used up books none
+    newest = sessions[max(sessions)] if sessions else 0.0  # one that found its budget used up books none
     return replace(results, seconds=results.seconds - newest + own)
 
 

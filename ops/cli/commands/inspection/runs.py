@@ -71,7 +71,7 @@ def _line_json(line: RunLine) -> dict[str, Any]:
 
 
 def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show one run: results and their digests, alarms, phases, failures, where the time went, segments, checkpoints."""
+    """Show one run: results and their digests, alarms, phases, failures, where the time went, sessions, checkpoints."""
     from flows.run.home import Home
 
     located = Home.locate(home)
@@ -118,7 +118,7 @@ def _tables(overview: RunOverview) -> dict[str, Any]:
         "outbox_pending": overview.outbox_pending,
         "notifications_pending": overview.notifications_pending,
         "phases": [asdict(phase) | {"failures": dict(phase.failures)} for phase in overview.phases],
-        "segments": [asdict(segment) for segment in overview.segments],
+        "sessions": [asdict(session) for session in overview.sessions],
         "branches": [asdict(branch) for branch in overview.branches],
         "checkpoints": [asdict(checkpoint) for checkpoint in overview.checkpoints],
     }
@@ -139,11 +139,11 @@ def _print_run(facts: dict[str, Any]) -> None:
     ]
     write_table(("phase", "attempts", "done", "seconds", "failures"), rows)
     write_time(facts)
-    segments = [
-        (row["term"], row["flow_run_name"], row["outcome"] or "running", _segment_length(row))
-        for row in facts["segments"]
+    sessions = [
+        (row["term"], row["flow_run_name"], row["outcome"] or "running", _session_length(row))
+        for row in facts["sessions"]
     ]
-    write_table(("segment", "name", "outcome", "length"), segments)
+    write_table(("session", "name", "outcome", "length"), sessions)
     checkpoints = [
         (row["iteration"], row["state"], size(row["bytes"]), row["weights_digest"][:16], row["folder"])
         for row in facts["checkpoints"]
@@ -182,5 +182,5 @@ def _failures(failures: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in failures.items())
 
 
-def _segment_length(row: dict[str, Any]) -> str:
+def _session_length(row: dict[str, Any]) -> str:
     return "" if row["ended_at"] is None else duration((row["ended_at"] - row["started_at"]) / 1000)

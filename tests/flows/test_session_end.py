@@ -111,7 +111,7 @@ def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(session: Driv
     assert state == "created" and holder is not None and "the next" in holder
 
 
-def test_a_ledger_that_is_away_does_not_hide_what_ended_the_segment(
+def test_a_ledger_that_is_away_does_not_hide_what_ended_the_session(
     session: DriverSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:

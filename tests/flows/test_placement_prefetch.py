@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from flows.placement.inputs import REMEMBERED, Inputs
-from flows.placement.prefetch import Foresight
+from flows.placement.prefetch import PlacementPrefetch
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError, StuckError
 from yatt_core.placement.policies.dynamic import Dynamic
@@ -41,19 +41,19 @@ def inputs() -> Inputs:
 
 def test_a_plan_made_ahead_is_the_plan(inputs: Inputs) -> None:
     policy = Counting()
-    foresight = Foresight(policy)
-    foresight.begin(inputs)
-    plan, now = foresight.plan(replace(inputs), SECONDS), inputs.plan(Dynamic())
+    prefetch = PlacementPrefetch(policy)
+    prefetch.begin(inputs)
+    plan, now = prefetch.plan(replace(inputs), SECONDS), inputs.plan(Dynamic())
     assert (plan.roles, plan.state, plan.reason) == (now.roles, now.state, now.reason)
     assert policy.threads == ["placement"], "in a thread of its own, once"
 
 
 def test_where_it_turns_out_otherwise_it_is_planned_anew(inputs: Inputs) -> None:
     policy = Counting()
-    foresight = Foresight(policy)
-    foresight.begin(inputs)
+    prefetch = PlacementPrefetch(policy)
+    prefetch.begin(inputs)
     other = replace(inputs, past=(), names=())
-    assert foresight.plan(other, SECONDS).roles == other.plan(Dynamic()).roles
+    assert prefetch.plan(other, SECONDS).roles == other.plan(Dynamic()).roles
     assert set(policy.threads) == {"placement"}, "in a thread too, which may find no end"
 
 
@@ -66,10 +66,10 @@ def test_a_policy_that_finds_no_end_is_not_waited_for(inputs: Inputs) -> None:
             freed.wait(60)
             return super().plan(setting, past, state)
 
-    foresight = Foresight(Endless())
-    foresight.begin(inputs)
+    prefetch = PlacementPrefetch(Endless())
+    prefetch.begin(inputs)
     with pytest.raises(StuckError, match=r"placement\.mode: its policy has made no plan in 0\.01 s"):
-        foresight.plan(inputs, 0.01)
+        prefetch.plan(inputs, 0.01)
     thread = threads.get()
     assert thread.daemon, "a process ends without it"
     freed.set()
@@ -82,7 +82,7 @@ def test_a_policy_that_exits_has_failed(inputs: Inputs) -> None:
             raise SystemExit(0)
 
     with pytest.raises(ConfigurationError, match=r"placement\.mode: its policy failed: SystemExit: 0"):
-        Foresight(Leaving()).plan(inputs, SECONDS)
+        PlacementPrefetch(Leaving()).plan(inputs, SECONDS)
 
 
 def test_no_more_is_remembered_than_is_used(inputs: Inputs) -> None:
