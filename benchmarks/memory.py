@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.experience import seal_responses
+from benchmarks.held_bytes import held_bytes
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.models.model_folder import make_model
@@ -141,7 +142,7 @@ def _rollout(model: Path, request: GenerateRequest) -> tuple[Bytes, GenerateResu
     engine.update_weights({name: tensor.numpy().copy() for name, tensor in engine._tensors.items()}, 0)
     result = engine.generate(request)
     activations = peak_of(lambda: engine.generate(request))
-    cache = engine._runner.held_bytes()
+    cache = held_bytes(engine._runner)
     return Bytes(weights=storages(engine._tensors.values()), kv_cache=cache, activations=activations), result
 
 

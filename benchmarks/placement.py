@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.placement_files import is_steady, read_workload
 from benchmarks.placement_live import live_runs
-from yatt_core.placement.lower_bound import wave_lower_bound
+from benchmarks.placement_lower_bound import wave_lower_bound
 from yatt_core.placement.policies.dynamic import Dynamic
 from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
 from yatt_core.placement.simulation.campaign import Campaign, draw_iterations, run_campaign, setting_of
-from yatt_core.placement.workload import Workload, read_workload, value_at
+from yatt_core.placement.workload import Workload, value_at
 
 FOLDER = Path(__file__).parent / "placement_workloads"
 GOLDEN = FOLDER / "golden.json"
@@ -104,7 +105,7 @@ def run_workload(path: Path) -> Outcome:
     dynamic = run_campaign(workload, Dynamic(), log=log.append)
     return Outcome(
         name=workload.name,
-        steady=workload.steady,
+        steady=is_steady(workload),
         counted=judge_share(colocate) >= JUDGE_SHARE and spread(workload) >= SIGMA,
         colocate=colocate.collect_s,
         splits=dict(sorted(splits.items())),

@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import progress, trained
+from benchmarks.placement_files import read_workload
+from benchmarks.placement_logged import LoggedRuntimePolicy
 from flows.placement.inputs import REMEMBERED
 from yatt_core.placement.actions import SERVES, parse_action
-from yatt_core.placement.logged import LoggedRuntimePolicy
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.seen import IterationTelemetry, Setting
 from yatt_core.placement.simulation.campaign import collect
-from yatt_core.placement.workload import EngineConstants, Workload, read_workload, value_at
+from yatt_core.placement.workload import EngineConstants, Workload, value_at
 from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.spec.sections.placement import PlacementSpec
 

@@ -15,7 +15,6 @@ Which test catches which missing fsync (`tests.storage.missing` drops one by its
     durable.sync_folder in write_file     the file's name is gone, though it was acknowledged
     durable.sync_folder in make_folder    a new folder is gone, with all that was acknowledged inside
     durable.sync_folder in move_folder    a published checkpoint has lost its name
-    durable.sync_folder in remove_file    a deleted file is back
     durable.sync_file                     a checkpoint's object is torn behind its publication
     durable.sync_folder in publish._seal  files below a checkpoint's folder are gone
     durable.sync_folder in ShardLog, _adopt_term, _published, find_unrecorded

@@ -116,13 +116,6 @@ def move_folder(source: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def remove_file(path: Path) -> None:
-    """Deletes a file; durable when it returns."""
-    with refusals(f"{path}: cannot be deleted"):
-        path.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
 def remove_folder(folder: Path) -> None:
     """Deletes a folder: whoever still sees the name sees all of it, also after a crash."""
     trash = folder.with_name(f".{folder.name.lstrip('.')}.{os.getpid()}.trash")

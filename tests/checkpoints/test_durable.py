@@ -103,13 +103,6 @@ def test_a_folder_loses_its_name_before_its_files(tmp_path, steps):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_deleted_file_is_gone_for_good(tmp_path, steps):
-    (tmp_path / "file").write_bytes(b"x")
-    durable.remove_file(tmp_path / "file")
-    assert steps == ["sync ."]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     durable.write_file(path, b"old")

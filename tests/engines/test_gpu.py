@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.held_bytes import held_bytes
 from tests.engines.pictures import make_vision_folder
 from tests.engines.rollout.cases import build_model, prompts_of, request_of, rows_of, torch_case
 from tests.engines.train.support import make_engine, make_model_folder, make_spec, random_task, update
@@ -56,7 +57,7 @@ def answers(folder: Path, name: str, sleeps: bool = False, **options: Any) -> Ge
         engine.generate(request)
         weights = [tensor.untyped_storage() for tensor in engine._tensors.values()]
         engine.sleep()
-        assert not any(memory.nbytes() for memory in weights) and not engine._runner.held_bytes()
+        assert not any(memory.nbytes() for memory in weights) and not held_bytes(engine._runner)
         assert engine.capabilities["batch_invariant"] is False
     return engine.generate(request)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.placement_logged import Logged
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement.logged import Logged
 from yatt_core.placement.policies import search
 from yatt_core.placement.policies.curve import Curve, Knobs
 from yatt_core.placement.policies.dynamic import HYSTERESIS, Dynamic, chosen

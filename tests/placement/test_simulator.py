@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.placement import GOLDEN
+from benchmarks.placement_files import is_steady
+from benchmarks.placement_lower_bound import wave_lower_bound
 from tests.placement.workloads import described, small
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import (
@@ -23,7 +25,6 @@ from yatt_core.placement.actions import (
     action_line,
     parse_action,
 )
-from yatt_core.placement.lower_bound import wave_lower_bound
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.policies.fixed import ColocatePool, Hold, SplitPool
 from yatt_core.placement.seen import PoolSeen
@@ -170,7 +171,7 @@ def test_lengths_are_log_normal_and_schedules_linear() -> None:
         assert math.exp(logs.mean()) == pytest.approx(median, rel=0.05) and logs.std() == pytest.approx(0.5, rel=0.05)
         groups = logs.reshape(-1, 4)
         assert np.corrcoef(groups[:, 0], groups[:, 1])[0, 1] == pytest.approx(0.5, abs=0.05)
-    assert not workload.steady and small().steady
+    assert not is_steady(workload) and is_steady(small())
 
 
 class Scripted:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.placement import FOLDER
-from yatt_core.placement.workload import Workload, read_workload
+from benchmarks.placement_files import read_workload
+from yatt_core.placement.workload import Workload
 
 ENGINE = {
     "base_s": 0.006, "per_sequence_s": 1.5e-5, "per_context_token_s": 2.4e-8, "per_prompt_token_s": 3.1e-5,

@@ -130,14 +130,6 @@ def group_digests(table: pa.Table) -> bytes:
     return b"".join(digests)
 
 
-def group_digest(table: pa.Table) -> bytes:
-    """sha256 (32 bytes) of the samples of one prompt. Raises `DataError` for rows of several prompts, or none."""
-    digests = group_digests(table)
-    if len(digests) != 32:
-        raise DataError(f"experience: rows of one prompt expected, these are of {len(digests) // 32}")
-    return digests
-
-
 def group_facts(table: pa.Table) -> GroupFacts:
     """What dynamic sampling decides by, of a canonical table."""
     rewards, bounds = fixed_column(table, "reward"), group_offsets(fixed_column(table, "prompt_ordinal"))

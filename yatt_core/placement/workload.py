@@ -1,21 +1,16 @@
-"""A described workload: cluster, engines, switch costs and the random lengths of samples, as a YAML file gives them.
+"""A described workload: cluster, engines, switch costs and the random lengths of samples.
 
-Consumes files in the format of the placement benchmarks; produces frozen models. Raises `ConfigurationError`, one line a mistake.
-Units: seconds, tokens.
+Frozen models, in the format of the placement benchmarks' YAML files. Units: seconds, tokens.
 """
 
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.reading.documents import read_document
-from yatt_core.spec.reading.mistakes import mistakes_in
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -158,23 +153,3 @@ class Workload(SpecModel):
     switch: SwitchCosts
     training: TrainingCost
     samples: Samples
-
-    @property
-    def steady(self) -> bool:
-        """Whether no schedule changes the load."""
-        samples = self.samples
-        schedules = [
-            samples.validity,
-            *(v for d in (samples.prompt, samples.response, samples.judge) for v in (d.median, d.sigma)),
-        ]
-        return all(isinstance(schedule, float | int) for schedule in schedules)
-
-
-def read_workload(path: Path) -> Workload:
-    """The workload in a file."""
-    tree = read_document(path)
-    try:
-        return Workload.model_validate(tree)
-    except ValidationError as error:
-        lines = [f"{path}: {mistake}" for mistake in mistakes_in(error, Workload)]
-        raise ConfigurationError("\n".join(lines)) from None

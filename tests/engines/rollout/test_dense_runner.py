@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.held_bytes import held_bytes
 from tests.engines.rollout.cases import MAX_NEW, STOP, build_case, prompts_of, request_of, rows_of, torch_case
 from tests.engines.rollout.test_torch_engine import plain_log_probs
 from tests.engines.train.test_dense_passes import MODELS, make_model
@@ -63,7 +64,7 @@ def test_a_group_holds_its_prompt_once(model_folder):
     for runner in (fast, general):
         decode(runner, request)
     # 304 slots once and 16 for each of 17 rows, against 320 for each.
-    assert fast.held_bytes() * (17 * 320) == general.held_bytes() * (304 + 17 * 16)
+    assert held_bytes(fast) * (17 * 320) == held_bytes(general) * (304 + 17 * 16)
 
 
 def test_waiting_prompts_enter_as_others_end_and_nobody_sees_it(model_folder, steps):

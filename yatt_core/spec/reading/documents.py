@@ -30,6 +30,7 @@ FREE_KEYS = frozenset({"options"})
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 _DATE = "tag:yaml.org,2002:timestamp"
+_TRUTH = "tag:yaml.org,2002:bool"
 _FLOAT = "tag:yaml.org,2002:float"
 _WHOLE = "tag:yaml.org,2002:int"
 LARGEST_WHOLE = 2**63 - 1
@@ -87,8 +88,13 @@ class _PlainResolver(BaseResolver):
 
 
 for _versions, _tag, _pattern, _first in implicit_resolvers:
-    if (1, 1) in _versions and _tag != _DATE:
+    if (1, 1) in _versions and _tag not in (_DATE, _TRUTH):
         _PlainResolver.add_implicit_resolver_base(_tag, _pattern, _first)
+_PlainResolver.add_implicit_resolver_base(
+    _TRUTH,
+    re.compile("^(?:(?:yes|no|true|false|on|off)|(?:Yes|No|True|False|On|Off)|(?:YES|NO|TRUE|FALSE|ON|OFF))$"),
+    list("yYnNtTfFoO"),
+)
 _PlainResolver.add_implicit_resolver_base(
     _FLOAT, re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
 )
@@ -111,7 +117,6 @@ class _PlainConstructor(SafeConstructor):
                 None, None, f"{node.value:.40} is too large; whole numbers go up to {LARGEST_WHOLE}", node.start_mark
             )
         return value
-
 
     def construct_yaml_float(self, node: Any) -> float:
         """Reads `1e-3`, of which ruamel would warn that YAML 1.1 wants a point in it."""

@@ -118,11 +118,6 @@ class SlotCache(Cache):  # type: ignore[misc]
         for layer in self.layers:
             layer.release()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return sum(buffer.nbytes for layer in self.layers for buffer in layer._buffers)
-
     def begin(self, rows: int, slots: int) -> None:
         """Lays the cache out for a batch of rows that have at most so many positions."""
         for layer in self.layers:

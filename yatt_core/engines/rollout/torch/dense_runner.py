@@ -69,11 +69,6 @@ class Store:
         """Gives the buffer back."""
         self._buffer = self.states = self._buffer.new_empty(0)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffer."""
-        return self._buffer.nbytes
-
 
 class DenseRunner:
     """Keeps `Runner`, on the module's own weights as they are at any time; its fused matrices are views where they can be."""
@@ -207,10 +202,6 @@ class DenseRunner:
         self._multiplied = self._weights
         self._prompts.release()
         self._own.release()
-
-    def held_bytes(self) -> int:
-        """Bytes of keys and values."""
-        return self._prompts.nbytes + self._own.nbytes
 
     def _run(self, tokens: Indices, positions: Indices, attend: Any) -> torch.Tensor:
         rotary = self._rotary.at(self._tensor(positions), int(positions.max()) + 1)

@@ -118,10 +118,6 @@ class ModuleRunner:
         """Gives the cache's memory back."""
         self._cache.release()
 
-    def held_bytes(self) -> int:
-        """Bytes of the cache."""
-        return self._cache.nbytes
-
     def _prompt_inputs(
         self, request: GenerateRequest, members: Indices, lengths: Indices, ids: torch.Tensor
     ) -> dict[str, torch.Tensor]:

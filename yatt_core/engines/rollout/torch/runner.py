@@ -101,7 +101,3 @@ class Runner(Protocol):
     def release(self) -> None:
         """Gives the memory of keys and values back, between two batches."""
         ...
-
-    def held_bytes(self) -> int:
-        """Bytes of keys and values that it holds."""
-        ...

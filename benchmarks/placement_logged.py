@@ -1,7 +1,7 @@
 """A placement that was logged, carried out again: the same actions at the same times.
 
-Consumes the lines of an action log (see `actions.py`); produces plans and runtime policies. Raises `ConfigurationError` for a log that
-does not fit the run.
+Consumes the lines of an action log (see `actions.py`); produces plans and runtime policies. Raises
+`ConfigurationError` for a log that does not fit the run.
 """
 
 from __future__ import annotations

@@ -1,0 +1,32 @@
+"""The placement benchmarks' workloads, as YAML files describe them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.placement.workload import Workload
+from yatt_core.spec.reading.documents import read_document
+from yatt_core.spec.reading.mistakes import mistakes_in
+
+
+def read_workload(path: Path) -> Workload:
+    """The workload in a file. Raises `ConfigurationError`, one line a mistake."""
+    tree = read_document(path)
+    try:
+        return Workload.model_validate(tree)
+    except ValidationError as error:
+        lines = [f"{path}: {mistake}" for mistake in mistakes_in(error, Workload)]
+        raise ConfigurationError("\n".join(lines)) from None
+
+
+def is_steady(workload: Workload) -> bool:
+    """Whether no schedule changes the load."""
+    samples = workload.samples
+    schedules = [
+        samples.validity,
+        *(v for d in (samples.prompt, samples.response, samples.judge) for v in (d.median, d.sigma)),
+    ]
+    return all(isinstance(schedule, float | int) for schedule in schedules)
