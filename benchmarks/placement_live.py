@@ -19,9 +19,9 @@ import numpy as np
 
 from benchmarks.common import progress, trained
 from benchmarks.placement_files import read_workload
-from benchmarks.placement_logged import LoggedRuntimePolicy
+from benchmarks.placement_logged import LoggedRuntimePolicy, parse_action
 from flows.placement.inputs import REMEMBERED
-from yatt_core.placement.actions import SERVES, parse_action
+from yatt_core.placement.actions import SERVES
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.seen import IterationTelemetry, Setting

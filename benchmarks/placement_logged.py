@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement.actions import Action, Switch, parse_action
+from yatt_core.placement.actions import Action, HandOver, Intake, Switch, Take
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.seen import IterationTelemetry, Plan, PoolSeen, Setting
+
+_KINDS: Mapping[str, type[Action]] = {"switch": Switch, "handover": HandOver, "take": Take, "intake": Intake}
 
 
 class Logged:
@@ -55,3 +57,13 @@ class LoggedRuntimePolicy:
             due.append(action)
             self._left.popleft()
         return due
+
+
+def parse_action(line: Mapping[str, Any], origin: str) -> Action:
+    """The action in a log line; `origin` names file and line in the `ConfigurationError` of a bad one."""
+    kind = _KINDS.get(line.get("do", ""))
+    fields = {key: value for key, value in line.items() if key not in ("do", "t", "workload", "iteration")}
+    if kind is None or set(fields) != set(kind.__dataclass_fields__):
+        known = ", ".join(("roles", *_KINDS))
+        raise ConfigurationError(f"{origin}: not an action: {dict(line)}; known are {known}")
+    return kind(**fields)

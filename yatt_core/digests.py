@@ -36,17 +36,15 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def weights_digest(tensors: Mapping[str, npt.NDArray[Any]], dtypes: Mapping[str, str] | None = None) -> str:
+def weights_digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
     """sha256 over name, dtype, shape and little-endian bytes of every tensor, names sorted.
 
-    tensors: the full state dict, tied tensors once. dtypes: names of dtypes that numpy lacks (bfloat16), whose tensors are
-    then given as their raw bits.
+    tensors: the full state dict, tied tensors once.
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):
         array = tensors[name]
-        dtype = (dtypes or {}).get(name, array.dtype.name)
-        digest.update(f"{name}|{dtype}|{','.join(map(str, array.shape))}|".encode())
+        digest.update(f"{name}|{array.dtype.name}|{','.join(map(str, array.shape))}|".encode())
         little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
         digest.update(np.ascontiguousarray(little_endian).data.cast("B") if array.size else b"")
     return digest.hexdigest()

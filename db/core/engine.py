@@ -62,7 +62,7 @@ def _sqlite_time(*_: Any, **__: Any) -> str:
 @compiles(DatabaseTime, "postgresql")
 def _postgresql_time(*_: Any, **__: Any) -> str:
     # Not now(): that is the transaction's start, before it waited for a lock.
-    return "CAST(EXTRACT(TERM FROM clock_timestamp()) * 1000 AS BIGINT)"
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.placement import GOLDEN
 from benchmarks.placement_files import is_steady
+from benchmarks.placement_logged import parse_action
 from benchmarks.placement_lower_bound import wave_lower_bound
 from tests.placement.workloads import described, small
 from yatt_core.errors import ConfigurationError
@@ -23,7 +24,6 @@ from yatt_core.placement.actions import (
     Switch,
     Take,
     action_line,
-    parse_action,
 )
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.policies.fixed import ColocatePool, Hold, SplitPool

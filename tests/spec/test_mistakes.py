@@ -36,7 +36,7 @@ CALCULATOR = {"name": "calculator", "function": "calculator"}
         ),
         (
             {"rollout__engine": {"kind": "torch", "torch": 1}},
-            "rollout.engine.torch: unknown key; known keys: dtype, instances, kind, max_num_seqs, path",
+            "rollout.engine.torch: unknown key; known keys: dtype, instances, kernels, kind, max_num_seqs",
         ),
         ({"trainer__optimizer": {"beta": [0, 0]}}, "trainer.optimizer.beta: unknown key; did you mean 'betas'?"),
         (

@@ -121,12 +121,12 @@ def test_a_wrong_key_or_value_names_the_override(path, override, problem):
     assert line.startswith(f"--set {override}: {problem}")
 
 
-def test_the_path_of_an_engine_is_no_file(path):
-    torch = ["rollout.engine={kind: torch}", "rollout.engine.path=auto"]
-    made = load_spec(path, ["trainer.engine={kind: torch, path: general}", *torch])
-    assert (made.trainer.engine.path, made.rollout.engine.path) == ("general", "auto")
+def test_the_kernels_of_an_engine(path):
+    torch = ["rollout.engine={kind: torch}", "rollout.engine.kernels=auto"]
+    made = load_spec(path, ["trainer.engine={kind: torch, kernels: general}", *torch])
+    assert (made.trainer.engine.kernels, made.rollout.engine.kernels) == ("general", "auto")
     with pytest.raises(ConfigurationError, match=r"'auto' or 'general' \(given: 'generl'\)"):
-        load_spec(path, ["trainer.engine={kind: torch, path: generl}", *torch])
+        load_spec(path, ["trainer.engine={kind: torch, kernels: generl}", *torch])
 
 
 def test_the_tree_below_is_not_touched():

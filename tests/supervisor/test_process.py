@@ -20,7 +20,6 @@ from yatt_core.supervisor.process import (
     is_alive,
     send_signal,
     session_members,
-    terminate,
 )
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
@@ -88,7 +87,7 @@ def test_a_process_whose_first_thread_ended_lives_until_the_others_did():
 
 def test_a_reused_pid_is_never_hit(sleeper):
     earlier = replace(identity(sleeper), start_time=1.0)
-    assert not terminate(earlier, grace=0.0)
+    assert not send_signal(earlier, signal.SIGKILL)
     assert end_sessions([earlier], "YATT_TEST=nobody:", grace=0.0) == 0
     time.sleep(0.05)
     assert sleeper.poll() is None
@@ -103,16 +102,6 @@ def test_a_pid_that_is_now_a_threads_is_nobodys():
     finally:
         over.set()
         thread.join()
-
-
-def test_terminate_kills_what_ignores_sigterm():
-    process = subprocess.Popen(STUBBORN, stdout=subprocess.PIPE)
-    process.stdout.readline()
-    began = time.monotonic()
-    assert terminate(identity(process), grace=0.2)
-    assert 0.2 <= time.monotonic() - began < 4.5, "the SIGKILL is seen at once"
-    assert process.wait() == -9
-    process.stdout.close()
 
 
 def test_end_reaches_other_groups_other_sessions_and_orphans(tmp_path):

@@ -53,7 +53,6 @@ class Intake:
 
 Action = Switch | HandOver | Take | Intake
 _NAMES: Mapping[type[Action], str] = {Switch: "switch", HandOver: "handover", Take: "take", Intake: "intake"}
-_KINDS = {name: kind for kind, name in _NAMES.items()}
 
 
 def checked_action(action: object, instances: int) -> Action:
@@ -109,13 +108,3 @@ def action_line(action: Action) -> dict[str, Any]:
 def serves_line(instance: int, role: str) -> dict[str, Any]:
     """The own part of a line that says from when on an instance has a role."""
     return {"do": SERVES, "instance": instance, "role": role}
-
-
-def parse_action(line: Mapping[str, Any], origin: str) -> Action:
-    """The action in a log line; `origin` names file and line in the `ConfigurationError` of a bad one."""
-    kind = _KINDS.get(line.get("do", ""))
-    fields = {key: value for key, value in line.items() if key not in ("do", "t", "workload", "iteration")}
-    if kind is None or set(fields) != set(kind.__dataclass_fields__):
-        known = ", ".join(("roles", *_KINDS))
-        raise ConfigurationError(f"{origin}: not an action: {dict(line)}; known are {known}")
-    return kind(**fields)

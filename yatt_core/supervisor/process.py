@@ -97,25 +97,6 @@ def send_signal(identity: ProcessIdentity, number: int) -> bool:
     return True
 
 
-def terminate(identity: ProcessIdentity, grace: float) -> bool:
-    """Ends exactly this process: SIGTERM, and SIGKILL after `grace` seconds. False when it was gone before."""
-    if not send_signal(identity, signal.SIGTERM):
-        return False
-    if not _wait_gone([identity], grace):
-        send_signal(identity, signal.SIGKILL)
-        _wait_gone([identity], KILL_SECONDS)
-    return True
-
-
-def _wait_gone(identities: Collection[ProcessIdentity], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(is_alive(identity) for identity in identities):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True
-
-
 def session_members(sessions: Collection[int], mark: str) -> list[ProcessIdentity]:
     """Running processes of these sessions, and those that carry a mark in the environment they were started with.
 

@@ -20,6 +20,7 @@ from yatt_core.supervisor.process import ProcessIdentity
 from yatt_core.supervisor.services import ServiceSpec, ServiceState
 
 MARK_VARIABLE = "YATT_SUPERVISED_BY"
+TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +223,11 @@ def driver_term(files: SupervisorFiles) -> int:
     return int(json.loads(text)["term"]) if text else -1
 
 
-def log_tail(path: str | Path, lines: int = 15) -> str:
+def log_tail(path: str | Path) -> str:
     """The last lines of a log, for an error message; empty when there is none."""
     file = Path(path)
     if not file.exists():
         return ""
     with file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - 8192))
-        return "\n".join(stream.read().decode(errors="replace").splitlines()[-lines:])
+        return "\n".join(stream.read().decode(errors="replace").splitlines()[-TAIL_LINES:])

@@ -18,7 +18,7 @@ from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
-from ruamel.yaml.resolver import BaseResolver, implicit_resolvers
+from ruamel.yaml.resolver import BaseResolver
 
 from yatt_core.errors import ConfigurationError
 
@@ -29,8 +29,8 @@ FREE_KEYS = frozenset({"options"})
 
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
-_DATE = "tag:yaml.org,2002:timestamp"
 _TRUTH = "tag:yaml.org,2002:bool"
+_NOTHING = "tag:yaml.org,2002:null"
 _FLOAT = "tag:yaml.org,2002:float"
 _WHOLE = "tag:yaml.org,2002:int"
 LARGEST_WHOLE = 2**63 - 1
@@ -87,17 +87,18 @@ class _PlainResolver(BaseResolver):
         super().__init__(loader)
 
 
-for _versions, _tag, _pattern, _first in implicit_resolvers:
-    if (1, 1) in _versions and _tag not in (_DATE, _TRUTH):
-        _PlainResolver.add_implicit_resolver_base(_tag, _pattern, _first)
-_PlainResolver.add_implicit_resolver_base(
-    _TRUTH,
-    re.compile("^(?:(?:yes|no|true|false|on|off)|(?:Yes|No|True|False|On|Off)|(?:YES|NO|TRUE|FALSE|ON|OFF))$"),
-    list("yYnNtTfFoO"),
-)
-_PlainResolver.add_implicit_resolver_base(
-    _FLOAT, re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
-)
+for _tag, _pattern, _first in (
+    (_TRUTH, "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
+    (_NOTHING, "~|null|Null|NULL|", "~nN"),
+    (_MERGE, "<<", "<"),
+    (_WHOLE, r"[-+]?(0b[0-1_]+|0[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|[1-9][0-9_]*(:[0-5]?[0-9])+)", "-+0123456789"),
+    (_FLOAT, r"[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?|\.[0-9][0-9_]*([eE][-+][0-9]+)?", "-+.0123456789"),
+    (_FLOAT, r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\.[0-9_]*|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+.0123456789"),
+    (_FLOAT, r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+", "-+.0123456789"),
+):
+    _PlainResolver.add_implicit_resolver_base(
+        _tag, re.compile(f"^(?:{_pattern})$"), [*_first, *[""] * (_tag == _NOTHING)]
+    )
 
 
 class _PlainConstructor(SafeConstructor):

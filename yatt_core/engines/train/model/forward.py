@@ -163,8 +163,7 @@ class PolicyForward:
     """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
 
     dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32. reader: of a
-    vision-language model's images, which are decoded anew for every micro-batch. device: where the model computes; none: where
-    its weights are. values: the model's head has one output, which stands for each counted token in the log-probability's place.
+    vision-language model's images, which are decoded anew for every micro-batch. values: the model's head has one output, which stands for each counted token in the log-probability's place.
     """
 
     def __init__(
@@ -173,14 +172,13 @@ class PolicyForward:
         temperature: float,
         dtype: str,
         reader: ImageReader | None = None,
-        device: torch.device | None = None,
         values: bool = False,
     ) -> None:
         self._model = model
         self._reader = reader
         self._temperature = temperature
         self._bfloat16 = dtype == "bfloat16"
-        self._device = device or next(model.parameters()).device
+        self._device = next(model.parameters()).device
         head: Any = model.get_output_embeddings()  # type: ignore[operator]
         if not isinstance(head, nn.Module):
             raise ConfigurationError(f"{type(model).__name__} has no output embeddings: it is no causal language model")
