@@ -1,1 +1,3 @@
-"""The Ray actors of a run: controllers, dispatcher, rollout engines, trainer ranks, judges; and their way to notice drivers."""
+"""The Ray actors of a run: controllers, dispatcher, rollout engines, trainer ranks, judges. Each monitors the
+driver.
+"""

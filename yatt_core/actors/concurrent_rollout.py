@@ -1,7 +1,7 @@
-"""The Ray actor around an instance whose engine serves several calls at once: sequences of all of them are decoded together.
+"""The Ray actor of an instance whose engine serves several calls at once, decoding the sequences of all calls together.
 
-Consumes and produces what `RolloutActor` does. Calls for work have threads of their own; all others are served one at a time, in
-the order they come, whatever work is under way.
+Consumes and produces the same as `RolloutActor`. Calls that generate or judge run on threads of their own;
+all other calls are served one at a time, in the order of arrival, even while generation is in progress.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from yatt_core.protocols.judges import JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
 
 WORK = "work"
-"""Ray's group of the calls for work."""
+"""Ray's concurrency group for calls that generate or judge."""
 
 
 class ConcurrentRolloutActor(RolloutActor):
@@ -35,13 +35,13 @@ class ConcurrentRolloutActor(RolloutActor):
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
-        """Answers a decode batch, piece by piece while it works on the rest and on others."""
+        """Answers a decode batch and yields finished pieces while it works on the rest and on other batches."""
         with self._presence.serving("generate", term):
             yield from hold_back(self._ready().stream(request))
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Asks the judge of a reward part; one that serves a call at a time, when it is free."""
+        """Asks the judge of a reward part. A judge that serves one call at a time answers once it is free."""
         if self._shared(part) is None:
             with self._one_by_one:
                 yield from super().judge(term, part, request)
@@ -51,7 +51,7 @@ class ConcurrentRolloutActor(RolloutActor):
             yield from held_verdicts(self._judges[part].judge(request))
 
     def usage(self, term: int) -> tuple[Usage, ...]:
-        """The work since this was last asked."""
+        """Returns the work done since the last call."""
         rows = list(super().usage(term))
         engines: list[tuple[str, Any]] = [(ROLLOUT, self._ready())]
         engines += [(JUDGE, engine) for part in self._judges if (engine := self._shared(part)) is not None]
@@ -62,7 +62,7 @@ class ConcurrentRolloutActor(RolloutActor):
         return tuple(rows)
 
     def _shared(self, part: str) -> VllmRolloutEngine | None:
-        """The engine of a judge that serves several calls at once; none for other judges."""
+        """Returns the engine of a judge that serves several calls at once; None for other judges."""
         judge = self._judges.get(part)
         engine = judge.engine if isinstance(judge, GenerativeJudge) else None
         return engine if isinstance(engine, VllmRolloutEngine) else None

@@ -1,8 +1,8 @@
-"""The parallel controller: a Ray actor that owns logical shards and makes their experience from end to end.
+"""The parallel controller: a Ray actor that owns logical shards and produces their experience from start to finish.
 
-Consumes shard tasks (prompt references, never prompts); gets responses from the rollout pool and scores from the reward
-functions; produces sealed experience files and receipts. Any number of controllers makes the same bits, since seeds,
-decode batches and files follow the logical shards.
+Consumes shard tasks (prompt references, never prompts); gets responses from the rollout pool and scores from
+the reward functions; produces sealed experience files and receipts. Any number of controllers produces the
+same bits, since seeds, decode batches and files depend only on the logical shards.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from yatt_core.tools.dialogue import Dialogue, greedy_request
 from yatt_core.tools.toolbox import Toolbox
 
 _Rows = tuple[range, Dialogue]
-"""A decode batch of held-out tasks: which they are, and what was said to them so far."""
+"""A decode batch of held-out tasks: their indices and their dialogue so far."""
 
 
 class Controller:
-    """One of the run's controllers. Rewards run in the actor's main thread, where a call that hangs can be interrupted."""
+    """One of the run's controllers. Rewards run in the actor's main thread, where a hanging call can be interrupted."""
 
     def __init__(self, spec_json: str, run_folder: str, index: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
@@ -57,12 +57,12 @@ class Controller:
         self._dispatcher: Any = None
 
     def materialise(self, term: int) -> InputsReceipt:
-        """Writes the run's inputs (prompts, tokenizer, initial model) unless they are there."""
+        """Writes the run's inputs (prompts, tokenizer, initial model) unless they exist already."""
         with self._presence.serving("materialise", term):
             return settle_inputs(self._spec, self._folder, self._store)
 
     def load(self, term: int, inputs: InputsReceipt, dispatcher: Any) -> ActorIdentity:
-        """Opens the inputs, which never change, and takes the handle of the rollout pool's dispatcher."""
+        """Opens the inputs, which never change, and stores the handle of the rollout pool's dispatcher."""
         with self._presence.serving("load", term):
             if self._inputs is None:
                 self._inputs = Inputs.open(self._folder / inputs.folder, self._spec)
@@ -71,12 +71,12 @@ class Controller:
         return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node)
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
-        """Makes shards and yields each receipt as its manifest becomes durable.
+        """Produces shards and yields each receipt as soon as its manifest is durable.
 
-        Decode batches of all shards are under way at once, as many as the bytes in flight allow, and finished prompts are
-        scored while their engine works on the rest of the batch.
-        Batches and shards that an earlier attempt finished are taken from disk. A driver that dies meanwhile changes
-        nothing: the work goes on to its end, and the next driver's call, queued behind it, adopts what it sealed.
+        Decode batches of all shards are in flight at once, as many as the limit on bytes in flight allows,
+        and finished prompts are scored while their engine works on the rest of the batch. Batches and shards
+        that an earlier attempt finished are read from disk. If the driver dies meanwhile, nothing changes:
+        the work runs to completion, and the next driver's call, queued after it, adopts the sealed results.
         """
         if not tasks:
             return
@@ -91,7 +91,7 @@ class Controller:
             yield from collector.collect(tasks, stream)
 
     def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
-        """Answers held-out tasks greedily and counts the right answers."""
+        """Answers held-out tasks greedily and counts the correct answers."""
         inputs, codec = self._ready()
         prompts = inputs.held_out[task.start : task.stop]
         size = self._spec.rollout.batch_samples
@@ -121,5 +121,5 @@ class Controller:
 
     def _ready(self) -> tuple[Inputs, TextCodec]:
         if self._inputs is None or self._codec is None:
-            raise InfrastructureError(f"{self._name} was asked to work before it was loaded")
+            raise InfrastructureError(f"{self._name} was called before it was loaded")
         return self._inputs, self._codec

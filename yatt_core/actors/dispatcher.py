@@ -1,8 +1,9 @@
-"""The Ray actor around a `DispatchQueue`: one for all engines of a run; it sees sizes and names, never payload.
+"""The Ray actor that wraps a `DispatchQueue`: one for all engines of a run. It sees sizes and names, never payload.
 
-Consumes `acquire` calls of controllers; each waits until its batch is granted an instance and is unblocked by a `release`. A
-grant brings the instance's handle along, so that controllers never hold one that was replaced. Within an iteration it is here
-that a placement's runtime policy acts: at a wave's start, every control period, behind the last rollout and behind switches.
+Consumes `acquire` calls of controllers; each waits until its batch is granted an instance and is unblocked by
+a `release`. A grant includes the instance's handle, so controllers never hold a handle to an instance that
+was replaced. Within an iteration, a placement's runtime policy acts here: at the start of a wave, every
+control period, after the last rollout and after role switches.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 CONCURRENT_CALLS = 100_000
-"""Every decode batch that waits for an engine is a call under way; a release must never wait behind them."""
+"""Each decode batch that waits for an engine is a pending call; a release must never queue behind them."""
 
 STANDSTILL_SECONDS = 1.0
 
@@ -49,9 +50,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """What came of an iteration's placement. collect_s: from its start to the last judgement; judging_s: behind the last
-    rollouts of its waves; both on the engines' clock. actions: of the runtime policy, as log lines, and from when on roles were
-    served. defect: what the runtime policy did wrong, after which it was not asked any more; else empty.
+    """The outcome of an iteration's placement. Both durations are in the engines' virtual seconds.
+
+    collect_s: from the iteration's start to the last judgement.
+    judging_s: judging time after the last rollout, summed over the waves.
+    actions: the runtime policy's actions and the times at which instances began to serve a role, as log
+        lines.
+    defect: the runtime policy's error, after which it was no longer called; empty if there was none.
     """
 
     collect_s: float
@@ -61,7 +66,7 @@ class PlacementReport:
 
 
 class Dispatcher:
-    """Asynchronous actor; all calls run on one event loop, so the queue needs no lock."""
+    """An asynchronous actor. All calls run on one event loop, so the queue needs no lock."""
 
     def __init__(self, spec_json: str, run_folder: str, index: int, term: int) -> None:
         spec, name = RunSpec.model_validate_json(spec_json), f"dispatcher-{index}"
@@ -83,7 +88,7 @@ class Dispatcher:
         self._ticking: asyncio.Task[None] | None = None
 
     async def engage(self, term: int, engines: Sequence[Any]) -> None:
-        """Takes the pool's living engines, in order; what a replaced one held is dropped."""
+        """Takes the handles of the pool's live engines, in order, and drops the batches held by replaced ones."""
         self._presence.fence.check(term)
         for index, engine in enumerate(engines):
             known = self._engines[index]
@@ -98,9 +103,11 @@ class Dispatcher:
     # -- batches ------------------------------------------------------------------------------------------------------
 
     async def acquire(self, term: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
-        """Waits for an instance that has the role; returns the grant's number, the instance's index and its handle.
+        """Waits for an instance with the role; returns the grant's number, the instance's index and its handle.
 
-        at_the_head: before all others, as it was begun before them. Raises `InfrastructureError` when no instance is left.
+        at_the_head: go before all waiting batches, because this one was started before them.
+
+        Raises `InfrastructureError` if no instance is left.
         """
         self._presence.fence.check(term)
         ticket = self._queue.submit(owner, size, role, at_the_head)
@@ -111,34 +118,36 @@ class Dispatcher:
         return ticket.number, index, self._engines[index]
 
     async def progress(self, number: int, ended: int) -> None:
-        """So many more sequences of a granted batch have ended."""
+        """Records that `ended` more sequences of a granted batch have finished."""
         self._queue.progress(number, ended)
         self._advance()
 
     async def release(self, number: int) -> None:
-        """Gives an instance's slot back."""
+        """Returns an instance's slot."""
         self._queue.release(number)
         self._advance()
 
     async def lose(self, number: int) -> None:
-        """Says that the engine of a grant is dead."""
+        """Records that the engine of a grant has died."""
         self._queue.lose(number)
         self._advance()
 
     async def forget(self, owner: str) -> None:
-        """Drops what an owner waits for or holds, who is dead or gave up."""
+        """Drops everything that an owner waits for or holds, because it has died or given up."""
         self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} gave up its batches"))
         self._advance()
 
     async def cut(self, term: int, owners: Sequence[str]) -> None:
-        """Drops what these owners wait for, whose work is not waited for any more; what engines hold goes on to its end."""
+        """Drops the waiting batches of owners whose results are no longer needed; granted batches run to completion."""
         self._presence.fence.check(term)
         for owner in owners:
-            self._refuse(self._queue.forget(owner), CutError(f"what {owner} waits for is not wanted any more"))
+            self._refuse(
+                self._queue.forget(owner), CutError(f"the batches that {owner} waits for are no longer needed")
+            )
         self._advance()
 
     async def retain(self, owners: Sequence[str]) -> None:
-        """Drops what all but these wait for or hold: the others are gone."""
+        """Keeps only these owners: drops everything that other owners wait for or hold, since they are gone."""
         for owner in self._queue.owners() - set(owners):
             self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} is gone"))
         self._advance()
@@ -146,7 +155,10 @@ class Dispatcher:
     # -- placement ----------------------------------------------------------------------------------------------------
 
     async def place(self, term: int, roles: str, runtime_policy: RuntimePolicy, starting: bool) -> None:
-        """The devices get these roles, and go on as the runtime policy says. starting: an iteration begins with them."""
+        """Assigns roles to the devices and installs the runtime policy.
+
+        starting: whether these roles begin an iteration.
+        """
         self._presence.fence.check(term)
         self._stop_ticking()
         self._runtime_policy, self._was_drained = runtime_policy, True
@@ -158,7 +170,7 @@ class Dispatcher:
         self._advance()
 
     async def begin_wave(self, term: int, wave: str, samples: int) -> None:
-        """So many samples of a wave are to be rolled out and judged."""
+        """Starts a wave of `samples` samples to be rolled out and judged."""
         self._presence.fence.check(term)
         self._stop_ticking()
         self._queue.begin_wave(wave, samples)
@@ -167,21 +179,21 @@ class Dispatcher:
         self._ticking = self._spawn(self._tick())
 
     async def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """How many samples of a part of a wave are rolled out, and judged, in all."""
+        """Records the total number of samples of a part of a wave that have been rolled out and judged."""
         open_before = self._queue.unjudged
         self._queue.note(wave, part, rolled, judged)
         if open_before and not self._queue.unjudged:
             self._judged_at = self._clock.now()
-            # Of a wave that ends with its last rollout, as one whose shards were all made before, nothing is judged behind it.
+            # A wave that ends with its last rollout, such as one whose shards were all adopted, adds no judging time.
             self._judging += self._judged_at - self._drained_at if self._was_drained else 0.0
         self._advance()
 
     async def report(self) -> PlacementReport:
-        """What came of the iteration's placement so far."""
+        """Reports the outcome of the iteration's placement so far."""
         return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions), self._defect)
 
     async def _tick(self) -> None:
-        """Acts at whole numbers of control periods behind the wave's start, until it ends; one that is missed is left out."""
+        """Acts at whole control periods after the wave's start, until the wave ends. Missed periods are skipped."""
         started, ticks = time.monotonic(), 0
         while True:
             passed = (time.monotonic() - started) / self._period
@@ -194,31 +206,34 @@ class Dispatcher:
             self._act(Moment.TICK)
 
     def _stop_ticking(self) -> None:
-        """Ends the control periods of the wave before: it may not have come to its end, or be the same once more."""
+        """Stops the control periods of the previous wave, which may be unfinished or may be the same wave, retried."""
         if self._ticking is not None:
             self._ticking.cancel()
 
     async def _watch(self) -> None:
-        """Ends a standstill that no runtime policy ends, once it has lasted."""
+        """Ends a standstill that has lasted and that no runtime policy has ended."""
         stood_still = False
         while True:
             await asyncio.sleep(STANDSTILL_SECONDS)
             actions = self._queue.unserved()
             if actions and stood_still:
-                log.warning("nobody serves what waits; %d instances change their role", len(actions))
+                log.warning("no instance serves the waiting batches; %d instances change their role", len(actions))
                 self._apply(actions)
                 self._advance(acts=False)
             stood_still = bool(actions)
 
     def _act(self, moment: Moment) -> None:
-        """Has the runtime policy act. One that raises, or asks for what cannot be, is not asked again in this iteration."""
+        """Lets the runtime policy act.
+
+        A policy that raises or returns an impossible action is not called again in this iteration.
+        """
         self._queue.now = self._seconds()
         try:
             asked = self._runtime_policy.act(moment, self._queue)
             self._carry_out(moment, [checked_action(action, len(self._queue.instances)) for action in asked])
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy of one's own raises is that policy's failure
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a user-supplied policy is that policy's failure
             self._defect, self._runtime_policy = failure_text(error), Hold()
-            log.error("the placement's runtime policy failed, roles stay as they are: %s", self._defect)
+            log.error("the placement's runtime policy failed; roles stay unchanged: %s", self._defect)
         self._advance(acts=False)
 
     def _carry_out(self, moment: Moment, actions: Sequence[Action]) -> None:
@@ -236,23 +251,23 @@ class Dispatcher:
                 self._spawn(self._evict(action.instance, leaving))
 
     def _log(self, line: dict[str, Any]) -> None:
-        """Takes down what has happened to an instance's role, and when."""
+        """Records an event of an instance's role, with its time."""
         self._actions.append({"t": round(self._seconds(), 3), **line})
 
     def _seconds(self) -> float:
-        """Since the iteration's start."""
+        """Returns the seconds since the iteration's start."""
         return self._clock.now() - self._started
 
     async def _evict(self, index: int, count: int) -> None:
-        """Has an instance give its newest sequences back; whoever asked for them asks again."""
+        """Makes an instance return its newest sequences; their requesters submit them again."""
         try:
             await self._engines[index].evict.remote(self._presence.fence.term, count)
         except ray.exceptions.RayError as error:
-            log.warning("rollout-%d gives nothing back: %s", index, error)
+            log.warning("rollout-%d returned no sequences: %s", index, error)
 
     async def _switch(self, index: int, role: str, starting: bool) -> None:
-        """Has an instance take up another role; what becomes of one that is replaced meanwhile says nothing about the new one."""
-        log.info("rollout-%d goes over to %s", index, ROLE_NAMES[role])
+        """Makes an instance switch roles. The result for an instance that was replaced meanwhile is ignored."""
+        log.info("rollout-%d is switching to %s", index, ROLE_NAMES[role])
         engine, defect = self._engines[index], None
         try:
             await engine.switch.remote(self._presence.fence.term, role, starting)
@@ -261,12 +276,12 @@ class Dispatcher:
         if engine is not self._engines[index]:
             return
         if defect is None:
-            log.info("rollout-%d has gone over to %s", index, ROLE_NAMES[role])
+            log.info("rollout-%d has switched to %s", index, ROLE_NAMES[role])
             self._queue.switched(index)
             self._log(serves_line(index, role))
         else:
-            # Its loss shows to whoever holds or syncs it; here it only gets no more.
-            log.warning("rollout-%d did not take up another role: %s", index, defect)
+            # Callers that hold or sync the instance notice its loss; here it only gets no more batches.
+            log.warning("rollout-%d failed to switch roles: %s", index, defect)
             self._queue.fail(index)
         self._act(Moment.SWITCHED)
 
@@ -279,7 +294,10 @@ class Dispatcher:
     # -- plumbing -----------------------------------------------------------------------------------------------------
 
     def _advance(self, acts: bool = True) -> None:
-        """Grants what may go. acts: the runtime policy may have something to do as well."""
+        """Grants the batches that can be granted.
+
+        acts: whether the runtime policy may act as well.
+        """
         if acts and not self._was_drained and self._queue.drained:
             self._was_drained, self._drained_at = True, self._clock.now()
             self._act(Moment.DRAINED)

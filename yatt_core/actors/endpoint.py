@@ -1,7 +1,7 @@
-"""The Ray actor around a judge of others: fences its callers, and asks the endpoint for them.
+"""The Ray actor of a third-party judge: fences its callers and sends their questions to the endpoint.
 
-Consumes questions from controllers; produces verdicts. As many requests are served at once as the endpoint may have under way,
-most of whose time is spent waiting for it.
+Consumes questions from controllers; produces verdicts. It serves as many requests at once as the endpoint
+allows, since most of their time is spent waiting for it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class EndpointActor:
         self._judge: Judge | None = None
 
     def load(self, term: int) -> ActorIdentity:
-        """Finds the key that the endpoint asks for; nothing is sent yet."""
+        """Finds the endpoint's API key; sends nothing yet."""
         with self._presence.serving("load", term):
             if self._judge is None:
                 self._judge = load_judges(self._spec, self._folder / INPUTS, [self._part])[self._part.name]
         return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, self._part.kind)
 
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Asks the endpoint, piece by piece while it works on the rest."""
+        """Asks the endpoint and yields finished verdicts while the rest is in progress."""
         if self._judge is None or part != self._part.name:
             raise InfrastructureError(
-                f"{self._identity.name} was asked for {part!r} before it was loaded, or is another's"
+                f"{self._identity.name} was asked to judge {part!r}, but is not loaded or judges another reward part"
             )
         with self._presence.serving("judge", term):
             yield from held_verdicts(self._judge.judge(request))

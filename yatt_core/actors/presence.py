@@ -1,9 +1,10 @@
-"""One small thread in every actor: hears of drivers, notices their absence, and tells what the actor is doing.
+"""A small thread in every actor: follows drivers, notices their absence, and reports what the actor is doing.
 
-Watches `RUN/supervisor/`: a term in `driver.json` that is newer raises the actor's fence (work under way goes on); a file
-that nobody touched for `grace` seconds ends the actor; `stacks.json` asks for its Python stacks, which it writes to
-`RUN/logs/stacks/REQUEST/ACTOR.json`. It needs a shared file system and no signals, so it answers while the actor works or
-hangs in Python; who does not answer holds the interpreter, is stopped, or is gone.
+Watches `RUN/supervisor/`: a newer term in `driver.json` raises the actor's fence (work in progress
+continues); if the file is not touched for `grace` seconds, the actor exits; `stacks.json` requests its Python
+stacks, which it writes to `RUN/logs/stacks/REQUEST/ACTOR.json`. This needs a shared file system but no
+signals, so the actor answers even while it works or hangs in Python. An actor that does not answer holds the
+interpreter lock, is stopped, or is gone.
 """
 
 from __future__ import annotations
@@ -38,8 +39,13 @@ log = logging.getLogger("yatt_core.presence")
 
 @dataclass(frozen=True, slots=True)
 class StackReport:
-    """What an actor is doing. method: empty when idle. seconds: since the call began. place: `file:line function` of the
-    innermost frame. waits: for another actor. stacks: by thread, the working one first.
+    """What an actor is doing.
+
+    method: name of the call in progress; empty when idle.
+    seconds: time since the call began.
+    place: `file:line function` of the innermost frame.
+    waits: whether it is waiting for another actor.
+    stacks: one per thread, the working thread's first.
     """
 
     actor: str
@@ -58,7 +64,7 @@ class _Work:
 
 
 class Presence:
-    """An actor's fence and what it is doing. Made in the actor's constructor; the thread ends with the process."""
+    """An actor's fence and current activity. Created in the actor's constructor; its thread ends with the process."""
 
     def __init__(self, run_folder: Path, actor: str, term: int, grace: float) -> None:
         self._actor, self._grace = actor, grace
@@ -72,7 +78,7 @@ class Presence:
 
     @contextmanager
     def serving(self, method: str, term: int) -> Iterator[None]:
-        """A call under way. Raises `FencedError` for the call of a driver that has been replaced."""
+        """Registers a call in progress. Raises `FencedError` if the caller's driver has been replaced."""
         self.fence.check(term)
         thread = threading.get_ident()
         self._works[thread] = _Work(method, time.monotonic(), thread)
@@ -82,7 +88,7 @@ class Presence:
             del self._works[thread]
 
     def report(self) -> StackReport:
-        """What the actor is doing now; of several calls the one that is longest under way."""
+        """Reports what the actor is doing now; of several calls in progress, the longest-running one."""
         work = min(list(self._works.values()), key=lambda each: each.since, default=None)
         frames = sys._current_frames()
         frames.pop(threading.get_ident(), None)
@@ -106,7 +112,7 @@ class Presence:
         while True:
             time.sleep(POLL_SECONDS)
             if self._driver.silence() > self._grace:
-                log.warning("no sign of a driver for %g s: %s ends", self._grace, self._actor)
+                log.warning("no sign of a driver for %g s: %s exits", self._grace, self._actor)
                 leave_devices()
                 logging.shutdown()
                 os._exit(GONE_EXIT_CODE)
@@ -126,7 +132,7 @@ class Presence:
 
 
 def write_report(folder: Path, report: StackReport) -> None:
-    """Publishes an actor's answer. Not synced to the disk: nobody asks for it after a crash."""
+    """Publishes an actor's answer. It is not synced to disk, since it is not needed after a crash."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{report.actor}"
     unfinished.write_text(json.dumps(asdict(report), indent=1))
@@ -134,7 +140,7 @@ def write_report(folder: Path, report: StackReport) -> None:
 
 
 def read_report(file: Path) -> StackReport | None:
-    """An actor's answer; none before it is there."""
+    """Reads an actor's answer; None if it does not exist yet."""
     try:
         value = json.loads(file.read_text())
     except FileNotFoundError:
@@ -143,7 +149,7 @@ def read_report(file: Path) -> StackReport | None:
 
 
 def _request(files: SupervisorFiles) -> str:
-    """The name of the newest request; empty without one."""
+    """Returns the name of the newest request; empty if there is none."""
     try:
         return str(json.loads(files.stacks.read_text())["request"])
     except FileNotFoundError:
@@ -155,7 +161,7 @@ def _place(frame: FrameType) -> str:
 
 
 def _waits(frame: FrameType) -> bool:
-    """True if the thread stands in a function that waits for another actor."""
+    """Returns True if the thread is in a function that waits for another actor."""
     current: FrameType | None = frame
     while current is not None:
         file, function = current.f_code.co_filename, current.f_code.co_name

@@ -1,7 +1,7 @@
-"""The Ray actor around one device's rollout engine and judges: loads them, fences its callers, takes weights in place.
+"""The Ray actor of one device's rollout engine and judges: loads them, fences its callers, updates weights in place.
 
-Consumes decode batches and questions to judges from controllers, weights in buckets from the trainer's first rank; produces
-responses and verdicts. It has one role at a time, which its dispatcher gives it.
+Consumes decode batches and questions to judges from controllers, and weights in buckets from the trainer's
+rank 0; produces responses and verdicts. It has one role at a time, assigned by the dispatcher.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from yatt_core.wire.buckets import WeightBucket
 
 
 class RolloutActor:
-    """One instance of the pool. Calls are served one at a time, in the order they come."""
+    """One instance of the pool. Calls are served one at a time, in the order of arrival."""
 
     def __init__(self, spec_json: str, run_folder: str, instance: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
@@ -49,9 +49,10 @@ class RolloutActor:
         self._presence = Presence(self._folder, self._identity.name, term, grace)
 
     def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
-        """Builds the engine, once, whose weights come with the first update, and the judges.
+        """Builds the engine and the judges, once. The engine's weights arrive with the first update.
 
-        resident: there is memory for all of them at once, caches included; otherwise they sleep while others work.
+        resident: whether all of them fit into memory at once, caches included; if not, they sleep while
+            others work.
         """
         with self._presence.serving("load", term):
             self._resident = resident
@@ -69,7 +70,7 @@ class RolloutActor:
         )
 
     def _taker_of(self, engine: RolloutEngine) -> RolloutEngine | WeightTaker:
-        """Who takes what the trainer sends: the engine, unless adapters alone are sent."""
+        """Returns what takes the weights that the trainer sends: the engine, unless only adapters are sent."""
         trainer = self._spec.trainer
         if trainer.lora is None or trainer.lora.sync == "merged":
             return engine
@@ -79,12 +80,12 @@ class RolloutActor:
         return MergingTaker(engine, self._model_folder, share_of(trainer.lora), trainer.sync_bucket_bytes)
 
     def version(self, term: int) -> int:
-        """Version of the weights it holds; -1 while they are undefined."""
+        """Returns the version of the weights it holds; -1 while they are undefined."""
         with self._presence.serving("version", term):
             return self._ready().version
 
     def begin_update(self, term: int, version: int) -> None:
-        """Makes ready for the weights of a version; until the end of the update there are none."""
+        """Prepares for a new version of the weights; they are undefined until the update ends."""
         with self._presence.serving("begin_update", term):
             self._ready()
             self._synced = SyncReceipt(self._instance, version, 0.0)
@@ -99,13 +100,13 @@ class RolloutActor:
             self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
 
     def end_update(self, term: int) -> SyncReceipt:
-        """Puts the new weights to work. Raises where some of them have not come."""
+        """Activates the new weights. Raises if any of them are missing."""
         with self._presence.serving("end_update", term):
             self._taker.end_update()
             return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
-        """Answers a decode batch, piece by piece while it works on the rest."""
+        """Answers a decode batch and yields finished pieces while it works on the rest."""
         with self._presence.serving("generate", term):
             started, lengths = time.monotonic(), list[int]()
             for piece in hold_back(self._ready().stream(request)):
@@ -114,7 +115,7 @@ class RolloutActor:
             self._book(ROLLOUT, lengths, time.monotonic() - started)
 
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Asks the judge of a reward part, piece by piece while it works on the rest."""
+        """Asks the judge of a reward part and yields finished verdicts while it works on the rest."""
         with self._presence.serving("judge", term):
             self._ready()
             started, lengths, read = time.monotonic(), list[int](), 0
@@ -126,14 +127,14 @@ class RolloutActor:
             self._book(JUDGE, lengths, time.monotonic() - started, read)
 
     def switch(self, term: int, role: str, starting: bool) -> None:
-        """Takes up another role. Those of the others sleep, unless there is memory for all."""
+        """Switches to another role. The engines of the other role go to sleep unless all fit into memory."""
         with self._presence.serving("switch", term):
             engine = self._ready()
             if not self._resident:
                 self._put_to_sleep([engine] if role == JUDGE else self._judges.values())
 
     def rest(self, term: int) -> None:
-        """Engine and judges sleep, until they are asked again."""
+        """Puts the engine and the judges to sleep until their next call."""
         with self._presence.serving("rest", term):
             self._put_to_sleep([self._ready(), *self._judges.values()])
 
@@ -142,15 +143,15 @@ class RolloutActor:
             sleeper.sleep()
 
     def usage(self, term: int) -> tuple[Usage, ...]:
-        """The work since this was last asked."""
+        """Returns the work done since the last call."""
         with self._presence.serving("usage", term):
-            # One by one: another thread may be adding to it.
+            # One at a time: another thread may be appending.
             return tuple(self._usage.popleft() for _ in range(len(self._usage)))
 
     def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
-        """Takes a batch's work down: as many steps as its longest sequence has, each of those that are still alive.
+        """Records a batch's work: one step per token of its longest sequence, each over the sequences still alive.
 
-        read: tokens, which is all that a reward model does.
+        read: prompt tokens; a reward model does no other work.
         """
         if any(lengths):
             steps, sequence_steps = max(lengths), sum(lengths)
@@ -161,5 +162,5 @@ class RolloutActor:
 
     def _ready(self) -> RolloutEngine:
         if self._engine is None:
-            raise InfrastructureError(f"rollout-{self._instance} was asked to work before it was loaded")
+            raise InfrastructureError(f"rollout-{self._instance} was called before it was loaded")
         return self._engine

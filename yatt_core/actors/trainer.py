@@ -1,6 +1,7 @@
-"""The Ray actor around one rank of a train engine: fences its callers, sends weights, publishes checkpoints.
+"""The Ray actor of one rank of a train engine: fences its callers, sends weights, publishes checkpoints.
 
-Consumes tasks that name sealed experience; produces receipts, weights in buckets for the rollout engines, and checkpoints.
+Consumes tasks that name sealed experience; produces receipts, weights in buckets for the rollout engines, and
+checkpoints.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ from yatt_core.wire.buckets import WeightBucket
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What a rank holds. version: -1 while its weights are undefined or have not been warmed up or restored. applied: key of
-    the last update. group: address of the group that it is in; empty when it is in none, or saw it break.
+    """The state of a rank.
+
+    version: version of its weights; -1 while they are undefined or have not been through SFT or a restore.
+    applied: key of the last update.
+    group: address of the group it has joined; empty if it is in no group or saw its group fail.
     """
 
     version: int
@@ -50,7 +54,7 @@ class RankState:
 
 
 class TrainerActor:
-    """One logical rank. Calls are served one at a time, in the order they come."""
+    """One logical rank. Calls are served one at a time, in the order of arrival."""
 
     def __init__(self, spec_json: str, run_folder: str, rank: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
@@ -80,18 +84,18 @@ class TrainerActor:
         return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, kind)
 
     def standing(self, term: int) -> RankState:
-        """What it holds, behind all that it was asked to do before."""
+        """Returns the rank's state after all earlier calls."""
         with self._serving("standing", term):
             engine = self._ready()
             version = engine.version if self._settled else -1
             return RankState(version, engine.applied, self._group, self._checkpoints.in_flight)
 
     def environment(self) -> dict[str, str]:
-        """What a replay depends on besides the log: library versions, instruction set, threads, arithmetic."""
+        """Returns what a replay depends on besides the log: library versions, instruction set, threads, kernels."""
         return environment_facts(self._spec, self._model_path)
 
     def rendezvous(self) -> str:
-        """A loopback address where the ranks may meet, which this one serves."""
+        """Returns a loopback address, served by this rank, where the ranks may meet."""
         return hold_address()
 
     def connect(self, term: int, ranks: int, address: str) -> None:
@@ -107,45 +111,47 @@ class TrainerActor:
             self._ready().initialise()
 
     def sft(self, term: int) -> SftReceipt:
-        """Supervised training on the demonstrations; a second call returns the receipt of the first."""
+        """Runs supervised fine-tuning on the demonstrations; a second call returns the receipt of the first."""
         with self._serving("sft", term), log_context(iteration=0, phase="sft"):
             receipt = self._ready().sft()
             self._settled = True
             return receipt
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
-        """Old and reference log-probabilities, advantages."""
+        """Computes old and reference log-probabilities and advantages."""
         with self._serving("prepare", task.term), log_context(iteration=task.key.iteration, phase="prepare"):
             return self._ready().prepare(task)
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
-        """True if the prepared columns are there and agree with their digests."""
+        """Returns True if all prepared columns exist and match their digests."""
         return prepared_is_whole(self._folder, receipt.folder, receipt.files)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """The iteration's optimizer steps."""
+        """Takes the iteration's optimizer steps."""
         with self._serving("learn", task.term), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().learn(task, prepared)
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
-        """Goes to the iteration's version without a step."""
+        """Advances to the iteration's version without an optimizer step."""
         with self._serving("skip", task.term), log_context(iteration=task.key.iteration, phase="learn"):
             return self._ready().skip(task)
 
     def offload(self, term: int) -> None:
-        """Makes room on the device for others."""
+        """Frees memory on the device for other roles."""
         with self._serving("offload", term):
             self._ready().offload()
 
     def reload(self, term: int) -> None:
-        """Has back what it made room of."""
+        """Brings offloaded tensors back to the device."""
         with self._serving("reload", term):
             self._ready().reload()
 
     def export(self, term: int, version: int, number: int) -> tuple[bool, WeightBucket | None]:
-        """A bucket of the weights of a version, for the rollout engines, and whether it is the last; bucket 0 begins anew.
+        """Returns a bucket of a version's weights for the rollout engines, and whether it is the last.
 
-        All ranks are asked, only rank 0 returns it.
+        number: of the bucket; 0 restarts the export.
+
+        All ranks are called, but only rank 0 returns the bucket.
         """
         with self._serving("export", term):
             engine = self._ready()
@@ -154,12 +160,14 @@ class TrainerActor:
             if number == 0:
                 self._export = Export(engine, self._spec.trainer.sync_bucket_bytes, keep=self._rank == 0)
             if self._export is None:
-                raise InfrastructureError(f"trainer-{self._rank} was asked for bucket {number} of weights it sends not")
+                raise InfrastructureError(
+                    f"trainer-{self._rank} was asked for bucket {number}, but no export is in progress"
+                )
             bucket = self._export.bucket(number)
             return bucket.last, bucket if self._rank == 0 else None
 
     def begin_checkpoint(self, term: int, run: str, branch: int, audit_head: str) -> None:
-        """Copies the tensors now; rank 0 publishes them in the background, and first waits for a checkpoint in flight."""
+        """Copies the tensors now; rank 0 publishes them in the background, after any checkpoint still in flight."""
         with self._serving("begin_checkpoint", term):
             engine = self._ready()
             identity = CheckpointIdentity(run, branch, engine.version, term, self._spec.digest, "", audit_head)
@@ -167,7 +175,7 @@ class TrainerActor:
             self._checkpoints.begin(folder, identity, engine.freeze_state)
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
-        """The receipt of the checkpoint in flight, once; none while it is being written or where there is none."""
+        """Returns the receipt of the checkpoint in flight, once; None while it is being written or if there is none."""
         return self._checkpoints.wait(wait_seconds) if wait_seconds else self._checkpoints.poll()
 
     def restore(self, term: int, folder: str, manifest_sha256: str, version: int) -> None:
@@ -179,9 +187,9 @@ class TrainerActor:
 
     @contextmanager
     def _serving(self, method: str, term: int) -> Iterator[None]:
-        """A call under way. One that fails may have left the ranks apart from each other: this one then leaves the group.
+        """Registers a call in progress. If it fails, the ranks may have diverged, so this rank leaves the group.
 
-        An export ends with the first call that is not for its next bucket.
+        An export ends with the first call that does not ask for its next bucket.
         """
         with self._presence.serving(method, term):
             if method != "export":
@@ -194,5 +202,5 @@ class TrainerActor:
 
     def _ready(self) -> TrainEngine:
         if self._engine is None:
-            raise InfrastructureError(f"trainer-{self._rank} was asked to work before it was loaded")
+            raise InfrastructureError(f"trainer-{self._rank} was called before it was loaded")
         return self._engine

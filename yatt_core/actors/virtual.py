@@ -1,7 +1,7 @@
-"""The Ray actor around a virtual instance that batches continuously: it takes requests in while it works on others.
+"""The Ray actor of a virtual instance with continuous batching: it accepts requests while it works on others.
 
-Consumes decode batches and questions to judges from controllers, weights in buckets from the trainer's first rank; produces
-responses and verdicts as the cost model of placement lets them end.
+Consumes decode batches and questions to judges from controllers, and weights in buckets from the trainer's
+rank 0; produces responses and verdicts at the times that the placement cost model computes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.wire.buckets import WeightBucket
 
 HOLD_SECONDS = 0.02
-"""What ends within this time travels together."""
+"""Results that finish within this time are sent together."""
 _NOBODY = Sample(SampleWork(0, False, 0, (1,), (), ()))
-"""Whose sequences they are matters to the simulator alone."""
+"""A placeholder owner of sequences: only the simulator uses the owner."""
 
 
 class ContinuousActor:
-    """One instance of the pool; asynchronous, so that any number of calls may be under way."""
+    """One instance of the pool; asynchronous, so that any number of calls can be in progress."""
 
     def __init__(self, spec_json: str, run_folder: str, instance: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
@@ -62,7 +62,7 @@ class ContinuousActor:
         self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
 
     async def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
-        """Says who it is; there is no model to load, and nothing that takes memory."""
+        """Returns its identity; there is no model to load and no memory to reserve."""
         self._presence.fence.check(term)
         capabilities = {**self._engine.capabilities, "continuous": True}
         return ActorIdentity(
@@ -70,16 +70,16 @@ class ContinuousActor:
         )
 
     async def rest(self, term: int) -> None:
-        """Has no memory to give back."""
+        """Does nothing but check the fence: there is no memory to release."""
         self._presence.fence.check(term)
 
     async def version(self, term: int) -> int:
-        """Version of the weights it holds; -1 while they are undefined."""
+        """Returns the version of the weights it holds; -1 while they are undefined."""
         self._presence.fence.check(term)
         return self._engine.version
 
     async def begin_update(self, term: int, version: int) -> None:
-        """Makes ready for the weights of a version."""
+        """Prepares for a new version of the weights."""
         self._presence.fence.check(term)
         self._synced, self._update_began = SyncReceipt(self._instance, version, 0.0), time.monotonic()
         self._engine.begin_update(version)
@@ -92,15 +92,15 @@ class ContinuousActor:
         self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
 
     async def end_update(self, term: int) -> SyncReceipt:
-        """Puts the new weights to work."""
+        """Activates the new weights."""
         self._presence.fence.check(term)
         self._engine.end_update()
         return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
     async def generate(self, term: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
-        """Answers a decode batch, response by response as the instance ends them, or gives them back where it is told to.
+        """Answers a decode batch, response by response as the instance finishes them.
 
-        Raises as the engine's `generate`.
+        Evicted responses are returned unfinished. Raises the same errors as the engine's `generate`.
         """
         self._presence.fence.check(term)
         self._begin_with(ROLLOUT)
@@ -120,7 +120,7 @@ class ContinuousActor:
                 yield Returned(tuple(stream.number for stream in unfinished), tuple(progress))
 
     async def judge(self, term: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
-        """Judges responses, each as its last judgement ends."""
+        """Judges responses and yields each verdict when its last judgement is done."""
         self._presence.fence.check(term)
         self._begin_with(JUDGE)
         ended: asyncio.Queue[Stream] = asyncio.Queue()
@@ -136,7 +136,7 @@ class ContinuousActor:
                 yield tuple(done)
 
     def _submit_item(self, part: str, item: JudgeItem, ended: asyncio.Queue[Stream]) -> Verdict:
-        """An item is one request: its text is read once for all of its judgements."""
+        """Submits an item as one request, whose text is read once for all of its judgements."""
         verdict = self._judges[part].verdict(item)
         read = verdict.judgements[0].prompt_tokens
         streams = tuple(Stream(_NOBODY, item.number, one.tokens, read) for one in verdict.judgements)
@@ -144,12 +144,16 @@ class ContinuousActor:
         return verdict
 
     async def evict(self, term: int, count: int) -> None:
-        """Gives the newest sequences back at the next boundary."""
+        """Returns the newest sequences at the next boundary."""
         self._presence.fence.check(term)
         self._live.evict(count)
 
     async def switch(self, term: int, role: str, starting: bool) -> None:
-        """Takes up another role, after the time that this takes; for the one that it started the iteration before with, none."""
+        """Switches to another role and takes the time that this costs.
+
+        starting: whether an iteration starts with the role; the switch is free if the previous one started
+            with the same role.
+        """
         self._presence.fence.check(term)
         if not starting:
             seconds = self._setting.switch.role_s
@@ -160,34 +164,34 @@ class ContinuousActor:
         self._serve(role)
 
     async def usage(self, term: int) -> tuple[Usage, ...]:
-        """The work since this was last asked."""
+        """Returns the work done since the last call."""
         self._presence.fence.check(term)
         return self._live.usage()
 
     def _begin_with(self, role: str) -> None:
-        """One that nobody has told a role yet, as it stands in the place of a dead one, has that of its first request."""
+        """Takes the role of the first request if none was assigned yet, as after replacing a dead instance."""
         if not self._role:
             self._serve(role)
 
     def _serve(self, role: str) -> None:
-        """Has the constants that the placement policy is told of."""
+        """Takes a role with the same cost constants that the placement policy uses."""
         self._role = role
         self._live.serve(role, self._setting.judge if role == JUDGE else self._setting.rollout)
 
 
 def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
-    """The responses as the cost model has them, one request each; what goes on elsewhere is read anew as far as it is made."""
+    """Yields one request to the cost model per response; a continued response is read again up to its progress."""
     samples = request.seeds.shape[1]
     for row, length in enumerate(lengths.tolist()):
         prompt = len(request.prompts[row // samples])
         made = 0 if request.progress is None else int(request.progress[row])
         stream = Stream(_NOBODY, row, length - made, prompt + made)
-        # The prompt's other samples find it in the prefix cache.
+        # The prompt's other samples hit the prefix cache.
         yield Request(prompt + made if row % samples == 0 else 0, (stream,))
 
 
 async def _gathered(left: asyncio.Queue[Stream]) -> list[Stream]:
-    """What has left the instance: waits for the first, and a moment for those that come with it."""
+    """Waits for the first sequence to leave the instance, and briefly for others that leave at the same time."""
     streams = [await left.get()]
     await asyncio.sleep(HOLD_SECONDS)
     while not left.empty():
