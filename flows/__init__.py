@@ -1,1 +1,1 @@
-"""The workflow of a run: Prefect flows and tasks, the driver, recovery. The only package that imports Prefect."""
+"""The workflow of a run: Prefect flows and tasks, the driver session, recovery. Only this package imports Prefect."""

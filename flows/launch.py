@@ -1,6 +1,6 @@
-"""Creates runs and drives sessions from a command: services, Ray, lease and actors come up side by side, then the flow runs.
+"""Drives a session from a command: takes the lease, starts services, Ray and actors in parallel, then runs the flow.
 
-Nothing here imports prefect before its server's address is in the environment.
+Imports prefect only once its server's address is in the environment.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ def run_session(
     notifier: Notifier | None = None,
     window: Window | None = None,
 ) -> Outcome:
-    """Drives one session in this process; returns when it has ended.
+    """Drives one session in this process and returns once it has ended.
 
-    accept_drift: updates are replayed even where the environment is not the recorded one. notifier: tells people, where the
-    spec wants it. window: this process is a scheduled flow run, which then is the session: it goes on with the Prefect server
-    that it has, and stops at the window's end. Raises `ConfigurationError` where Ray is given and no Prefect server,
-    `db.core.errors.LeaseHeld` when somebody else drives the run, and what ended the session.
+    accept_drift: replay updates even if the environment differs from the recorded one.
+    notifier: sends notifications if the spec asks for them.
+    window: set if this process is a scheduled flow run. The session then belongs to that flow run, uses its Prefect
+        server and stops at the end of the window.
+
+    Raises `ConfigurationError` if an external Ray cluster is named but no Prefect server,
+    `db.core.errors.LeaseHeld` if another driver holds the run, and any error that ended the session.
     """
     if window is None:
         check_surroundings()
@@ -63,7 +66,7 @@ def run_session(
 
 
 def _drive(home: Home, run: str, spec: RunSpec, session: DriverSession) -> Outcome:
-    """Brings up the services and runs the flow, which claims the session and ends it."""
+    """Starts the services and runs the flow, which claims the session and ends it."""
     try:
         with ended_on_error(session):
             own_prefect = session.window is None
@@ -72,7 +75,7 @@ def _drive(home: Home, run: str, spec: RunSpec, session: DriverSession) -> Outco
             if own_prefect:
                 session.context.observer.stage("starting the Prefect server")
                 prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
-                if attached():  # one of the run's own was ready just now
+                if attached():  # the run's own server has just reported that it is ready
                     _require_prefect()
         with offered(session):
             return _run_flow(session)
@@ -81,8 +84,8 @@ def _drive(home: Home, run: str, spec: RunSpec, session: DriverSession) -> Outco
 
 
 def _require_prefect() -> None:
-    """Raises `InfrastructureError` where Prefect's server does not answer: without it no flow begins."""
-    # Only now: prefect reads its settings when it is first imported.
+    """Raises `InfrastructureError` if the Prefect server does not answer: no flow can start without it."""
+    # Imported late: prefect reads its settings on first import.
     from prefect.client.orchestration import get_client
 
     from flows.prefect_io.prefect_client import server_needed
@@ -94,11 +97,11 @@ def _require_prefect() -> None:
 
 
 def _run_flow(session: DriverSession) -> Outcome:
-    """Runs the flow to its end, inside the flow run that a scheduled session is; else it is a flow run of its own.
+    """Runs the flow to its end: in the current flow run if the session is scheduled, else in a new one.
 
-    A Prefect server that is away by then has nothing to say on how it ended.
+    A Prefect server that is unreachable at the end does not change the session's outcome.
     """
-    # Only now: prefect reads its settings when it is first imported.
+    # Imported late: prefect reads its settings on first import.
     from flows.prefect_io.prefect_client import AWAY, server_trouble
     from flows.train import train
 
@@ -109,12 +112,12 @@ def _run_flow(session: DriverSession) -> Outcome:
             raise session.failure from error
         if session.outcome is None:
             raise
-        session.context.observer.warned(f"Prefect was not told how the session ended: {server_trouble(error)}")
+        session.context.observer.warned(f"could not report the end of the session to Prefect: {server_trouble(error)}")
         return session.outcome
 
 
 def _end_services(home: Home, session: DriverSession) -> None:
-    """Stops the run's cluster, unless a driver that took over, or came after this one gave the lease back, uses it."""
+    """Stops the run's cluster, unless it is external or already in use by the next driver."""
     if not attached():
         session.context.observer.stage("stopping the run's cluster")
         stop_supervisor(home.run_folder(session.context.run), STOP_SECONDS, session.context.fence.term)
@@ -130,7 +133,7 @@ def open_session(
     notifier: Notifier | None = None,
     window: Window | None = None,
 ) -> DriverSession:
-    """Takes the lease and books the session; from here on it has to be ended."""
+    """Takes the lease and opens the session; the caller must end it."""
     ledger = Ledger.open(home.ledger)
     try:
         claim_store(ledger, run, spec, home.run_folder(run))
@@ -148,12 +151,12 @@ def open_session(
 
 
 def attached() -> bool:
-    """True where Ray and Prefect are given by the surroundings and are not the run's own."""
+    """Returns True if the environment names an external Ray cluster and Prefect server."""
     return bool(os.environ.get(RAY_VARIABLE))
 
 
 def check_surroundings() -> None:
-    """Raises `ConfigurationError` where Ray is given by the surroundings and Prefect is not."""
+    """Raises `ConfigurationError` if the environment names an external Ray cluster but no Prefect server."""
     if attached():
         _given_server()
 
@@ -162,16 +165,18 @@ def _given_server() -> str:
     named = prefect_server.named_server()
     if named is None:
         raise ConfigurationError(
-            f"{RAY_VARIABLE} is set, so {prefect_server.PREFECT_VARIABLE} has to name a Prefect server too, such as "
+            f"{RAY_VARIABLE} is set, so {prefect_server.PREFECT_VARIABLE} must name a Prefect server as well, such as "
             "http://127.0.0.1:4200/api"
         )
     return named
 
 
 def start_services(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
-    """The run's own Ray head and Prefect server, under a supervisor that outlives this process; nothing where both are given.
+    """Starts the run's own Ray head and Prefect server under a supervisor that outlives this process.
 
-    own_prefect: False where this process is a flow run of another server already.
+    Does nothing if both are external.
+
+    own_prefect: False if this process is already a flow run of another Prefect server.
     """
     if attached():
         return
@@ -181,7 +186,7 @@ def start_services(home: Home, run: str, spec: RunSpec, own_prefect: bool = True
 
 
 def connect(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
-    """Connects this process to Ray, in a namespace of the run's own, once its head is up; a lost supervisor is replaced."""
+    """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor."""
     if attached():
         connect_ray(os.environ[RAY_VARIABLE], run)
     else:
@@ -192,7 +197,7 @@ def connect(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> No
 
 
 def prefect_address(home: Home, run: str) -> str:
-    """Address of the Prefect server, once it is up."""
+    """Waits for the Prefect server and returns its address."""
     if attached():
         return _given_server()
     service = wait_ready(home.run_folder(run), [prefect_server.NAME], START_SECONDS).service(prefect_server.NAME)

@@ -1,16 +1,19 @@
-"""The training loop: a Prefect flow, one run of which is one session of a YATT run.
+"""The training loop: a Prefect flow. Each of its flow runs is one driver session of a YATT run.
 
-Consumes a run's name; everything else is in the ledger. Produces committed iterations. Killed at any line, the next session
-goes on behind the last commit: experience that is sealed is not made again, updates are replayed from it bit for bit.
+Consumes a run's name; everything else is in the ledger. Produces committed iterations. The driver may be killed at any
+line: the next session continues from the last commit, keeps sealed experience, and replays updates from it bit for bit.
 
-    place      placement policy   -> which role sits on which device (a recorded decision)
-    collect    controllers        -> sealed experience of every logical shard
-    prepare    trainer ranks      -> old and reference log-probabilities, advantages
-    learn      trainer ranks      -> weights of the next version
-    sync       rollout engines    <- weights, in place
-    evaluate   controllers        -> held-out accuracy, when due
-    checkpoint trainer rank 0     -> checkpoint in the background, when due
-    commit     ledger             -> one transaction; after it, the iteration is done
+The phases of iteration k, in order:
+
+    phase       runs on           consumes                              produces
+    place       placement policy  control state k-1, past work          Placement: a recorded role for each device
+    collect     controllers       control state k-1, Placement          Collected: sealed experience, device work
+    prepare     trainer ranks     experience, reward moments            PrepareReceipt: log-probabilities, advantages
+    learn       trainer ranks     experience, PrepareReceipt            UpdateReceipt: weights k on every rank
+    sync        rollout engines   weights k                             SyncReceipts: engines updated in place
+    evaluate    controllers       weights k, held-out prompts           EvaluateReceipts (if due)
+    checkpoint  trainer ranks     weights k                             a checkpoint, in the background (if due)
+    commit      ledger            control state k-1, all of the above   control state k: the iteration is done
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from flows.run.control_state import ControlState
 
 @flow(name="train", flow_run_name="{run}", retries=0, persist_result=False, validate_parameters=False)
 def train(run: str) -> Outcome:
-    """Takes the run's lease, goes on behind its last commit, and ends at its target, at a stop request or at a failure."""
+    """Drives the run from its last commit towards its target; a stop request, a guard or a failure may end it early."""
     with claimed_session(run) as session:
         session.book(flow_run.get_id() or "", flow_run.get_name() or "")
         with artifacts.progress(session.context) as progress:
@@ -45,9 +48,9 @@ def train(run: str) -> Outcome:
 
 
 def drive(session: DriverSession, progress: artifacts.Progress) -> Outcome:
-    """Goes on until the target, a stop request, or what only a person can answer.
+    """Advances the run until its target, a stop request, or a failure that needs an operator.
 
-    A failure leads back to the last commit, a guard perhaps further.
+    A failed phase leads back to the last commit; a guard may roll back further.
     """
     state: ControlState | None = None
     while True:
@@ -64,15 +67,15 @@ def drive(session: DriverSession, progress: artifacts.Progress) -> Outcome:
             session.await_ledger(error)
             state = None
         except StopNow:
-            assert state is not None, "a recovery is not left in the middle"
+            assert state is not None, "recovery is not interruptible"
         except Paused as paused:
             return session.pause(str(paused))
 
 
 def advance(session: DriverSession, state: ControlState | None) -> ControlState:
-    """Returns the next state: one iteration further.
+    """Returns the next control state: that of the next commit.
 
-    At the start, after a failure, and where nodes have come or gone, it is the last commit's, recovered from the ledger.
+    At the start, after a failure, or when nodes have joined or left, recovers the state of the last commit instead.
     """
     if state is None or session.actors.outgrown():
         return recover(session, session.context.committed_iteration).state
@@ -81,7 +84,7 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
 
 
 def begin(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
-    """Iteration 0: the policy before the first update, warmed up, kept as a checkpoint and measured."""
+    """Runs iteration 0: trains the initial policy (SFT), publishes it as checkpoint 0, evaluates and commits it."""
     warm = sft(session, 0)
     sync(session, 0)
     evaluation = evaluate(session, 0)
@@ -89,7 +92,12 @@ def begin(session: DriverSession, state: ControlState, meter: IterationMeter) ->
 
 
 def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
-    """One iteration: every phase in order, ended by its commit."""
+    """Runs the next iteration, phase by phase.
+
+    Consumes: the control state of the last commit.
+    Waits for: each phase in turn. Only the writing of a checkpoint continues in the background.
+    Unblocked by: the ledger's confirmation of the commit, after which the iteration is never repeated.
+    """
     iteration = state.iteration + 1
     placement = place(session, iteration, state)
     collected = collect(session, iteration, state, placement)

@@ -1,1 +1,1 @@
-"""The phases of an iteration as Prefect tasks, what a failed one leads to, and recovery."""
+"""The phases of an iteration as Prefect tasks, the handling of failed phases, and recovery."""

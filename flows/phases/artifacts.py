@@ -1,6 +1,6 @@
-"""What Prefect's UI shows of a session: one progress artifact, and a report in Markdown at the end.
+"""A session's artifacts in Prefect's UI: a progress bar, and a Markdown report at the end.
 
-They are for the eye alone: a server that is away for a while, since it is being started again, never ends a run.
+They are for display only: a Prefect server that is unreachable for a while, such as during a restart, never ends a run.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ def _optional() -> Iterator[None]:
     try:
         yield
     except AWAY as error:
-        log.warning("no artifact was taken: %s", server_trouble(error))
+        log.warning("Prefect did not accept an artifact: %s", server_trouble(error))
 
 
 class Progress:
-    """Share of the iterations that are committed; told to Prefect at most every few seconds. artifact: none without one."""
+    """The percentage of committed iterations, reported to Prefect at most once every `UPDATE_SECONDS`.
+
+    artifact: None if Prefect did not create one; nothing is reported then.
+    """
 
     def __init__(self, artifact: UUID | None, target: int) -> None:
         self._artifact, self._target, self._told = artifact, target, time.monotonic()
 
     def update(self, iteration: int) -> None:
-        """Tells how far the run is, unless it was told a moment ago."""
+        """Reports the last committed iteration, unless the previous report is too recent."""
         if self._artifact is None or time.monotonic() - self._told < UPDATE_SECONDS:
             return
         self._told = time.monotonic()
@@ -46,7 +49,7 @@ class Progress:
 
 @contextmanager
 def progress(context: RunContext) -> Iterator[Progress]:
-    """A progress artifact for the session's stay in its loop."""
+    """Yields a progress artifact for the duration of the training loop."""
     artifact = None
     with _optional():
         artifact = create_progress_artifact(
@@ -56,7 +59,7 @@ def progress(context: RunContext) -> Iterator[Progress]:
 
 
 def report(context: RunContext, outcome: Outcome) -> None:
-    """The closing report: what the session came to, in numbers."""
+    """Publishes the closing report: the outcome of the session and the latest metrics."""
     newest = context.ledger.metrics.latest(context.run)
     keys = ("evaluation/accuracy", "reward/mean", "entropy", "tokens_per_second", "seconds/iteration")
     rows = [f"| {key} | {newest[key].value:.4g} | {newest[key].step} |" for key in keys if key in newest]
@@ -71,5 +74,5 @@ def report(context: RunContext, outcome: Outcome) -> None:
     ]
     with _optional():
         create_markdown_artifact(
-            "\n".join(lines), key=f"{context.run}-report", description=f"DriverSession of {context.run}"
+            "\n".join(lines), key=f"{context.run}-report", description=f"Driver session of {context.run}"
         )

@@ -1,7 +1,8 @@
-"""A phase as a Prefect task with our own accounting: intent before dispatch, budgets charged in the ledger.
+"""Phases as Prefect tasks with our own accounting: each attempt is recorded before dispatch, failures charge a budget.
 
-Prefect's retries are 0, since its counters die with the flow run. A phase that fails raises `PhaseRetry` where the answer is
-to go back to the last commit, `Paused` where somebody has to look, and else the error itself, which ends the session.
+Prefect's own retries are off, since its counters are lost with the flow run. A failed phase raises `PhaseRetry` to
+return to the last commit, `Paused` if an operator is needed, and otherwise the original error, which ends the
+session.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 STOPPED = "stopped"
-"""The class that an attempt gets which was left because the session had to end: charged to no budget."""
+"""Failure class of an attempt that was abandoned because the session had to end; charged to no budget."""
 
 
 def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Concatenate[DriverSession, int, P], R]:
-    """Makes a phase of a function of (session, iteration, ...); its name is the function's.
+    """Turns a function of (session, iteration, ...) into a phase of the same name.
 
-    The receipts that recovery needs are kept in the ledger with the attempt.
+    Receipts that recovery needs are kept in the ledger with the attempt.
     """
     name = body.__name__
 
@@ -90,7 +91,7 @@ def _fail(context: RunContext, attempt: Attempt, error: YattError) -> None:
 
 
 def receipt_json(result: Any) -> dict[str, Any]:
-    """A receipt as plain JSON values; empty for what neither recovery nor accounting needs."""
+    """Returns a receipt as plain JSON values; empty if neither recovery nor accounting needs it."""
     receipt = result.receipt if isinstance(result, Recovered) else result
     if not isinstance(receipt, KEPT_RECEIPTS):
         return {}
@@ -99,6 +100,6 @@ def receipt_json(result: Any) -> dict[str, Any]:
 
 
 def recorded_receipt(context: RunContext, branch: int, iteration: int, name: str, kind: type[R]) -> R | None:
-    """The receipt of a phase that was finished before; none if it was not."""
+    """Returns the recorded receipt of a finished phase; None if it has not finished."""
     row = context.ledger.phases.done(context.run, branch, iteration, name)
     return None if row is None else TypeAdapter(kind).validate_python(row.receipt)

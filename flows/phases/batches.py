@@ -1,4 +1,4 @@
-"""An iteration's experience as the trainer is told of it, for the loop and for replay alike."""
+"""An iteration's experience as a task for the trainer, shared by the loop and by replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
 
 
 def batch_task(context: RunContext, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:
-    """The task of a phase over an iteration's experience."""
+    """Builds the trainer's task for a phase over an iteration's experience."""
     key = WorkKey(context.run, branch, iteration, name)
     return BatchTask(key, context.fence.term, batch.shards, batch.admission)
 
@@ -27,9 +27,10 @@ def prepared_columns(
     moments: RewardMoments,
     same_layout: bool = True,
 ) -> PrepareReceipt:
-    """What an earlier attempt at `prepare` left, or the same made again where it is missing or damaged.
+    """Returns the columns of an earlier attempt at `prepare`; recomputes them if they are missing or damaged.
 
-    same_layout: the trainer's ranks are those that made it; else it is made again, since a rank's columns are its own part.
+    same_layout: the trainer's ranks are laid out as when the columns were written. If not, the columns are recomputed,
+        since each rank stores only its own part.
     """
     done = recorded_receipt(session.context, branch, iteration, "prepare", PrepareReceipt)
     if done is not None and same_layout and session.actors.prepared_is_whole(done):

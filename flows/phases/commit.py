@@ -1,7 +1,7 @@
 """The commit of an iteration: one transaction, after which the iteration is done.
 
-Consumes what the phases returned. Produces metrics, the next control state, the ledger's commit with its outbox rows, alarms and
-link of the audit chain; then prunes what nobody can need any more.
+Consumes the results of the phases. Produces metrics, the next control state, and the commit in the ledger with its
+outbox rows, alarms and audit-chain link; then prunes files that are no longer needed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftRec
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What `collect` came to.
+    """The result of `collect`.
 
-    work: what it took of the devices; None without judges on devices.
+    work: the work done by the devices; None if no judge runs on a device.
     gauges: metrics of class timing.
     """
 
@@ -52,7 +52,10 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class IterationResults:
-    """What the phases of an iteration returned. evaluation: None unless one was due."""
+    """The results of an iteration's phases.
+
+    evaluation: None unless one was due.
+    """
 
     placement: Placement
     collected: Collected
@@ -86,7 +89,12 @@ def commit_start(
 def commit(
     session: DriverSession, iteration: int, state: ControlState, results: IterationResults, meter: IterationMeter
 ) -> ControlState:
-    """Commits an iteration: results, control state, outbox and audit link, all or nothing."""
+    """Commits an iteration: results, control state, outbox rows and audit link, all or nothing.
+
+    Consumes: the control state of the last commit and the results of every phase.
+    Waits for: the ledger.
+    Unblocked by: its confirmation of the transaction. Returns the control state that it now holds.
+    """
     context, experience = session.context, results.collected.experience
     new_checkpoint = session.checkpoints.collect()
     seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
@@ -112,7 +120,7 @@ def commit(
 
 
 def _result_metrics(context: RunContext, results: IterationResults) -> list[Metric]:
-    """Returns the metrics that are functions of (spec, data, seed, iteration)."""
+    """Returns the metrics of class result: functions of (spec, data, seed, iteration)."""
     experience = results.collected.experience
     metrics = experience_metrics(experience.sums) + learning_metrics(results.prepared, results.update)
     if context.spec.samples_dynamically:
@@ -129,7 +137,7 @@ def _timing_metrics(
     seconds: Mapping[str, float],
     meter: IterationMeter,
 ) -> list[Metric]:
-    """Returns what the iteration took."""
+    """Returns the metrics of class timing."""
     context, collected = session.context, results.collected
     sums, gauges = collected.experience.sums, {**collected.gauges, **sync_gauges(results.synced)}
     metrics = timing_metrics(seconds, meter.seconds, sums["loss_tokens"], sums["samples"], meter.driver_bytes, gauges)
@@ -174,7 +182,7 @@ def _commit(
 
 
 def _best(state: ControlState, metrics: Sequence[Metric]) -> tuple[float, int] | None:
-    """Returns the best evaluation so far; the earliest of equals stays."""
+    """Returns the best evaluation so far, as accuracy and iteration; the earliest wins a tie."""
     accuracy = next((metric.value for metric in metrics if metric.key == "evaluation/accuracy"), None)
     if accuracy is None or (state.best is not None and state.best[0] >= accuracy):
         return state.best
@@ -182,7 +190,7 @@ def _best(state: ControlState, metrics: Sequence[Metric]) -> tuple[float, int] |
 
 
 def _sweep(session: DriverSession, iteration: int, experience: Experience, prepared: PrepareReceipt) -> None:
-    """Removes what killed attempts left of the iteration; nothing of it can be asked for any more."""
+    """Removes the leftovers of killed attempts at the iteration; nothing can refer to them after the commit."""
     context = session.context
     stays = [row.folder for row in experience.shards]
     sweep(context.folder, context.branch, iteration, stays)

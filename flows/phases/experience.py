@@ -1,9 +1,8 @@
-"""An iteration's sealed shards: made by the controllers wave by wave, recorded as they come, and made again where damaged.
+"""An iteration's sealed shards: made by the controllers wave by wave, recorded on arrival, rebuilt if damaged.
 
-A wave's plan is recorded before it starts and its outcome once all of its shards are sealed (`flows.phases.waves`); a recovering
-driver obeys both. A shard that the ledger names is not made again while its files agree with their digests. One that was
-damaged is made again alone, from the same prompts, seeds and weights, and has to come out with the digests that the ledger
-recorded.
+A wave's plan is recorded before it starts and its outcome once all its shards are sealed (`flows.phases.waves`); a
+recovering driver obeys both. A recorded shard is kept as long as its files match their digests. A damaged shard is
+rebuilt alone, from the same prompts, seeds and weights, and must reproduce the recorded digests.
 """
 
 from __future__ import annotations
@@ -32,7 +31,10 @@ from yatt_core.protocols.receipts import PEAK_BYTES, Admission, GroupFacts, Prom
 
 @dataclass(frozen=True, slots=True)
 class SealedBatch:
-    """Sealed shards in canonical order, and which of their groups are learnt from; none for all of them."""
+    """Sealed shards in canonical order.
+
+    admission: the groups to learn from; None for all of them.
+    """
 
     shards: tuple[ShardRef, ...]
     admission: Admission | None
@@ -42,9 +44,9 @@ class SealedBatch:
 class SealedShard:
     """A sealed shard of the open iteration.
 
-    ordinals: of its prompts.
-    facts: of their groups.
-    peak_bytes: most bytes that its controller had in flight; 0 if an earlier session made it.
+    ordinals: one for each prompt.
+    facts: about the prompts' groups.
+    peak_bytes: maximum bytes that its controller had in flight; 0 if an earlier session produced the shard.
     """
 
     row: ShardRow
@@ -57,9 +59,9 @@ class SealedShard:
 class Experience:
     """An iteration's sealed shards in canonical order.
 
-    sampling: finished.
-    cursor: after the iteration's prompts.
-    peak_bytes: most bytes that any controller had in flight.
+    sampling: the final state of dynamic sampling.
+    cursor: the position after the iteration's prompts.
+    peak_bytes: maximum bytes that any controller had in flight.
     """
 
     shards: tuple[ShardRow, ...]
@@ -69,7 +71,7 @@ class Experience:
 
     @property
     def batch(self) -> SealedBatch:
-        """What the trainer is told of."""
+        """The part of the experience that the trainer needs."""
         return SealedBatch(references_of(self.shards), admission_of(self.sampling.outcomes))
 
     @property
@@ -79,12 +81,12 @@ class Experience:
 
     @property
     def digest(self) -> str:
-        """The iteration's experience digest, over all samples that were made."""
+        """The iteration's experience digest, over all samples, admitted or not."""
         return experience_digest_of_iteration(b"".join(row.group_digests for row in self.shards))
 
 
 def references_of(rows: Iterable[ShardRow]) -> tuple[ShardRef, ...]:
-    """The shards as tasks name them."""
+    """Returns the shards as references for tasks."""
     return tuple(ShardRef(row.folder, row.manifest_sha256) for row in rows)
 
 
@@ -92,7 +94,7 @@ def references_of(rows: Iterable[ShardRow]) -> tuple[ShardRef, ...]:
 
 
 def gather(session: DriverSession, iteration: int, state: ControlState) -> Experience:
-    """All waves of an iteration: shards on disk that are whole, the others made now with the weights before the iteration."""
+    """Gathers all waves of an iteration: keeps intact shards and has the others made with the current weights."""
     sampling = Sampling(SamplingRule.of(session.context.spec), state.sampling_average)
     cursor, shards = state.cursor, list[SealedShard]()
     while not sampling.finished:
@@ -109,7 +111,7 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
 def _sealed_wave(
     session: DriverSession, iteration: int, wave: PlannedWave, drawn: Sequence[PromptRef]
 ) -> list[SealedShard]:
-    """The wave's finished shards in order. Of an over-dispatched wave the stragglers are cut, once enough prompts are done."""
+    """Returns the wave's finished shards in order; cuts the stragglers of an over-dispatched wave."""
     context = session.context
     prompts = split_shards(drawn, wave.plan.shards)
     ordinals = [tuple(ref.ordinal for ref in part) for part in prompts]
@@ -119,7 +121,7 @@ def _sealed_wave(
         for row in whole_shards(context, recorded)
     }
     lost = {row.shard for row in recorded} - sealed.keys()
-    # Of a settled wave nothing is missing but what was damaged.
+    # A settled wave lacks only its damaged shards.
     open_shards = range(len(prompts)) if wave.outcome is None else lost
     missing = [shard for shard in sorted(open_shards) if shard not in sealed and shard not in wave.cut]
 
@@ -136,7 +138,7 @@ def _sealed_wave(
             if wave.plan.is_overdispatched and is_enough():
                 break
     if not is_enough():
-        raise InfrastructureError(f"wave {wave.plan.wave}: the controllers ended before all shards were sealed")
+        raise InfrastructureError(f"wave {wave.plan.wave}: the controllers finished before all shards were sealed")
     if wave.outcome is None and len(sealed) + len(wave.cut) < len(prompts):
         cut = [shard for shard in range(len(prompts)) if shard not in sealed]
         record_cut(context, iteration, wave, cut, [ordinal for shard in cut for ordinal in ordinals[shard]])
@@ -145,13 +147,16 @@ def _sealed_wave(
 
 
 def cursor_behind(context: RunContext, iteration: int, cursor: Cursor) -> Cursor:
-    """Where the cursor stands behind all that an uncommitted iteration has drawn. cursor: before it."""
+    """Returns the cursor after all prompts that an uncommitted iteration has drawn.
+
+    cursor: the position before the iteration.
+    """
     waves = planned_waves(context, context.branch, iteration)
     return _prompts_of(context, waves[-1])[1] if waves else cursor
 
 
 def is_gathered(context: RunContext, iteration: int) -> bool:
-    """True if every wave of the current branch's iteration is settled and all of its shards are whole on disk."""
+    """Returns True if every wave of the current branch's iteration is settled and all its shards are intact."""
     waves = planned_waves(context, context.branch, iteration)
     outcomes = [wave.outcome for wave in waves if wave.outcome]
     if not outcomes or len(outcomes) < len(waves) or outcomes[-1].padding is None:
@@ -164,7 +169,10 @@ def is_gathered(context: RunContext, iteration: int) -> bool:
 
 
 def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedBatch:
-    """A committed iteration's experience, to be learnt from again; the trainer holds the weights before the iteration."""
+    """Returns a committed iteration's experience for replay, with damaged shards rebuilt.
+
+    The trainer must hold the weights before the iteration.
+    """
     context = session.context
     recorded = context.ledger.records.shards(context.run, branch, iteration)
     waves = planned_waves(context, branch, iteration)
@@ -181,7 +189,7 @@ def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedB
             _record(context, row, replaces=True)
             whole[row.wave, row.shard] = row
     outcomes = [wave.outcome for wave in waves if wave.outcome]
-    # An iteration from before waves were recorded was learnt from as it is.
+    # Without recorded waves, all groups were learnt from.
     admission = admission_of(outcomes) if outcomes else None
     return SealedBatch(references_of(whole[place] for place in sorted(whole)), admission)
 
@@ -190,28 +198,28 @@ def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedB
 
 
 def whole_shards(context: RunContext, rows: Sequence[ShardRow]) -> list[ShardRow]:
-    """Those whose files are there, or on the durable tier, and agree with their digests; each other one is said."""
+    """Returns the shards whose files match their digests, on either storage tier; warns about every other one."""
     whole = whole_on_any_tier(context.store, context.folder, rows)
     for row in rows:
         if row not in whole:
-            context.observer.warned(f"{row.folder} is damaged; this shard alone is made again")
+            context.observer.warned(f"{row.folder} is damaged; rebuilding this shard")
     return whole
 
 
 def has_damage(context: RunContext, branch: int, iteration: int) -> bool:
-    """True if a recorded shard of an iteration is missing or changed on disk."""
+    """Returns True if a recorded shard of the iteration is missing or damaged."""
     rows = context.ledger.records.shards(context.run, branch, iteration)
     return len(whole_shards(context, rows)) < len(rows)
 
 
 def split_shards(references: Sequence[PromptRef], shards: int) -> list[tuple[PromptRef, ...]]:
-    """Contiguous slices of the prompts, sizes differing by at most one."""
+    """Splits the prompts into contiguous slices whose sizes differ by at most one."""
     bounds = [len(references) * i // shards for i in range(shards + 1)]
     return [tuple(references[bounds[i] : bounds[i + 1]]) for i in range(shards)]
 
 
 def _prompts_of(context: RunContext, wave: PlannedWave) -> tuple[tuple[PromptRef, ...], Cursor]:
-    """The prompts that a wave draws, and the cursor behind them."""
+    """Returns the prompts that a wave draws, and the cursor after them."""
     return draw(context.spec.data, context.spec.seed, wave.cursor, wave.plan.prompts)
 
 
@@ -223,7 +231,7 @@ def _make(
     prompts: Sequence[tuple[PromptRef, ...]],
     shards: Sequence[int],
 ) -> Generator[ShardReceipt]:
-    """Has shards made and yields receipts as manifests become durable; what took how long goes into a telemetry file."""
+    """Has shards made and yields receipts as manifests become durable; writes stage timings to a telemetry file."""
     context = session.context
     number, term = wave.plan.wave, context.fence.term
     keys = {shard: WorkKey(context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}

@@ -1,7 +1,7 @@
-"""What a failed phase leads to: its budget, and behind that the answer that the spec gives to its kind of failure.
+"""Decides what follows a failed phase: a retry within its budget, then the spec's policy for that kind of failure.
 
-Consumes an error that a phase raised and what was charged in the ledger. An answer that changes what the run computes (a
-skipped update, a rollback) is a choice: it is written before it takes effect, and obeyed by whoever recovers.
+Consumes the phase's error and the failures charged in the ledger. A decision that changes what the run computes (a
+skipped update, a rollback) is a choice: it is recorded before it takes effect, and every recovering driver obeys it.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ READS_SHARDS = frozenset({"prepare", "learn"})
 
 
 class PhaseRetry(Exception):
-    """A phase failed and the answer is to recover to the last commit and go on."""
+    """A phase failed; the session recovers the last commit and continues."""
 
 
 class Paused(Exception):
-    """The run cannot go on until somebody has looked; its text says why."""
+    """The run cannot continue without an operator; the text gives the reason."""
 
 
 def answer(session: DriverSession, iteration: int, name: str, error: YattError) -> None:
-    """Raises `PhaseRetry` or `Paused` where that is the answer to the error; returns where the error has to end the session."""
+    """Raises `PhaseRetry` or `Paused` if the policy calls for it; returns if the error must end the session."""
     reason = redact(str(error))
     if isinstance(error, StorageFullError):
-        raise Paused(f"{reason}; make room, then `yatt resume {session.context.run}`") from error
+        raise Paused(f"{reason}; free some space, then `yatt resume {session.context.run}`") from error
     if isinstance(error, ReplayError):
         return
     if within_budget(session, iteration, name, error):
-        session.context.observer.warned(f"{name} of iteration {iteration} failed and is tried again: {reason}")
+        session.context.observer.warned(f"{name} of iteration {iteration} failed, retrying: {reason}")
         raise PhaseRetry(reason) from error
     if isinstance(error, NumericError) and name == "learn":
         _answer_non_finite(session, iteration, reason)
 
 
 def within_budget(session: DriverSession, iteration: int, name: str, error: YattError) -> bool:
-    """True if the phase may be tried again after one more failure of the error's class."""
+    """Returns True if the phase may be retried after one more failure of the error's class."""
     context = session.context
     budgets = context.spec.recovery.budgets
     allowed = {
@@ -57,7 +57,7 @@ def within_budget(session: DriverSession, iteration: int, name: str, error: Yatt
         FailureClass.NUMERIC: budgets.numeric,
     }.get(error.failure_class, 1)
     if isinstance(error, DataError) and name in READS_SHARDS and has_damage(context, context.branch, iteration):
-        allowed = budgets.infrastructure  # the disk's failure, not the data's: the shard is made again
+        allowed = budgets.infrastructure  # a failure of the disk, not of the data: the shard is rebuilt
     charged = context.ledger.phases.charged(context.run, context.branch, iteration, name)
     return charged.get(error.failure_class.value, 0) < allowed
 
@@ -66,7 +66,7 @@ def within_budget(session: DriverSession, iteration: int, name: str, error: Yatt
 
 
 def _answer_non_finite(session: DriverSession, iteration: int, reason: str) -> None:
-    """Raises what `recovery.on_non_finite` asks for; returns for `stop`."""
+    """Raises according to `recovery.on_non_finite`; returns for `stop`."""
     context = session.context
     wanted = context.spec.recovery.on_non_finite
     if wanted != SKIP and context.spec.guards.non_finite is not None:  # a skip is judged with its iteration
@@ -79,10 +79,10 @@ def _answer_non_finite(session: DriverSession, iteration: int, reason: str) -> N
     if wanted == ROLLBACK:
         body["to"] = _newest_checkpoint_before(session, iteration)
     if _answers_in_a_row(session, iteration, body) >= context.spec.recovery.non_finite_limit:
-        raise Paused(f"update {iteration} is not finite, after {wanted} was the answer again and again: {reason}")
+        raise Paused(f"update {iteration} is not finite, and {wanted} has repeatedly not helped: {reason}")
     chosen = context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, NON_FINITE, body))
-    log.error("update %d is not finite; the answer is %s", iteration, chosen.body)
-    context.observer.warned(f"update {iteration} is not finite; the answer is {wanted}: {reason}")
+    log.error("update %d is not finite; recorded choice: %s", iteration, chosen.body)
+    context.observer.warned(f"update {iteration} is not finite; {wanted} applies: {reason}")
     raise PhaseRetry(reason)
 
 
@@ -95,7 +95,7 @@ def _newest_checkpoint_before(session: DriverSession, iteration: int) -> int:
 
 
 def _answers_in_a_row(session: DriverSession, iteration: int, body: dict[str, Any]) -> int:
-    """Skips right before the iteration, or rollbacks to the same checkpoint."""
+    """Counts the skips right before the iteration, or the rollbacks to the same checkpoint."""
     context = session.context
     if body["answer"] == ROLLBACK:
         branches = context.ledger.overview.branches(context.run)
@@ -107,13 +107,13 @@ def _answers_in_a_row(session: DriverSession, iteration: int, body: dict[str, An
 
 
 def is_skipped(context: RunContext, run: str, branch: int, iteration: int) -> bool:
-    """True if an iteration's update is not applied, by a choice that is in force."""
+    """Returns True if a recorded choice skips the iteration's update."""
     choice = context.ledger.records.choices(run, branch, iteration).get(NON_FINITE)
     return choice is not None and choice.body["answer"] == SKIP
 
 
 def obey_rollback(session: DriverSession, state: ControlState) -> bool:
-    """Opens the branch that a recorded choice asks for, unless it is open; True if the session is now on another branch.
+    """Opens the branch that a recorded choice calls for; returns True if the session is now on another branch.
 
     The new branch draws none of the prompts that led to the failure.
     """

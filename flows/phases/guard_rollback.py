@@ -1,7 +1,7 @@
-"""The rollback that a guard asks for: back to before the window that it judged, and on along a branch with other prompts.
+"""Rollbacks requested by guards: to an iteration before the window that was judged, on a new branch with other prompts.
 
-Consumes an alarm that is in the ledger. Where it leads to is a function of the alarm and the spec alone, so that a driver that
-recovers, and an undisturbed one, open the same branch at the same iteration.
+Consumes an alarm from the ledger. The target is a function of the alarm and the spec alone, so a recovering driver
+and an undisturbed one open the same branch at the same iteration.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from yatt_core.guards.findings import Alarm, Finding
 
 log = logging.getLogger("yatt_core.flow")
 BY_GUARD = "guard "
-"""Begins the reason of a branch that a guard had opened."""
+"""Prefix of the reason of a branch that a guard opened."""
 
 
 def roll_back(session: DriverSession, state: ControlState) -> bool:
-    """Opens the branch that an alarm asks for; True if the session is now on another one, False where none asks.
+    """Opens the branch that an alarm requests, if any; returns True if the session is now on another branch.
 
-    The new branch draws none of the prompts drawn so far. Where it cannot be opened an alarm says why, and asks for a pause.
+    The new branch draws none of the prompts drawn so far. If it cannot be opened, an alarm reports why and requests a
+    pause.
     """
     asked = session.guards.to_roll_back()
     if asked is None:
         return False
     current = session.context.ledger.runs.find(session.context.run).current_branch
-    if current != session.context.branch:  # opened by a transaction whose answer never came
+    if current != session.context.branch:  # opened by a transaction whose confirmation was lost
         session.enter_branch(current)
         session.guards.look_up()
         return True
     try:
         at = _target(session, asked)
     except Paused as refused:
-        finding = Finding(f"no rollback for: {asked.text}; {refused}", asked.first, asked.evidence)
+        finding = Finding(f"cannot roll back for: {asked.text}; {refused}", asked.first, asked.evidence)
         alarm = Alarm(asked.rule, f"{asked.rule}.refused", "pause", finding)
         session.guards.report(alarm, asked.branch, asked.iteration)
         session.guards.look_up()
@@ -55,7 +56,10 @@ def roll_back(session: DriverSession, state: ControlState) -> bool:
 
 
 def _target(session: DriverSession, asked: AlarmRow) -> int:
-    """The newest iteration before the window at which a checkpoint is due. Raises `Paused` where it cannot be gone back to."""
+    """Returns the newest iteration before the window at which a checkpoint is due.
+
+    Raises `Paused` if it cannot be restored.
+    """
     context = session.context
     every = context.spec.checkpoints.every
     at = max(0, (asked.first - 1) // every * every)

@@ -1,6 +1,6 @@
-"""From receipts to the metrics of an iteration: pure functions, reduced in shard order so that bits never depend on timing.
+"""Turns receipts into the metrics of an iteration: pure functions whose bits never depend on the order of arrival.
 
-Metrics of class *result* are functions of (spec, data, seed, iteration); those of class *timing* are not.
+Metrics of class *result* are functions of (spec, data, seed, iteration); metrics of class *timing* are not.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from yatt_core.protocols.receipts import (
 )
 
 Telemetry = Mapping[str, Mapping[str, Any]]
-"""By file and shard, as `read_telemetry` gives it."""
+"""Stages by file and shard, as `read_telemetry` returns them."""
 
 
 def add_sums(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Exact sums of the shards' additive statistics, in whatever order the shards came."""
+    """Returns exact sums of the shards' additive statistics, whatever the order of the shards."""
     return {key: math.fsum(part[key] for part in parts) for key in sorted(parts[0])}
 
 
 def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
-    """Reward by part, accuracy, lengths and truncation of an iteration's samples."""
+    """Returns reward by part, accuracy, lengths and truncation of an iteration's samples."""
     samples = sums["samples"]
     mean = sums["reward"] / samples
     variance = max(0.0, sums["reward_squared"] / samples - mean * mean)
@@ -56,19 +56,22 @@ def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
 
 
 def learning_metrics(prepared: PrepareReceipt, update: UpdateReceipt) -> list[Metric]:
-    """Loss, entropy, KL, clip fraction, ratios, gradient norm and log-probability gap of an update, or that it was skipped."""
+    """Returns the trainer's metrics of an update, and `update/skipped` if it was skipped.
+
+    They are loss, entropy, KL, clip fraction, ratios, gradient norm and log-probability differences.
+    """
     skipped = {"update/skipped": 1.0} if "skipped" in update.fingerprint else {}
     values = {**prepared.metrics, **update.metrics, **skipped}
     return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
 
 
 def tool_seconds(telemetry: Telemetry) -> Metric:
-    """Seconds that controllers waited for tools, added up over the shards of all attempts."""
+    """Returns the seconds that controllers waited for tools, summed over the shards of all attempts."""
     return Metric("tools/seconds", _collected(telemetry, "tools"), TIMING)
 
 
 def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
-    """What judging took: tokens written and read over the shards of all attempts, and the devices' seconds of work."""
+    """Returns the cost of judging: tokens generated and read, over the shards of all attempts, and device seconds."""
     seconds = math.fsum(row.decode_s + row.prefill_s for row in usage if row.role == JUDGE)
     return [
         Metric("judge/tokens", _collected(telemetry, JUDGE_TOKENS), TIMING),
@@ -78,13 +81,13 @@ def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
 
 
 def _collected(telemetry: Telemetry, key: str) -> float:
-    """A figure of collecting, added up over the shards of all attempts. What is no figure is as good as lost."""
+    """Sums a figure of `collect` over the shards of all attempts; values that are not numbers are ignored."""
     collected = [shards for name, shards in telemetry.items() if name.startswith("collect.")]
     return math.fsum(telemetry_figure(stages, key) or 0.0 for shards in collected for stages in shards.values())
 
 
 def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:
-    """Held-out accuracy and reward."""
+    """Returns held-out accuracy and reward."""
     parts = list(receipts)
     total = sum(part.total for part in parts)
     return [
@@ -101,7 +104,7 @@ def timing_metrics(
     driver_bytes: int,
     gauges: Mapping[str, float],
 ) -> list[Metric]:
-    """Seconds by phase, the policy's tokens per second, what reached the driver, and the iteration's gauges."""
+    """Returns seconds by phase, the policy's tokens per second, driver traffic in bytes per sample, and the gauges."""
     values = {f"seconds/{phase}": value for phase, value in seconds.items()}
     values |= {
         "seconds/iteration": iteration_seconds,

@@ -1,8 +1,8 @@
-"""An iteration's placement: what the policy sees, the decision as the ledger has it, and what then happened.
+"""An iteration's placement: the policy's inputs, the recorded decision, and its outcome.
 
-A decision is recorded before it takes effect, with everything that it was made from; whoever recovers obeys it. The work of an
-iteration is kept as a file of the run, whose digest stands in the decision's outcome, so that later decisions and
-`yatt placement replay` plan with the same numbers.
+A decision is recorded before it takes effect, with all its inputs; a recovering driver obeys it. The work of an
+iteration is kept as a file in the run's folder. The decision's outcome holds the file's digest, so later decisions
+and `yatt placement replay` plan with the same numbers.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from yatt_core.spec.roles import device_judges
 
 log = logging.getLogger("yatt_core.flow")
 MOST_ACTIONS = 200
-"""Of an iteration's hand-overs; a longer list is cut in the ledger, and whole in the file."""
+"""Maximum number of an iteration's actions kept in the ledger; the file has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The placement in force for an iteration.
 
-    decision: as recorded.
-    inputs: what it would be made from now.
+    decision: the recorded one.
+    inputs: those that a decision would have now.
     """
 
     decision: DecisionRow
@@ -48,19 +48,25 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class CollectedWork:
-    """What an iteration's collecting took. sha256: of the file that keeps it."""
+    """The work that an iteration's `collect` took.
+
+    sha256: digest of the file that keeps it.
+    """
 
     recorded: RecordedWork
     sha256: str
 
     @property
     def usage(self) -> tuple[Usage, ...]:
-        """What each device did."""
+        """The work of each device."""
         return self.recorded.telemetry.usage
 
 
 def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> tuple[Placement, RuntimePolicy]:
-    """Returns the decision in force, recorded now unless an earlier driver did, and how to carry it on within the iteration."""
+    """Returns the decision in force and the runtime policy for the iteration.
+
+    Records the decision unless an earlier driver has already done so.
+    """
     context, spec, devices = session.context, session.context.spec, session.start.devices
     past, names = past_of(context, iteration) if device_judges(spec) else ((), ())
     inputs = Inputs(pool_setting(spec), past, names, state)
@@ -89,35 +95,35 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     if recorded.decision == row.decision:
         return Placement(recorded, inputs), plan.runtime_policy
     if "start" not in recorded.decision:
-        # Made before judges shared the devices: all instances roll out, as they did then.
+        # A decision without judges on the devices: all instances roll out.
         everyone = {"start": ROLLOUT * len(plan.roles), "state": {}}
         obeyed = replace(recorded, decision={**recorded.decision, **everyone})
         return Placement(obeyed, inputs), Hold()
-    # Files that it was made from are gone, or the policy has changed: its roles are obeyed, and nobody improves on them.
-    log.warning("iteration %d: the recorded placement is not what its policy would say now; it is obeyed", iteration)
+    # Its input files are gone, or the policy has changed: keep the recorded roles for the whole iteration.
+    log.warning("iteration %d: the policy would now decide otherwise; using the recorded placement", iteration)
     return Placement(recorded, inputs), Hold()
 
 
 def _seconds_before(context: RunContext, iteration: int) -> dict[str, float]:
-    """Returns what each phase of the iteration before took."""
+    """Returns the seconds of each phase of the previous iteration."""
     before = context.ledger.commits.at(context.run, iteration - 1)
     return {} if before is None else context.ledger.phases.seconds(before.run, before.branch, before.iteration)
 
 
 def _require_portable(runtime_policy: RuntimePolicy) -> None:
-    """Raises `ConfigurationError` for a runtime policy that cannot go to the dispatcher's process."""
+    """Raises `ConfigurationError` if the runtime policy cannot be sent to the dispatcher's process."""
     try:
         cloudpickle.dumps(runtime_policy)
-    except (Exception, SystemExit) as error:  # a runtime policy of one's own may say how it is pickled
+    except (Exception, SystemExit) as error:  # a user's runtime policy may define its own pickling
         raise ConfigurationError(
-            f"placement.mode: its policy's runtime policy cannot go to the process where it acts: {failure_text(error)}"
+            f"placement.mode: the policy's runtime policy cannot be sent to the dispatcher: {failure_text(error)}"
         ) from error
 
 
 def past_of(
     context: RunContext, iteration: int
 ) -> tuple[tuple[IterationTelemetry, ...], tuple[Mapping[str, Any], ...]]:
-    """Returns the work of the newest iterations before one, as far as their files are whole, and the names of these files."""
+    """Returns the work of the latest iterations before this one, and the names of its files; skips damaged files."""
     past, names = [], []
     for number in range(max(1, iteration - REMEMBERED), iteration):
         commit = context.ledger.commits.at(context.run, number)
@@ -138,7 +144,10 @@ def discard_usage(session: DriverSession) -> None:
 def keep_work(
     session: DriverSession, iteration: int, placement: Placement, shards: Sequence[ShardRow]
 ) -> CollectedWork | None:
-    """Keeps what collecting took as a file and begins to plan the next iteration with it; None without judges on devices."""
+    """Writes the work of `collect` to a file and starts to plan the next iteration.
+
+    Returns None if no judge runs on a device.
+    """
     context, actors = session.context, session.actors
     if not device_judges(context.spec):
         return None
@@ -147,7 +156,7 @@ def keep_work(
     telemetry = IterationTelemetry(str(decision.decision["start"]), waves, usage, report.collect_s, report.judging_s)
     if report.defect:
         context.observer.warned(
-            f"iteration {iteration}: the placement's runtime policy failed, roles stayed as they were: {report.defect}"
+            f"iteration {iteration}: the placement's runtime policy failed, roles were left unchanged: {report.defect}"
         )
     work = RecordedWork(telemetry, report.actions)
     path = work_file(context.folder, context.branch, iteration)
@@ -160,7 +169,7 @@ def keep_work(
 def record_outcome(
     context: RunContext, iteration: int, seconds: Mapping[str, float], work: CollectedWork | None
 ) -> None:
-    """Records beside the iteration's decision what really happened, once, whoever commits first."""
+    """Records the actual outcome with the iteration's decision, unless an earlier driver has already done so."""
     decision = context.ledger.records.decisions(context.run, context.branch, iteration)[-1]
     if decision.outcome is not None:
         return
@@ -177,7 +186,7 @@ def record_outcome(
 
 
 def _waves_of(context: RunContext, shards: Sequence[ShardRow]) -> tuple[WaveWork, ...]:
-    """What the iteration's samples took, wave by wave; groups are numbered by their prompts' order in the wave."""
+    """Returns the work of the iteration's samples by wave; groups are numbered in the order of their prompts."""
     by_wave: dict[int, list[ShardRow]] = {}
     for row in shards:
         by_wave.setdefault(row.wave, []).append(row)
@@ -201,7 +210,7 @@ def _name(run: str, branch: int, iteration: int, sha256: str) -> dict[str, Any]:
 
 
 def _roles_by_device(start: str, devices: int, ranks: int) -> dict[str, list[str]]:
-    """Who sits on each device when experience is made, and when it is learnt from."""
+    """Returns the role on each device during `collect`, and during `learn`."""
     names = [f"{'judge' if role == JUDGE else 'rollout'}-{index}" for index, role in enumerate(start)]
     return {
         "collect": [names[device % len(names)] for device in range(devices)],

@@ -1,7 +1,7 @@
-"""Brings a session to the state of the run's last commit: what the actors still hold, else a checkpoint and replay of `learn`.
+"""Restores the state of the run's last commit: from living actors if they still hold it, else by checkpoint and replay.
 
-state(k) = control state of commit k + tensors of the newest good checkpoint s <= k + replay of updates s+1 .. k. Replay writes
-no metrics and runs no evaluation; each replayed update has to reproduce the fingerprint that its commit recorded.
+state(k) = control state of commit k + tensors of the newest good checkpoint s <= k + replay of updates s+1 .. k. Replay
+writes no metrics and runs no evaluation; each replayed update must reproduce the fingerprint recorded in its commit.
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ DRIFT = "drift"
 
 @phase
 def recover(session: DriverSession, iteration: int) -> Recovered:
-    """The state after the last commit, with trainer and engines holding its weights (or those of the update behind it)."""
+    """Returns the state of the last commit; trainer and engines hold its weights, or those of the next update.
+
+    Consumes: the ledger, living actors, checkpoints and sealed experience.
+    Waits for: the actors, then for loading and replay if the trainer does not hold the weights.
+    Unblocked by: engines in sync with the trainer.
+    """
     context = session.context
     started = context.clock.monotonic()
     state = committed_state(context)
     if obey_rollback(session, state):
-        context = session.context  # of the branch that was opened
+        context = session.context  # replaced: the session is on the new branch
         state = committed_state(context)
     standing = session.start.ready()
     fetch_sealed(context.store, context.folder, context.branch, state.iteration + 1)
@@ -68,7 +73,10 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
 
 
 def committed_state(context: RunContext) -> ControlState:
-    """The control state of the last commit on the current line, as the branch begins where it is a branch's first."""
+    """Returns the control state of the last commit on the current line.
+
+    At the start of a branch that a rollback opened, the cursor is the one recorded for that branch.
+    """
     commit = context.ledger.commits.latest(context.run)
     if commit is None:
         return ControlState.initial(context.spec.data)
@@ -80,7 +88,7 @@ def committed_state(context: RunContext) -> ControlState:
 
 
 def holds_state(session: DriverSession, state: ControlState, standing: ActorsState) -> bool:
-    """True if the trainer is where the last commit left it, or one update further with all of its experience on disk."""
+    """Returns True if the trainer holds the last commit's weights, or the next update's with its inputs intact."""
     context = session.context
     if standing.trainer_version == state.iteration:
         return True
@@ -96,7 +104,10 @@ def holds_state(session: DriverSession, state: ControlState, standing: ActorsSta
 
 
 def restore_newest(session: DriverSession, iteration: int) -> int:
-    """Loads the newest checkpoint at or before an iteration whose files agree with their digests; returns its iteration."""
+    """Loads the newest intact checkpoint at or before an iteration; returns the checkpoint's iteration.
+
+    Raises `InfrastructureError` if there is none.
+    """
     rows = [
         row for row in session.checkpoints.kept() if row.iteration <= iteration and is_committed(session.context, row)
     ]
@@ -104,9 +115,9 @@ def restore_newest(session: DriverSession, iteration: int) -> int:
         try:
             _restore(session, row)
         except DataError as error:
-            log.error("checkpoint %s is passed over: %s", row.folder, error)
+            log.error("skipping checkpoint %s: %s", row.folder, error)
             session.context.observer.warned(
-                f"checkpoint of iteration {row.iteration} is damaged, an older one is used: {error}"
+                f"the checkpoint of iteration {row.iteration} is damaged, trying an older one: {error}"
             )
         else:
             return row.iteration
@@ -116,7 +127,7 @@ def restore_newest(session: DriverSession, iteration: int) -> int:
 
 
 def is_committed(context: RunContext, row: CheckpointRow) -> bool:
-    """True if a checkpoint holds what its iteration's commit says, and not what an attempt before it came to."""
+    """Returns True if a checkpoint holds the weights of its iteration's commit, not those of an abandoned attempt."""
     commit = context.ledger.commits.at(context.run, row.iteration)
     return commit is not None and other_weights(commit, row) is None
 
@@ -128,9 +139,9 @@ def _restore(session: DriverSession, row: CheckpointRow) -> None:
 
 
 def restore(session: DriverSession, row: CheckpointRow) -> None:
-    """Has the trainer load a checkpoint, which comes from the durable tier if the run's folder lacks it or it is damaged.
+    """Loads a checkpoint into the trainer; fetches it from the durable tier if the local copy is missing or damaged.
 
-    Raises `DataError` if neither tier has it whole.
+    Raises `DataError` if neither copy is intact.
     """
     context, actors = session.context, session.actors
     fetched = not (context.folder / row.folder).exists() and context.store.fetch(row.folder, row.manifest_sha256)
@@ -139,14 +150,14 @@ def restore(session: DriverSession, row: CheckpointRow) -> None:
     except DataError:
         if fetched or not context.store.fetch(row.folder, row.manifest_sha256):
             raise
-        context.observer.warned(f"{row.folder} was damaged; it is taken from the durable tier")
+        context.observer.warned(f"{row.folder} was damaged; using the copy on the durable tier")
         actors.restore(row.folder, row.manifest_sha256, row.iteration)
 
 
 def check_environment(session: DriverSession, state: ControlState, restored: int) -> None:
-    """Marks the lineage where the environment is another than the last commit's.
+    """Records an event in the lineage if the environment differs from that of the last commit.
 
-    Raises `DriftError` where updates would have to be replayed in it, unless that was accepted.
+    Raises `DriftError` if updates would be replayed in the changed environment, unless drift was accepted.
     """
     context = session.context
     differences = changes(state.environment, session.start.environment)
@@ -156,8 +167,8 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
     said = "; ".join(f"{name}: {before} -> {now}" for name, (before, now) in differences.items())
     if replayed and context.spec.exact and not context.accept_drift:
         raise DriftError(
-            f"run {context.run}: {replayed} updates would have to be replayed, but the environment has changed ({said}). Go "
-            f"back to the recorded one, or accept other last bits: `yatt resume {context.run} --accept-drift`"
+            f"run {context.run}: {replayed} updates must be replayed, but the environment has changed ({said}). Restore the "
+            f"recorded one, or accept that the last bits may differ: `yatt resume {context.run} --accept-drift`"
         )
     context.observer.warned(f"the environment has changed: {said}")
     body = {"at": state.iteration, "replayed": replayed, "changes": {k: list(v) for k, v in differences.items()}}
@@ -165,21 +176,21 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Facts that differ, each as it was and as it is; empty text for one that is missing."""
+    """Returns the facts that differ, each with its old and new value; a missing value is an empty string."""
     names = sorted(before.keys() | now.keys())
     pairs = {name: (before.get(name, ""), now.get(name, "")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def replay(session: DriverSession, iteration: int) -> None:
-    """Applies a committed update again, or skips it again. Raises `ReplayError` when it comes out differently."""
+    """Repeats a committed update, or its skip. Raises `ReplayError` if the result differs from the commit."""
     context = session.context
     before, commit = (context.ledger.commits.at(context.run, i) for i in (iteration - 1, iteration))
     if before is None or commit is None:
         raise InfrastructureError(
             f"run {context.run}: iterations {iteration - 1} and {iteration} are not in the ledger"
         )
-    # Of a parent's iterations a fork has copies of its own.
+    # A fork has its own copies of its parent's iterations.
     batch = sealed_batch(session, commit.branch, iteration)
     task = batch_task(context, commit.branch, iteration, "learn", batch)
     if is_skipped(context, commit.run, commit.branch, iteration):
@@ -196,8 +207,8 @@ def _compare(context: RunContext, commit: CommitRow, found: dict[str, float | st
     if found == dict(commit.fingerprint):
         return
     said = (
-        f"replaying update {commit.iteration} of run {context.run} gives {found}, its commit says "
-        f"{dict(commit.fingerprint)}: code, libraries, processor or layout differ from those that made it"
+        f"replaying update {commit.iteration} of run {context.run} gave {found}, but its commit has "
+        f"{dict(commit.fingerprint)}: code, libraries, processor or layout differ from those of the original update"
     )
     if context.spec.exact and not context.accept_drift:
         raise ReplayError(said)

@@ -1,7 +1,8 @@
-"""The phases of an iteration, each a Prefect task: which room does the work, and what of it is recorded.
+"""The phases of an iteration, each a Prefect task.
 
-Every phase takes (session, iteration, ...) and may be run again after a crash: what is already in the ledger is used, what is
-not is done with the same keys and seeds.
+Every phase takes (session, iteration, ...) and may be repeated after a crash: it uses what is already in the ledger
+and does the rest with the same keys and seeds. A phase blocks the driver; each docstring gives what the phase
+consumes, what it waits for, and what unblocks it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftRec
 
 @phase
 def sft(session: DriverSession, iteration: int) -> SftReceipt:
-    """Brings the trainer to its initial policy and publishes that as checkpoint 0, which a resumed run starts from."""
+    """Trains the initial policy and publishes it as checkpoint 0.
+
+    Consumes: the run's inputs.
+    Waits for: supervised fine-tuning on the trainer ranks, then the publication of the checkpoint.
+    Unblocked by: a durable checkpoint; immediately, if an earlier attempt left one that can be loaded.
+    """
     done = recorded_receipt(session.context, session.context.branch, iteration, "sft", SftReceipt)
     kept = session.checkpoints.at(iteration)
     if done is not None and kept is not None:
@@ -30,7 +36,7 @@ def sft(session: DriverSession, iteration: int) -> SftReceipt:
             restore(session, kept)
         except DataError as error:
             session.context.observer.warned(
-                f"the checkpoint of iteration {iteration} is damaged, SFT is done again: {error}"
+                f"the checkpoint of iteration {iteration} is damaged, repeating SFT: {error}"
             )
         else:
             return done
@@ -42,7 +48,12 @@ def sft(session: DriverSession, iteration: int) -> SftReceipt:
 
 @phase
 def place(session: DriverSession, iteration: int, state: ControlState) -> Placement:
-    """Decides which role sits on which device, before it takes effect; a decision that is recorded already is obeyed."""
+    """Decides which role sits on which device, and records it before it takes effect.
+
+    Consumes: the placement policy's state after the last commit, and the work of past iterations.
+    Waits for: the policy's plan, usually made while the trainer was learning.
+    Unblocked by: the ledger, which returns the decision in force: an earlier driver's, if there is one.
+    """
     discard_usage(session)
     placement, runtime_policy = decide(session, iteration, state.placement)
     session.actors.place(str(placement.decision.decision["start"]), runtime_policy)
@@ -51,11 +62,16 @@ def place(session: DriverSession, iteration: int, state: ControlState) -> Placem
 
 @phase
 def collect(session: DriverSession, iteration: int, state: ControlState, placement: Placement) -> Collected:
-    """Has experience made and sealed, wave by wave; a shard or a wave that the ledger knows is not made again."""
+    """Has experience made and sealed, wave by wave; keeps the shards and waves that the ledger already has.
+
+    Consumes: the prompt cursor and sampling average of the last commit, the placement, the engines' weights.
+    Waits for: the controllers' shards.
+    Unblocked by: enough sealed shards in every wave, and a settled last wave.
+    """
     experience = gather(session, iteration, state)
     session.actors.rest()
     work = keep_work(session, iteration, placement, experience.shards)
-    session.start.book_losses()  # of controllers whose shards went to others
+    session.start.book_losses()  # controllers lost during the phase, whose shards went to others
     spilled = session.actors.spilled_bytes()
     if spilled:
         session.context.observer.warned(spill_warning(spilled))
@@ -64,13 +80,23 @@ def collect(session: DriverSession, iteration: int, state: ControlState, placeme
 
 @phase
 def prepare(session: DriverSession, iteration: int, state: ControlState, experience: Experience) -> PrepareReceipt:
-    """Has old and reference log-probabilities and advantages written, unless an earlier attempt left them whole."""
+    """Has the trainer write old and reference log-probabilities and advantages.
+
+    Consumes: the iteration's experience, and the reward moments of the last commit.
+    Waits for: every trainer rank.
+    Unblocked by: the ranks' receipts; immediately, if the columns of an earlier attempt are intact.
+    """
     return prepared_columns(session, session.context.branch, iteration, experience.batch, state.reward_moments)
 
 
 @phase
 def learn(session: DriverSession, iteration: int, experience: Experience, prepared: PrepareReceipt) -> UpdateReceipt:
-    """Has the trainer apply the iteration's optimizer steps, unless a recorded choice says that the update is skipped."""
+    """Has the trainer apply the iteration's optimizer steps, unless a recorded choice skips the update.
+
+    Consumes: the iteration's experience and its prepared columns.
+    Waits for: every trainer rank.
+    Unblocked by: receipts of all ranks that agree on the result.
+    """
     context = session.context
     task = batch_task(context, context.branch, iteration, "learn", experience.batch)
     if is_skipped(context, context.run, context.branch, iteration):
@@ -80,18 +106,33 @@ def learn(session: DriverSession, iteration: int, experience: Experience, prepar
 
 @phase
 def sync(session: DriverSession, iteration: int) -> list[SyncReceipt]:
-    """Brings the new weights into the rollout engines, in place."""
+    """Updates the weights of the rollout engines in place.
+
+    Consumes: the trainer's weights after the iteration.
+    Waits for: the engines that hold another version.
+    Unblocked by: their receipts, which are returned; immediately, if all engines hold this version.
+    """
     return session.actors.sync(iteration)
 
 
 @phase
 def evaluate(session: DriverSession, iteration: int) -> list[EvaluateReceipt]:
-    """Answers the held-out tasks greedily."""
+    """Has the controllers answer the held-out tasks greedily.
+
+    Consumes: the engines' weights after the iteration, and the held-out prompts.
+    Waits for: the controllers.
+    Unblocked by: their receipts for all tasks.
+    """
     return session.actors.evaluate(session.context.run, iteration, session.start.inputs.held_out_prompts)
 
 
 @phase
 def checkpoint(session: DriverSession, iteration: int) -> None:
-    """Copies the tensors; they are published in the background and the ledger's row may trail the commits."""
+    """Begins a checkpoint; it is published in the background, so its row in the ledger may trail the commits.
+
+    Consumes: the trainer's tensors.
+    Waits for: the checkpoint in flight, if any, then the copy of the tensors.
+    Unblocked by: the copy.
+    """
     if session.checkpoints.lacks(iteration):
         session.checkpoints.begin(iteration)

@@ -1,4 +1,4 @@
-"""What an iteration's payload cost, as gauges of class timing: peak bytes in flight, bytes spilled, bytes sent by sync."""
+"""Gauges of an iteration's data transport (class timing): peak bytes in flight, bytes spilled, bytes sent by sync."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ SYNC_BYTES, SYNC_BUCKETS, SYNC_SECONDS = "sync/bytes", "sync/buckets", "sync/dir
 def collect_gauges(peak_bytes: float, spilled_bytes: int) -> dict[str, float]:
     """Returns the gauges of `collect`.
 
-    peak_bytes: the highest of all controllers that made shards in this session.
-    spilled_bytes: what Ray's object store wrote to disk meanwhile.
+    peak_bytes: the highest peak of any controller that produced shards in this session.
+    spilled_bytes: bytes that Ray's object store wrote to disk meanwhile.
     """
     return {PEAK: peak_bytes, SPILLED: float(spilled_bytes)}
 
 
 def spill_warning(spilled_bytes: int) -> str:
-    """Returns what to tell an operator whose object store has spilled."""
+    """Returns the warning for an operator whose object store has spilled."""
     return (
-        f"Ray's object store wrote {spilled_bytes / 2**20:.0f} MiB to disk for want of memory: lower "
+        f"Ray's object store ran out of memory and spilled {spilled_bytes / 2**20:.0f} MiB to disk: lower "
         "controllers.bytes_in_flight, or give the nodes a larger object store"
     )
 
 
 def sync_gauges(receipts: Sequence[SyncReceipt]) -> Mapping[str, float]:
-    """Returns what a sync brought to all engines, and how long the slowest was without weights.
+    """Returns the bytes and buckets sent to all engines, and the seconds that the slowest was without usable weights.
 
-    All are 0 when an attempt that was killed had brought everything.
+    All are 0 if a killed attempt had already updated every engine.
     """
     return {
         SYNC_BYTES: float(sum(receipt.bytes for receipt in receipts)),

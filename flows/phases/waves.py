@@ -1,6 +1,7 @@
-"""The waves of dynamic sampling as the ledger has them: plans before they start, cuts before they count, outcomes.
+"""The waves of dynamic sampling in the ledger: plans, cuts and outcomes.
 
-Each is a choice: recorded before it takes effect, and obeyed by whoever recovers. What is decided is `controllers.sampling`'s.
+Each is a choice: recorded before it takes effect, and obeyed by a recovering driver. The decisions themselves are
+made by `yatt_core.experience.dynamic_sampling`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ log = logging.getLogger("yatt_core.flow")
 
 @dataclass(frozen=True, slots=True)
 class PlannedWave:
-    """A recorded wave. cursor: before its prompts. cut: shards that are not waited for. outcome: none while it is open."""
+    """A recorded wave.
+
+    cursor: the position before its prompts.
+    cut: shards that are not waited for.
+    outcome: None while the wave is open.
+    """
 
     plan: WavePlan
     cursor: Cursor
@@ -30,14 +36,14 @@ class PlannedWave:
 
 
 def plan_wave(context: RunContext, iteration: int, plan: WavePlan, cursor: Cursor) -> PlannedWave:
-    """Records a wave before it starts; returns the one in force, which an earlier driver may have planned and settled."""
+    """Records a wave before it starts; returns the one in force, which may be an earlier driver's."""
     body = asdict(plan) | {"cursor": cursor.to_json()}
     row = context.ledger.records.wave(context.fence, WaveRow(context.branch, iteration, plan.wave, body))
     return _planned(row, context.ledger.records.choices(context.run, context.branch, iteration))
 
 
 def planned_waves(context: RunContext, branch: int, iteration: int) -> list[PlannedWave]:
-    """The recorded waves of an iteration in order."""
+    """Returns the recorded waves of an iteration in order."""
     choices = context.ledger.records.choices(context.run, branch, iteration)
     return [_planned(row, choices) for row in context.ledger.records.waves(context.run, branch, iteration)]
 
@@ -52,10 +58,13 @@ def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
 def record_cut(
     context: RunContext, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int]
 ) -> None:
-    """Records which shards of an over-dispatched wave are not waited for, with an event. ordinals: their prompts."""
+    """Records which shards of an over-dispatched wave are not waited for, with an event.
+
+    ordinals: those of the shards' prompts.
+    """
     body = {"wave": wave.plan.wave, "shards": list(shards), "ordinals": list(ordinals)}
     context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, _cut_name(wave.plan.wave), body))
-    log.info("wave %d of iteration %d: %d prompts are cut", wave.plan.wave, iteration, len(ordinals))
+    log.info("wave %d of iteration %d: cut %d prompts", wave.plan.wave, iteration, len(ordinals))
 
 
 def settle_wave(
@@ -65,9 +74,9 @@ def settle_wave(
     sampling: Sampling,
     shards: Iterable[tuple[Sequence[int], GroupFacts]],
 ) -> WaveOutcome:
-    """Decides which groups of a finished wave are admitted, and records it; what is missing behind the last wave is said.
+    """Decides which groups of a finished wave are admitted, and records it; warns if the last wave leaves too few.
 
-    shards: prompt ordinals and facts of each finished one.
+    shards: prompt ordinals and group facts of each finished shard.
     """
     finished = list(shards)
     groups = WaveGroups.gather(finished)
