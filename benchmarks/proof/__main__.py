@@ -29,7 +29,7 @@ from yatt_core.spec import load_spec
 ROOT = Path(__file__).parent.parent.parent
 SPEC = ROOT / "configs" / "quickstart.yaml"
 FOLDER = ROOT / "runs" / "proof"
-ITERATIONS, KILLS = 60, 2
+ITERATIONS, KILLS = 50, 2
 WIDTH_OF_FILES = 200
 SURROUNDINGS = (
     "YATT_HOME",
