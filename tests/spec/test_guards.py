@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.spec.trees import VIRTUAL, mistakes, refusal, spec, tree, write
+from tests.spec.trees import VIRTUAL, mistakes, refusal, spec, tells, tree, write
 from yatt_core.guards.rules import rules_of
 from yatt_core.spec import override_spec
 from yatt_core.spec.sections.metric_names import RESULT_METRICS, TIMING_METRICS
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
 BUILT_IN = {
-    "kl", "entropy", "train_rollout_logprob_diff", "gradient_norm", "truncation", "throughput", "reward_against_length", "non_finite",
+    "kl", "entropy", "train_rollout_logprob_diff", "gradient_norm", "truncation", "throughput", "reward_against_length",
+    "non_finite",
 }  # fmt: skip
 
 
@@ -47,36 +48,35 @@ def test_guards_can_be_revised_on_a_running_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "facts"),
     [
-        ({"guards__entropie": {}}, "guards.entropie: unknown key; did you mean 'entropy'?"),
-        ({"guards__kl__widow": 3}, "guards.kl.widow: unknown key; did you mean 'window'?"),
-        ({"guards__kl__at_most": None}, "guards.kl: one of at_most, at_least, rise and fall is needed"),
-        ({"guards__kl__at_least": 0.6}, "guards.kl: at_least 0.6 is more than at_most 0.5"),
-        ({"guards__kl__window": 0}, "guards.kl.window: Input should be greater than 0"),
-        ({"guards__kl__action": "panic"}, "guards.kl.action: Input should be 'alert', 'pause', 'rollback' or 'stop'"),
-        ({"guards__throughput__action": "rollback"}, "guards.throughput.action: Input should be 'alert', 'pause' or 'stop'"),
-        ({"guards__stalled_phase__share": 1.0}, "guards.stalled_phase.share: Input should be less than 1"),
-        ({"guards__budget__wall_hours": 0}, "guards.budget.wall_hours: Input should be greater than 0"),
-        ({"guards__notify__environment": "https://hooks.example/secret"}, "guards.notify.environment: String should match"),
+        ({"guards__entropie": {}}, ('guards.entropie: ', "'entropy'")),
+        ({"guards__kl__widow": 3}, ('guards.kl.widow: ', "'window'")),
+        ({"guards__kl__at_most": None}, ('guards.kl: ', 'at_most', 'at_least', 'rise', 'fall', 'null')),
+        ({"guards__kl__at_least": 0.6}, ('guards.kl: ', 'at_least', '0.6', 'at_most', '0.5')),
+        ({"guards__kl__window": 0}, ('guards.kl.window: ', '0')),
+        ({"guards__kl__action": "panic"}, ('guards.kl.action: ', "'alert'", "'pause'", "'rollback'", "'stop'")),
+        ({"guards__throughput__action": "rollback"}, ('guards.throughput.action: ', "'alert'", "'pause'", "'stop'")),
+        ({"guards__stalled_phase__share": 1.0}, ('guards.stalled_phase.share: ', '1')),
+        ({"guards__budget__wall_hours": 0}, ('guards.budget.wall_hours: ', '0')),
+        ({"guards__notify__environment": "https://hooks.example/secret"}, ('guards.notify.environment: ', "'^[A-Z][A-Z0-9_]*$'")),
         ({"guards__custom": [{"name": "x", "metric": "entropi", "at_most": 1}]},
-         "guards.custom.0.metric: there is no metric 'entropi'; did you mean 'entropy'?"),
+         ('guards.custom.0.metric: ', "'entropi'", "'entropy'")),
         ({"guards__custom": [{"name": "kl", "metric": "entropy", "at_most": 1}]},
-         "guards.custom.0.name: 'kl' is the name of another guard"),
+         ('guards.custom.0.name: ', "'kl'")),
         ({"guards__custom": [{"name": "slow", "metric": "seconds/learn", "at_most": 1, "action": "rollback"}]},
-         "guards.custom.0.action: seconds/learn follows the clock, and a result must not"),
+         ('guards.custom.0.action: ', 'seconds/learn', 'alert', 'pause', 'stop')),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_said_with_its_key(changes: dict[str, object], said: str) -> None:
+def test_what_is_refused_is_said_with_its_key(changes: dict[str, object], facts: tuple[str, ...]) -> None:
     (line,) = mistakes(**changes)
-    assert line.startswith(said)
+    assert tells(line, *facts)
 
 
 def test_a_mistake_names_its_file(tmp_path: Path) -> None:
     path = write(tmp_path / "run.yaml", tree(guards__custom=[{"name": "x", "metric": "nothing", "at_most": 1}]))
-    assert refusal(path) == [
-        f"{path}: guards.custom.0.metric: there is no metric 'nothing'; docs/formats.md lists them"
-    ]
+    (line,) = refusal(path)
+    assert tells(line, f"{path}: guards.custom.0.metric: ", "'nothing'", "docs/formats.md")
 
 
 def test_the_known_metrics_are_those_of_the_documentation() -> None:

@@ -18,7 +18,7 @@ def test_a_run_has_images_when_one_of_its_sources_has():
 
 
 def test_images_need_a_model_with_a_vision_tower():
-    with pytest.raises(ValueError, match=r"model\.vision: a source .* has an image_field"):
+    with pytest.raises(ValueError, match=r"model\.vision: .*data\.sources.*image_field"):
         run_spec(PICTURES)
     assert run_spec(PICTURES, **VIRTUAL).data.has_images
     assert run_spec(PICTURES, model={"kind": "folder", "path": "policy"}).data.has_images
@@ -26,7 +26,7 @@ def test_images_need_a_model_with_a_vision_tower():
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"patch_size": 5}, "image_size 16 is no multiple of patch_size 5"), ({"heads": 3}, "no multiple of heads 3")],
+    [({"patch_size": 5}, "image_size 16 .*patch_size 5"), ({"heads": 3}, "hidden_size 8 .*heads 3")],
 )
 def test_sizes_that_do_not_divide_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
@@ -36,8 +36,8 @@ def test_sizes_that_do_not_divide_are_refused(wrong, message):
 @pytest.mark.parametrize(
     ("data", "positions", "says"),
     [
-        ({"max_prompt_tokens": 16}, 64, "takes 16 tokens, and a prompt has room for 16, its text included"),
-        ({}, 22, r"room for 16, .*data\.max_prompt_tokens 1024; model\.max_positions 22 less 6 of the response"),
+        ({"max_prompt_tokens": 16}, 64, "16 tokens, .* room for 16,"),
+        ({}, 22, r"room for 16, .*data\.max_prompt_tokens 1024; model\.max_positions 22 .*6 for the response"),
     ],
 )
 def test_an_image_has_to_leave_room_for_the_text(data, positions, says):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.spec.trees import refusal, tree, write
+from tests.spec.trees import refusal, tells, tree, write
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
 from yatt_core.spec.reading.documents import parse_yaml
@@ -80,7 +80,7 @@ def test_a_cycle(tmp_path):
     write(tmp_path / "a.yaml", {"extends": "b.yaml"})
     write(tmp_path / "b.yaml", {"extends": "./a.yaml"})
     (line,) = refusal(tmp_path / "a.yaml")
-    assert line.endswith(f"extends itself: {tmp_path / 'a.yaml'} -> {tmp_path / 'b.yaml'} -> {tmp_path / 'a.yaml'}")
+    assert line.endswith(f": {tmp_path / 'a.yaml'} -> {tmp_path / 'b.yaml'} -> {tmp_path / 'a.yaml'}")
     (line,) = refusal(write(tmp_path / "self.yaml", {"extends": ["self.yaml"]}))
     assert "extends itself" in line
 
@@ -89,12 +89,13 @@ def test_a_cycle(tmp_path):
 def test_extends_of_a_wrong_type(tmp_path, given):
     path = write(tmp_path / "a.yaml", {"extends": given})
     (line,) = refusal(path)
-    assert line.startswith(f"{path}: extends: a file name or a list of them is needed (given: ")
+    assert tells(line, f"{path}: extends: ", "given: ")
 
 
 def test_extends_what_is_not_there(tmp_path):
     path = write(tmp_path / "a.yaml", {"extends": "none.yaml"})
-    assert refusal(path) == [f"{path}: extends: there is no file {tmp_path / 'none.yaml'}"]
+    (line,) = refusal(path)
+    assert tells(line, f"{path}: extends: ", str(tmp_path / "none.yaml"))
 
 
 def test_a_mistake_names_the_file_it_stands_in(tmp_path):
@@ -102,28 +103,26 @@ def test_a_mistake_names_the_file_it_stands_in(tmp_path):
     more = write(tmp_path / "more.yaml", {"extends": "base.yaml", "iterations": -5})
     top = write(tmp_path / "top.yaml", {"extends": "more.yaml", "exactt": True})
     lines = refusal(top, "data.held_out=0", "trainer.engine.ranks=1", "rewards.parts.0.weight=heavy", "seed=-3")
-    assert sorted(lines) == sorted(
-        [
-            f"{more}: iterations: Input should be greater than 0 (given: -5)",
-            f"{base}: rollout.temprature: unknown key; did you mean 'temperature'?",
-            f"{top}: exactt: unknown key; did you mean 'exact'?",
-            "--set data.held_out=0: data.held_out: Input should be greater than 0 (given: 0)",
-            "--set trainer.engine.ranks=1: trainer.engine.kind: required, and missing; "
-            "known kinds: torch, virtual, megatron, fsdp2",
-            "--set rewards.parts.0.weight=heavy: rewards.parts.0.weight: Input should be a valid number, "
-            "unable to parse string as a number (given: 'heavy')",
-            "--set seed=-3: seed: Input should be greater than or equal to 0 (given: -3)",
-        ]
-    )
+    expected = [
+        (f"{more}: iterations: ", "given: -5"),
+        (f"{base}: rollout.temprature: ", "'temperature'"),
+        (f"{top}: exactt: ", "'exact'"),
+        ("--set data.held_out=0: data.held_out: ", "given: 0"),
+        ("--set trainer.engine.ranks=1: trainer.engine.kind: ", "torch, virtual, megatron, fsdp2"),
+        ("--set rewards.parts.0.weight=heavy: rewards.parts.0.weight: ", "given: 'heavy'"),
+        ("--set seed=-3: seed: ", "given: -3"),
+    ]
+    assert len(lines) == len(expected)
+    for facts in expected:
+        assert any(tells(line, *facts) for line in lines), facts
 
 
 def test_what_is_missing_is_named_where_it_would_stand(tmp_path):
     base = write(tmp_path / "base.yaml", {"data": {"sources": [{"kind": "jsonl"}]}})
     top = write(tmp_path / "top.yaml", {"extends": "base.yaml", "name": "x"})
-    assert refusal(top) == [
-        f"{base}: data.sources.0.path: required, and missing",
-        f"{top}: rewards: required, and missing",
-    ]
+    path, rewards = refusal(top)
+    assert tells(path, f"{base}: data.sources.0.path: ", "missing")
+    assert tells(rewards, f"{top}: rewards: ", "missing")
 
 
 def test_paths_are_relative_to_the_file_that_names_them(tmp_path, monkeypatch):
@@ -151,45 +150,45 @@ def test_options_are_handed_on_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "facts"),
     [
-        ("name: a\nseed: 1\nname: b\n", ", line 3: is not YAML for a spec: key 'name' was already given in line 1"),
+        ("name: a\nseed: 1\nname: b\n", (", line 3: ", "'name'", "line 1")),
         (
             'rollout:\n  top_p: 1\n  temperature: 1\n  "top_p": 2\n',
-            ", line 4: is not YAML for a spec: key 'top_p' was already given in line 2",
+            (", line 4: ", "'top_p'", "line 2"),
         ),
         (
             "data:\n  sources:\n    - {kind: jsonl,\n       kind: jsonl}\n",
-            ", line 4: is not YAML for a spec: key 'kind' was already given in line 3",
+            (", line 4: ", "'kind'", "line 3"),
         ),
-        ("name: a\n1: b\n", ", line 2: is not YAML for a spec: key '1' is not text; if it is meant, put it in quotes"),
+        ("name: a\n1: b\n", (", line 2: ", "'1'")),
         (
             "name: a\non: b\n",
-            ", line 2: is not YAML for a spec: key 'on' is not text; if it is meant, put it in quotes",
+            (", line 2: ", "'on'"),
         ),
-        ("name: a\n? [x]\n: b\n", ", line 2: is not YAML for a spec: key a mapping or list is not text"),
-        ("name: a\n\tseed: 1\n", ", line 2: is not YAML for a spec: found character '\\t'"),
-        ("name: [unclosed", ": is not YAML for a spec: expected ',' or ']'"),
-        ("name: a\n---\nname: b\n", ", line 2: is not YAML for a spec: but found another document"),
-        ("name: *nowhere\n", ": is not YAML for a spec: found undefined alias 'nowhere'"),
-        ("data: &d\n  sources: [*d]\n", ", line 1: is not YAML for a spec: found unconstructable recursive node"),
-        ("name: a\nseed: " + "9" * 5000 + "\n", ": is not YAML for a spec: Exceeds the limit"),
-        ("name: \x07\n", ": is not YAML for a spec: unacceptable character"),
-        ("- a\n", ": a spec is a mapping of keys to values, this is a list"),
-        ("text", ": a spec is a mapping of keys to values, this is 'text'"),
-        ("", ": a spec is a mapping of keys to values, this is empty"),
-        ("# only a comment\n", ": a spec is a mapping of keys to values, this is empty"),
+        ("name: a\n? [x]\n: b\n", (", line 2: ", "mapping or list")),
+        ("name: a\n\tseed: 1\n", (", line 2: ", "'\\t'")),
+        ("name: [unclosed", (": ", "',' or ']'")),
+        ("name: a\n---\nname: b\n", (", line 2: ", "another document")),
+        ("name: *nowhere\n", (": ", "'nowhere'")),
+        ("data: &d\n  sources: [*d]\n", (", line 1: ", "recursive")),
+        ("name: a\nseed: " + "9" * 5000 + "\n", (": ", "YAML", "limit")),
+        ("name: \x07\n", (": ", "YAML", "character")),
+        ("- a\n", (": ", "a list")),
+        ("text", (": ", "'text'")),
+        ("", (": ", "empty")),
+        ("# only a comment\n", (": ", "empty")),
     ],
 )
-def test_what_is_no_yaml_for_a_spec(tmp_path, text, message):
+def test_what_is_no_yaml_for_a_spec(tmp_path, text, facts):
     path = write(tmp_path / "a.yaml", text)
     (line,) = refusal(path)
-    assert line.startswith(f"{path}{message}")
+    assert tells(line.removeprefix(str(path)), *facts)
 
 
 def test_too_deep(tmp_path):
     (line,) = refusal(write(tmp_path / "a.yaml", "[" * 3_000))
-    assert line == f"{tmp_path / 'a.yaml'}: is not YAML for a spec: nested too deeply"
+    assert tells(line, f"{tmp_path / 'a.yaml'}: ", "nested")
 
 
 @pytest.mark.parametrize(
@@ -211,17 +210,16 @@ def test_a_tag_is_refused_and_nothing_is_executed(tmp_path, value):
     text = value.format(target=target)
     path = write(tmp_path / "a.yaml", f"name: a\nseed: {text}\n")
     (line,) = refusal(path)
-    assert line.startswith(f"{path}, line 2: is not YAML for a spec: tag ")
-    assert line.endswith("a spec holds plain values")
+    assert tells(line, f"{path}, line 2: ", "tag '")
     (line,) = refusal(write(tmp_path / "b.yaml", tree()), f"name={text}")
-    assert "a spec holds plain values" in line
+    assert tells(line, f"--set name={text}: ", "tag '")
     assert not target.exists()
 
 
 @pytest.mark.parametrize("key", ["data.system_prompt", "data.sources.0.path", "name"])
 def test_half_a_surrogate_pair_is_no_text(tmp_path, key):
     (line,) = refusal(write(tmp_path / "a.yaml", tree()), rf'{key}="a\ud800"')
-    assert line.endswith(r"is not YAML for a spec: 'a\ud800' holds half a surrogate pair, which is no text")
+    assert tells(line, f"--set {key}=", r"'a\ud800'", "surrogate")
     (line,) = refusal(write(tmp_path / "b.yaml", 'name: a\n"b\\udfff": 1\n'))
     assert line.startswith(f"{tmp_path / 'b.yaml'}, line 2: ")
 
@@ -231,7 +229,7 @@ def test_a_whole_number_that_no_database_takes_is_refused(tmp_path):
     assert load_spec(path, [f"seed={2**63 - 1}"]).seed == 2**63 - 1
     for number in (2**63, 10**400, -(10**30)):
         (line,) = refusal(path, f"iterations={number}")
-        assert "is too large; whole numbers go up to 9223372036854775807" in line
+        assert tells(line, f"--set iterations={number}: ", "9223372036854775807")
     (line,) = refusal(write(tmp_path / "b.yaml", f"name: a\nseed: {10**400}\n"))
     assert line.startswith(f"{tmp_path / 'b.yaml'}, line 2: ")
 
@@ -240,7 +238,8 @@ def test_a_file_that_cannot_be_read(tmp_path):
     assert refusal(tmp_path / "none.yaml") == [f"{tmp_path / 'none.yaml'}: cannot be read: No such file or directory"]
     assert refusal(tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"]
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
-    assert refusal(tmp_path / "latin.yaml") == [f"{tmp_path / 'latin.yaml'}: is not UTF-8 text: byte 9 cannot be read"]
+    (line,) = refusal(tmp_path / "latin.yaml")
+    assert tells(line, f"{tmp_path / 'latin.yaml'}: ", "UTF-8", "byte 9")
 
 
 def test_numbers_dates_and_marks(tmp_path):

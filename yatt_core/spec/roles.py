@@ -1,4 +1,4 @@
-"""Whose judges take part in a run: those on the pool's devices, and those of others."""
+"""The judges of a run by where they run: on the pool's devices, or at third-party endpoints."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from yatt_core.spec.run import RunSpec
 
 
 def device_judges(spec: RunSpec) -> tuple[JudgePart, ...]:
-    """The reward parts whose judges run on the pool's devices."""
+    """Returns the reward parts whose judges run on the pool's devices."""
     return tuple(part for part in spec.rewards.judges if not isinstance(part, EndpointPart))
 
 
 def endpoint_judges(spec: RunSpec) -> tuple[EndpointPart, ...]:
-    """The reward parts whose judges are those of others, behind an address."""
+    """Returns the reward parts whose judges are third-party endpoints."""
     return tuple(part for part in spec.rewards.judges if isinstance(part, EndpointPart))

@@ -1,4 +1,4 @@
-"""The whole spec of a run, and what keeps it from being exact."""
+"""The complete spec of a run, its consistency checks, and what prevents it from being exact."""
 
 from __future__ import annotations
 
@@ -29,52 +29,55 @@ class ControllerSpec(SpecModel):
     """The parallel controllers; their number never changes a result."""
 
     count: int = Field(default=2, ge=1, le=4096)
-    """Controllers, one process each."""
+    """Number of controllers, one process each."""
     per: Literal["run", "node"] = "run"
-    """`run`: so many in all. `node`: so many on each living node; nodes that join or leave count from the next iteration."""
+    """`run`: `count` is the total. `node`: `count` controllers on each live node; nodes that join or leave are
+    taken into account from the next iteration on."""
     bytes_in_flight: PositiveInt = 256 << 20
-    """Most bytes of requests and expected answers that a controller has under way; a decode batch above it goes alone."""
+    """Maximum bytes of requests and expected responses that a controller has in flight; a decode batch above the
+    limit is sent alone."""
 
 
 class CheckpointSpec(SpecModel):
     """When checkpoints are taken and how many are kept."""
 
     every: PositiveInt = 20
-    """Iterations between two checkpoints; a graceful stop and the end of the run take one too."""
+    """Iterations between checkpoints; one is also taken at a graceful stop and at the end of the run."""
     keep: PositiveInt = 2
-    """Newest checkpoints to keep, besides the one of iteration 0."""
+    """Number of recent checkpoints to keep, in addition to that of iteration 0."""
 
 
 class EvaluationSpec(SpecModel):
-    """Greedy accuracy on the held-out tasks; the first and the last iteration are always evaluated."""
+    """Greedy accuracy on the held-out tasks; the first and last iterations are always evaluated."""
 
     every: NonNegativeInt = 20
-    """Iterations between two evaluations; 0: only the first and the last."""
+    """Iterations between evaluations; 0: only the first and the last iteration are evaluated."""
 
 
 class TrackingSpec(SpecModel):
-    """MLflow."""
+    """Experiment tracking with MLflow."""
 
     experiment: str = "yatt"
-    """Name of the MLflow experiment that the run is in."""
+    """Name of the MLflow experiment to which the run belongs."""
     enabled: bool = True
-    """False: metrics stay in the ledger alone."""
+    """If false, metrics are stored in the ledger only."""
 
 
 class RunSpec(SpecModel):
-    """One run: immutable, identified by `digest`; a change is a new revision."""
+    """One run. It is immutable and identified by `digest`; a change makes a new revision."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
-    """Name that a person reads; runs of the same spec get a number behind it."""
+    """Human-readable name; a number is appended for each run of the same spec."""
     seed: NonNegativeInt = 0
-    """Of all that is drawn: prompts, initial weights, responses."""
+    """Seed of everything random: prompts, initial weights, responses."""
     exact: bool = True
-    """A run killed anywhere ends bit for bit as an undisturbed one; needs float32."""
+    """A run killed at any point ends bit-identical to an undisturbed one; requires float32."""
     iterations: PositiveInt = 100
-    """RLHF steps of the whole run."""
+    """RLHF iterations of the whole run."""
     model: ModelSpec = ModelFromConfig()
     sft: SftSpec | None = None
-    """`null`: the first iteration starts from the model as it is."""
+    """Supervised fine-tuning before the first iteration. `null`: the first iteration starts from the model
+    unchanged."""
     data: DataSpec
     rollout: RolloutSpec = RolloutSpec()
     dynamic_sampling: DynamicSamplingSpec = AllGroups()
@@ -93,12 +96,12 @@ class RunSpec(SpecModel):
 
     @property
     def digest(self) -> str:
-        """sha256 of the canonical JSON of the whole spec, defaults included."""
+        """SHA-256 of the canonical JSON of the whole spec, defaults included."""
         return json_digest(self.model_dump(mode="json"))
 
     @property
     def shards(self) -> int:
-        """Logical shards of an iteration: never more than it has prompts."""
+        """Number of logical shards of an iteration, at most its number of prompts."""
         return min(self.data.logical_shards, self.data.prompts_per_iteration)
 
     @property
@@ -108,39 +111,41 @@ class RunSpec(SpecModel):
 
     @property
     def samples_dynamically(self) -> bool:
-        """True where not every sampled group is learnt from."""
+        """True if the update does not learn from every sampled group."""
         return self.dynamic_sampling != AllGroups()
 
     @property
     def accuracy_part(self) -> str:
-        """Name of the reward part that tells right from wrong."""
+        """Name of the reward part that decides whether a response is correct."""
         return self.rewards.accuracy_name
 
     @property
     def devices(self) -> int:
-        """Devices that the run asks for: rollout and training share them."""
+        """Number of devices that the run needs; rollout and training share them."""
         return max(self.rollout.engine.instances, self.trainer.engine.ranks)
 
     @property
     def critic(self) -> CriticSpec | None:
-        """The critic; None for an algorithm without one."""
+        """The critic; None if the algorithm has none."""
         return self.algorithm.critic if isinstance(self.algorithm, PpoSpec) else None
 
     @property
     def optimizer_steps_per_iteration(self) -> int:
-        """Optimizer steps against the same experience."""
+        """Number of optimizer steps on the experience of one iteration."""
         return self.algorithm.epochs * self.algorithm.mini_batches
 
     def exact_obstacles(self) -> list[str]:
-        """Why this spec cannot be exact, in words; empty when it can."""
+        """Returns the reasons why this spec cannot be exact; empty if it can."""
         obstacles = []
         for place, engine in (("rollout", self.rollout.engine), ("trainer", self.trainer.engine)):
             if getattr(engine, "dtype", "float32") != "float32":
-                obstacles.append(f"{place}.engine.dtype is {getattr(engine, 'dtype', '')}, exact needs float32")
+                obstacles.append(f"{place}.engine.dtype is {getattr(engine, 'dtype', '')}, but exact needs float32")
         if (cache := getattr(self.rollout.engine, "kv_cache_dtype", "auto")) != "auto":
-            obstacles.append(f"rollout.engine.kv_cache_dtype is {cache}, exact needs auto")
+            obstacles.append(f"rollout.engine.kv_cache_dtype is {cache}, but exact needs auto")
         if self.dynamic_sampling.overdispatch is not None:
-            obstacles.append("dynamic_sampling.overdispatch cuts by arrival, exact needs every response")
+            obstacles.append(
+                "dynamic_sampling.overdispatch cancels stragglers by arrival time, but exact needs every response"
+            )
         for tool in self.rollout.tools.functions if self.rollout.tools else ():
             if not tool.deterministic:
                 obstacles.append(f"the tool {tool.name!r} is not deterministic")
@@ -155,34 +160,34 @@ class RunSpec(SpecModel):
         return self
 
     def _contradictions(self) -> Iterator[str]:
-        """What cannot be true at once, a line each that begins with the key to change."""
+        """Yields one line per contradiction, starting with the key to change."""
         yield from self._reward_mistakes()
         yield from self._placement_mistakes()
         yield from self.guards.mistakes()
         if self.virtual != (self.trainer.engine.kind == "virtual"):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
-            yield f"rollout.engine and trainer.engine: both virtual or both real, not {kinds}"
+            yield f"rollout.engine and trainer.engine: expected both virtual or both real, not {kinds}"
         if self.virtual and self.trainer.lora is not None:
-            yield "trainer.lora: a virtual trainer has no matrices for adapters; write null"
+            yield "trainer.lora: a virtual trainer has no weight matrices for adapters; use null"
         if self.trainer.lora is not None and self.trainer.engine.kind == "megatron":
-            yield "trainer.lora: Megatron-Core trains all weights here; write null, or train on fsdp2 or torch"
+            yield "trainer.lora: LoRA is not supported with Megatron-Core; use null, or train with fsdp2 or torch"
         yield from self._second_model_mistakes()
         if self.exact and (obstacles := self.exact_obstacles()):
-            yield f"exact: set it to false, because {'; '.join(obstacles)}"
+            yield f"exact: must be false, because {'; '.join(obstacles)}"
         if self.sft is not None and not self.data.probe:
-            yield "data.probe: supervised fine-tuning stops by the accuracy on probe tasks, so it needs some; write 1 or more"
+            yield "data.probe: supervised fine-tuning stops by its accuracy on probe tasks; expected 1 or more"
         if self.algorithm.mini_batches > self.data.prompts_per_iteration:
             yield (
                 f"algorithm.mini_batches: {self.algorithm.mini_batches} is more than "
                 f"data.prompts_per_iteration {self.data.prompts_per_iteration}"
             )
         if self.rollout.samples_per_prompt < 2 and self.critic is None:
-            yield "rollout.samples_per_prompt: grpo compares the answers to a prompt, so at least 2 are needed"
+            yield "rollout.samples_per_prompt: grpo compares the responses to a prompt; expected 2 or more"
         if self.rollout.tools is not None:
             yield from self._tool_mistakes(self.rollout.tools)
         yield from self._unfit_sampling()
         if self.data.has_images and getattr(self.trainer.engine, "packed", False):
-            yield "trainer.engine.packed: prompts with images cannot be packed; write false"
+            yield "trainer.engine.packed: prompts with images cannot be packed; expected false"
         if not self.virtual and isinstance(self.model, ModelFromConfig | ModelSizes):
             yield from self._too_long(self.model.max_positions)
             if self.data.has_images and isinstance(self.model, ModelFromConfig):
@@ -192,42 +197,45 @@ class RunSpec(SpecModel):
         rewards = self.rewards
         names, functions = [part.name for part in rewards.parts], [part.name for part in rewards.functions]
         if len(set(names)) < len(names):
-            yield f"rewards.parts: two parts have the same name in {names}"
+            yield f"rewards.parts: duplicate part name in {names}"
         if not functions:
             yield (
-                "rewards.parts: a part of kind function has to tell right from wrong, as a judge is no measure of what it "
-                "rewards itself; add one, with weight 0 if it is not to count"
+                "rewards.parts: a part of kind function is needed to decide whether a response is correct, because a "
+                "judge cannot measure the accuracy of what it rewards; add one, with weight 0 if it must not count"
             )
         elif self.accuracy_part not in names:
-            yield f"rewards.accuracy_part: {self.accuracy_part!r} is none of the parts {names}"
+            yield f"rewards.accuracy_part: there is no part {self.accuracy_part!r}; expected one of {names}"
         elif self.accuracy_part not in functions:
-            yield f"rewards.accuracy_part: {self.accuracy_part!r} is a judge; right would be one of the functions {functions}"
+            yield f"rewards.accuracy_part: {self.accuracy_part!r} is a judge; expected one of the functions {functions}"
         if not self.data.probe and any(is_trained(judge) for judge in rewards.judges):
-            yield "data.probe: a trained judge stops by its accuracy on probe tasks, so it needs some; write 1 or more"
+            yield "data.probe: training of a judge stops by its accuracy on probe tasks; expected 1 or more"
 
     def _placement_mistakes(self) -> Iterator[str]:
         placement, engine = self.placement, self.rollout.engine
         shares = any(not isinstance(judge, EndpointPart) for judge in self.rewards.judges)
         if placement.mode != "colocate" and not shares:
             yield (
-                f"placement.mode: {placement.mode} shares the devices between rollout and judges, and no part of rewards.parts "
-                "has a judge on them; write colocate"
+                f"placement.mode: {placement.mode} divides the devices between rollout and judges, but no judge of "
+                "rewards.parts runs on them; use colocate"
             )
         if (placement.mode == "split") != (placement.judges is not None):
-            yield "placement.judges: how many instances judge belongs to placement.mode split, and has to be said there"
+            yield "placement.judges: required with placement.mode split, and only allowed there"
         elif placement.judges is not None and 0 < engine.instances <= placement.judges:
             yield (
-                f"placement.judges: {placement.judges} of {engine.instances} instances leave none to roll out; right would be "
-                f"at most {engine.instances - 1}, or more rollout.engine.instances"
+                f"placement.judges: {placement.judges} of {engine.instances} instances leave none for rollout; "
+                f"expected at most {engine.instances - 1}, or more rollout.engine.instances"
             )
         if self.virtual and engine.continuous:
             for judge in self.rewards.judges:
                 virtual = isinstance(judge, GenerativePart) and isinstance(judge.engine, VirtualJudge)
                 if not virtual and not isinstance(judge, EndpointPart):
-                    yield f"rewards.parts {judge.name!r}: beside virtual engines that batch continuously a judge is virtual too"
+                    yield (
+                        f"rewards.parts {judge.name!r}: with virtual engines that batch continuously, judges must be "
+                        "virtual too"
+                    )
 
     def _second_model_mistakes(self) -> Iterator[str]:
-        """Of a teacher or a critic beside the policy."""
+        """Yields the mistakes about a teacher or critic used alongside the policy."""
         seconds = []
         if self.algorithm.distillation is not None:
             seconds.append(("algorithm.distillation", "a teacher", "null"))
@@ -235,21 +243,21 @@ class RunSpec(SpecModel):
             seconds.append(("algorithm.kind", "a critic", "grpo"))
         for key, who, without in seconds:
             if self.virtual:
-                yield f"{key}: a virtual trainer has no model, and {who} nothing to work beside; write {without}"
+                yield f"{key}: a virtual trainer has no model, so {who} cannot be used; write {without}"
             if self.trainer.engine.kind == "megatron":
                 yield (
-                    f"{key}: Megatron-Core holds no second model here, and {who} is one; write {without}, or train on fsdp2 or "
-                    "torch"
+                    f"{key}: the Megatron-Core engine cannot hold {who} as a second model; write {without}, or train "
+                    "with fsdp2 or torch"
                 )
             if self.data.has_images:
-                yield f"{key}: {who} reads prompts of text alone; write {without}, or leave image_field out"
+                yield f"{key}: {who} supports text prompts only; write {without}, or leave image_field out"
 
     def _unfit_sampling(self) -> Iterator[str]:
         sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt
         if isinstance(sampling, BestAndWorst) and 2 * sampling.keep > samples:
             yield (
                 f"dynamic_sampling.keep: {sampling.keep} best and {sampling.keep} worst samples are more than "
-                f"rollout.samples_per_prompt {samples}; right would be at most {samples // 2}"
+                f"rollout.samples_per_prompt {samples}; expected at most {samples // 2}"
             )
         if sampling.overdispatch is not None:
             wanted = self.data.prompts_per_iteration
@@ -257,27 +265,28 @@ class RunSpec(SpecModel):
             largest = math.ceil(sent / min(self.data.logical_shards, sent))
             if sent - largest < wanted:
                 yield (
-                    f"dynamic_sampling.overdispatch.factor: of {sent} prompts in shards of up to {largest} none could be "
-                    f"cut without falling below data.prompts_per_iteration {wanted}; raise it, or data.logical_shards"
+                    f"dynamic_sampling.overdispatch.factor: with {sent} prompts in shards of up to {largest}, no "
+                    f"shard can be cancelled without falling below data.prompts_per_iteration {wanted}; raise it, or "
+                    "data.logical_shards"
                 )
 
     def _tool_mistakes(self, tools: ToolsSpec) -> Iterator[str]:
         names = [tool.name for tool in tools.functions]
         if len(set(names)) < len(names):
-            yield f"rollout.tools.functions: two tools have the same name in {names}"
+            yield f"rollout.tools.functions: duplicate tool name in {names}"
 
     def _unseen_images(self, model: ModelFromConfig) -> Iterator[str]:
         if model.vision is None:
-            yield "model.vision: a source of data.sources has an image_field, so the model needs a vision tower"
+            yield "model.vision: required, because a source in data.sources has an image_field"
             return
         data, response = self.data, self.rollout.max_response_tokens
         room = min(data.max_prompt_tokens, model.max_positions - response)
         if 0 < room <= model.vision.patches:
             yield (
-                f"model.vision.image_size: an image of {model.vision.image_size} pixels takes {model.vision.patches} tokens, "
-                f"and a prompt has room for {room}, its text included (data.max_prompt_tokens {data.max_prompt_tokens}; "
-                f"model.max_positions {model.max_positions} less {response} of the response); make it smaller, or the patches "
-                "larger"
+                f"model.vision.image_size: an image of {model.vision.image_size} pixels takes {model.vision.patches} "
+                f"tokens, but a prompt has room for {room}, text included (data.max_prompt_tokens "
+                f"{data.max_prompt_tokens}; model.max_positions {model.max_positions} minus {response} for the "
+                "response); use smaller images or larger patches"
             )
 
     def _too_long(self, positions: int) -> Iterator[str]:
@@ -286,7 +295,7 @@ class RunSpec(SpecModel):
             results = (
                 ""
                 if rollout.tools is None
-                else f" with {rollout.max_response_tokens - rollout.max_new_tokens} of tools"
+                else f" plus {rollout.max_response_tokens - rollout.max_new_tokens} for tool results"
             )
             yield (
                 f"rollout.max_new_tokens: {rollout.max_new_tokens}{results} leaves no room for a prompt in "

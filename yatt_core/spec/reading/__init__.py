@@ -1,1 +1,1 @@
-"""Reads a spec: YAML, files that extend one another, overrides, mistakes in a person's words."""
+"""Reads a spec: YAML files that extend one another, overrides, and readable error messages."""

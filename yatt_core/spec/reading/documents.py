@@ -1,7 +1,6 @@
-"""YAML as a spec may use it: plain values, text as keys, no key twice, no tags.
-
-Consumes text; produces trees of dictionaries, lists, text, numbers and booleans. Raises `ConfigurationError` that names the
-line. Numbers as in YAML 1.2 (`1e-3` is one, a date is text).
+"""Reads and writes YAML as a spec may use it: plain values, string keys, no duplicate keys, no tags.
+Consumes text. Produces trees of dictionaries, lists, strings, numbers and booleans. Raises
+`ConfigurationError`, which names the line. Numbers follow YAML 1.2: `1e-3` is a number, and a date is a string.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from yatt_core.errors import ConfigurationError
 FILE_KEYS = frozenset({"path", "held_out_path"})
 """Keys whose value is a file or folder."""
 FREE_KEYS = frozenset({"options"})
-"""Keys whose value is handed on as it is."""
+"""Keys whose value is passed on unchanged."""
 
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
@@ -35,22 +34,22 @@ _FLOAT = "tag:yaml.org,2002:float"
 _WHOLE = "tag:yaml.org,2002:int"
 LARGEST_WHOLE = 2**63 - 1
 UNBROKEN = 1 << 20
-"""Characters of a line that is written: no text is folded."""
+"""Maximum characters of a line of written YAML, large enough that no text is folded."""
 
 
 class _PlainComposer(Composer):
-    """Refuses what a spec has no use for, with the line it stands in."""
+    """Rejects YAML features that a spec does not support, with their line."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuses explicit tags, whose meaning would be code or a type that JSON lacks."""
+        """Rejects explicit tags, which stand for code or for types that JSON lacks."""
         event = self.parser.peek_event()
         tag = getattr(event, "tag", None)
         if tag is not None:
-            raise ComposerError(None, None, f"tag {tag!r}: a spec holds plain values", event.start_mark)
+            raise ComposerError(None, None, f"tag {tag!r}: tags are not allowed in a spec", event.start_mark)
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """Refuses keys that are no text or stand there twice; what `<<` merges in may be overridden."""
+        """Rejects keys that are not strings and duplicate keys; keys merged in by `<<` may be overridden."""
         mapping = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in mapping.value:
@@ -59,27 +58,27 @@ class _PlainComposer(Composer):
             if key.tag != _TEXT:
                 shown = repr(key.value) if isinstance(key, ScalarNode) else "a mapping or list"
                 raise ComposerError(
-                    None, None, f"key {shown} is not text; if it is meant, put it in quotes", key.start_mark
+                    None, None, f"key {shown} is not a string; quote it if that is intended", key.start_mark
                 )
             if key.value in lines:
                 raise ComposerError(
-                    None, None, f"key {key.value!r} was already given in line {lines[key.value]}", key.start_mark
+                    None, None, f"key {key.value!r} was already given on line {lines[key.value]}", key.start_mark
                 )
             lines[key.value] = key.start_mark.line + 1
         return mapping
 
     def compose_scalar_node(self, anchor: Any) -> Any:
-        """Refuses half a surrogate pair, which an escape can write and no text can hold."""
+        """Rejects lone surrogates, which an escape sequence can produce but UTF-8 cannot encode."""
         node = super().compose_scalar_node(anchor)
         if not is_text(node.value):
             raise ComposerError(
-                None, None, f"{node.value!r:.80} holds half a surrogate pair, which is no text", node.start_mark
+                None, None, f"{node.value!r:.80} contains a lone surrogate, which is not valid text", node.start_mark
             )
         return node
 
 
 class _PlainResolver(BaseResolver):
-    """Tells numbers, truth values and nothing from text: as in YAML 1.1, but `1e-3` is a number and a date is text."""
+    """Resolves plain scalars as YAML 1.1 does, except that `1e-3` is a number and a date is text."""
 
     processing_version = (1, 1)
 
@@ -102,25 +101,25 @@ for _tag, _pattern, _first in (
 
 
 class _PlainConstructor(SafeConstructor):
-    """Builds plain values, and no value that contains itself."""
+    """Builds plain values; rejects values that contain themselves."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """Builds depth first, so that a value within itself is found."""
+        """Builds depth first, so that a value that contains itself is detected."""
         if node in self.recursive_objects:
             raise ConstructorError(None, None, "found unconstructable recursive node", node.start_mark)
         return super().construct_object(node, deep=True)
 
     def construct_yaml_int(self, node: Any) -> int:
-        """Refuses a whole number that no database takes, and that cannot be reckoned with in floating point."""
+        """Rejects integers outside 64 bits, which no database stores and floating point does not represent exactly."""
         value: int = super().construct_yaml_int(node)
         if abs(value) > LARGEST_WHOLE:
             raise ConstructorError(
-                None, None, f"{node.value:.40} is too large; whole numbers go up to {LARGEST_WHOLE}", node.start_mark
+                None, None, f"{node.value:.40} is too large; integers go up to {LARGEST_WHOLE}", node.start_mark
             )
         return value
 
     def construct_yaml_float(self, node: Any) -> float:
-        """Reads `1e-3`, of which ruamel would warn that YAML 1.1 wants a point in it."""
+        """Reads `1e-3` without ruamel's warning that YAML 1.1 requires a decimal point."""
         if "." not in node.value:
             node.value = re.sub("[eE]", ".0e", node.value)
         value: float = super().construct_yaml_float(node)
@@ -132,7 +131,9 @@ _PlainConstructor.add_constructor(_FLOAT, _PlainConstructor.construct_yaml_float
 
 
 def parse_yaml(text: str, origin: str) -> Any:
-    """The value in a YAML text; origin names it in errors."""
+    """Returns the value in a YAML text.
+    origin: named in errors.
+    """
     reader = YAML(typ="safe", pure=True)
     reader.Composer, reader.Resolver, reader.Constructor = _PlainComposer, _PlainResolver, _PlainConstructor
     try:
@@ -140,15 +141,15 @@ def parse_yaml(text: str, origin: str) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark and "\n" in text.strip() else ""
-        raise ConfigurationError(f"{origin}{line}: is not YAML for a spec: {error.problem}") from None
+        raise ConfigurationError(f"{origin}{line}: is not valid YAML for a spec: {error.problem}") from None
     except (YAMLError, ValueError) as error:
-        raise ConfigurationError(f"{origin}: is not YAML for a spec: {str(error).splitlines()[0]}") from None
+        raise ConfigurationError(f"{origin}: is not valid YAML for a spec: {str(error).splitlines()[0]}") from None
     except RecursionError:
-        raise ConfigurationError(f"{origin}: is not YAML for a spec: nested too deeply") from None
+        raise ConfigurationError(f"{origin}: is not valid YAML for a spec: nested too deeply") from None
 
 
 class _PlainRepresenter(SafeRepresenter):
-    """Writes floats so that readers of YAML 1.1, which want a point in them, take them for numbers too."""
+    """Writes floats with a decimal point, so that YAML 1.1 readers recognise them as numbers."""
 
     def represent_float(self, data: float) -> Any:
         """Writes `1.0e-06`, not `1e-06`."""
@@ -162,7 +163,7 @@ _PlainRepresenter.add_representer(float, _PlainRepresenter.represent_float)
 
 
 def yaml_text(value: Any) -> str:
-    """Plain values as YAML for people, keys in their order; `parse_yaml` reads the same values from it."""
+    """Returns plain values as readable YAML with keys in their order; `parse_yaml` reads the same values back."""
     writer = YAML(typ="safe", pure=True)
     writer.Resolver, writer.Representer = _PlainResolver, _PlainRepresenter
     writer.default_flow_style = False
@@ -174,7 +175,7 @@ def yaml_text(value: Any) -> str:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, its paths absolute."""
+    """Returns the mapping in a YAML file, with absolute paths."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -184,20 +185,21 @@ def read_document(path: Path) -> dict[str, Any]:
     tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         found = "empty" if tree is None else described(tree)
-        raise ConfigurationError(f"{path}: a spec is a mapping of keys to values, this is {found}")
+        raise ConfigurationError(f"{path}: a spec must be a mapping of keys to values, but this is {found}")
     absolute: dict[str, Any] = with_absolute_paths(tree, path.parent)
     return absolute
 
 
 def names_file(keys: Sequence[str]) -> bool:
-    """Whether the value at such a place, from the top or from any mapping above it, is a file or folder."""
+    """Returns True if the value at this place, given from the top or from any mapping above it, is a file or folder."""
     return keys[-1] in FILE_KEYS
 
 
 def with_absolute_paths(node: Any, folder: Path, within: str = "") -> Any:
-    """A copy whose files and folders, given relative to a folder or to `~`, are absolute; options are left alone.
+    """Returns a copy in which files and folders, given relative to `folder` or `~`, are absolute.
+    `options` are left unchanged.
 
-    within: the key that the node is the value of.
+    within: the key that holds the node.
     """
     if isinstance(node, dict):
         return {key: _absolute_value((within, key), value, folder) for key, value in node.items()}
@@ -215,7 +217,7 @@ def _absolute_value(keys: tuple[str, str], value: Any, folder: Path) -> Any:
 
 
 def is_text(value: str) -> bool:
-    """Whether a string can be written as UTF-8: half a surrogate pair cannot."""
+    """Returns True if a string can be encoded as UTF-8; lone surrogates cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -224,21 +226,21 @@ def is_text(value: str) -> bool:
 
 
 def absolute_path(value: str, folder: Path) -> str:
-    """A path that a person wrote, absolute and without links."""
+    """Returns a user-supplied path as an absolute path with symbolic links resolved."""
     if "\0" in value:
-        raise ConfigurationError(f"path {value!r}: a path has no zero byte")
+        raise ConfigurationError(f"path {value!r}: a path must not contain a NUL byte")
     home = value == "~" or value.startswith("~/")
     try:
         path = str((folder / (Path(value).expanduser() if home else value)).resolve())
-    except (OSError, RuntimeError) as error:  # links in a circle; no home
-        raise ConfigurationError(f"path {value!r}: cannot be followed: {error}") from None
+    except (OSError, RuntimeError) as error:  # a loop of symbolic links; no home folder
+        raise ConfigurationError(f"path {value!r}: cannot be resolved: {error}") from None
     if not is_text(path):
         raise ConfigurationError(f"path {path!r}: is not UTF-8; rename the file or folder")
     return path
 
 
 def described(value: Any) -> str:
-    """A value in an error message: briefly, and mappings and lists by what they are."""
+    """Returns a short form of a value for error messages; mappings and lists are only named."""
     match value:
         case dict():
             return "a mapping"

@@ -1,7 +1,6 @@
-"""The layers of a spec: files that extend one another, and `--set` on top.
-
-A layer is a tree of plain values and the name of where it came from. Laying one over another is a pure function: mappings
-merge key by key, all else replaces. Raises `ConfigurationError`.
+"""The layers of a spec: files that extend one another, with `--set` on top.
+A layer is a tree of plain values and the name of its origin. Merging two layers is a pure function: mappings
+merge key by key, everything else is replaced. Raises `ConfigurationError`.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ from yatt_core.spec.reading.documents import FREE_KEYS, absolute_path, names_fil
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """origin: a file, or a `--set` as it was typed."""
+    """One layer of a spec.
+    origin: a file, or a `--set` as typed.
+    """
 
     origin: str
     tree: Any
 
 
 def lay_over(old: Any, new: Any) -> Any:
-    """New over old; a mapping of another `kind` replaces instead of mixing with it."""
+    """Returns `old` with `new` merged over it; a mapping of another `kind` replaces the old one instead of merging."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     if "kind" in old and "kind" in new and old["kind"] != new["kind"]:
@@ -34,7 +35,7 @@ def lay_over(old: Any, new: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """`--set a.b.0=value`: sets one key; a number in it is an index into a list."""
+    """`--set a.b.0=value`: sets one key; a number in the key is a list index."""
 
     text: str
     keys: tuple[str, ...]
@@ -42,12 +43,12 @@ class Override:
 
     @classmethod
     def parse(cls, text: str) -> Override:
-        """The value is YAML; paths in it are relative to the working folder."""
+        """Parses the text of a `--set`; the value is YAML, and its paths are relative to the working folder."""
         dotted, equals, written = text.partition("=")
         keys = tuple(dotted.strip().split("."))
         if not equals or not all(keys):
             raise ConfigurationError(
-                f"--set {text}: write key=value, such as --set seed=1 or --set rollout.temperature=0.7"
+                f"--set {text}: expected key=value, such as --set seed=1 or --set rollout.temperature=0.7"
             )
         value = parse_yaml(written, f"--set {text}")
         if isinstance(value, str) and names_file(keys) and not FREE_KEYS & set(keys):
@@ -57,11 +58,11 @@ class Override:
         return cls(text, keys, value)
 
     def apply(self, tree: Any) -> Any:
-        """A copy of the tree with the key set."""
+        """Returns a copy of the tree with the key set."""
         return self._set(tree, self.keys)
 
     def layer(self) -> Layer:
-        """The override alone, to find it again as the origin of a mistake."""
+        """Returns the override as a layer of its own, so that it can be named as the origin of a mistake."""
         tree = self.value
         for key in reversed(self.keys):
             tree = {key: tree}
@@ -78,19 +79,19 @@ class Override:
             node = {}
         if not isinstance(node, dict):
             above = ".".join(self.keys[: -len(keys)])
-            raise ConfigurationError(f"--set {self.text}: {above} is a value, it has no keys below it")
+            raise ConfigurationError(f"--set {self.text}: {above} is a value and cannot have keys")
         return {**node, key: self._set(node.get(key), below)}
 
     def _index(self, node: list[Any], key: str) -> int:
         if not (key.isascii() and key.isdecimal() and len(key) < 10 and int(key) < len(node)):
             raise ConfigurationError(
-                f"--set {self.text}: {key!r} is no index into a list of {len(node)}; they count from 0"
+                f"--set {self.text}: {key!r} is not an index into a list of length {len(node)}; indexes start at 0"
             )
         return int(key)
 
 
 def origin_of(layers: Sequence[Layer], place: Sequence[str | int], default: str) -> str:
-    """Where a key, or the nearest one above it that anybody gave, was given last."""
+    """Returns the origin of the last layer that sets this key, or else the closest key above it that is set."""
     for end in range(len(place), 0, -1):
         for layer in reversed(layers):
             if _gives(layer.tree, place[:end]):

@@ -1,7 +1,6 @@
-"""Reads a spec: YAML with `extends:`, dotted overrides, and errors that name file, key and remedy.
-
-Consumes a YAML file (and those it extends, later ones and the file itself winning) and `a.b=c` overrides. Produces a
-`RunSpec` whose paths are absolute. Raises `ConfigurationError` with one line a mistake.
+"""Reads a spec: YAML with `extends`, dotted overrides, and errors that name file, key and remedy.
+Consumes a YAML file, the files it extends (later ones win, and the file itself wins over all) and `a.b=c`
+overrides. Produces a `RunSpec` with absolute paths. Raises `ConfigurationError` with one line per mistake.
 """
 
 from __future__ import annotations
@@ -22,19 +21,23 @@ EXTENDS = "extends"
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
-    """The spec in a YAML file, after its overrides."""
+    """Returns the spec in a YAML file with overrides applied."""
     layers: list[Layer] = []
     tree = _read_tree(path, (), layers)
     return _with_overrides(tree, overrides, layers, str(path))
 
 
 def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSpec:
-    """A spec with some of its values changed; origin names it in errors."""
+    """Returns a copy of a spec with some values changed.
+    origin: names the spec in errors.
+    """
     return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin)
 
 
 def parse_spec(tree: Any, origin: str) -> RunSpec:
-    """The spec in a tree of plain values; origin names it in errors."""
+    """Returns the spec in a tree of plain values.
+    origin: names the tree in errors.
+    """
     return _validate(tree, lambda place: origin)
 
 
@@ -55,7 +58,9 @@ def _validate(tree: Any, origin: Callable[[Sequence[str | int]], str]) -> RunSpe
 
 
 def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
-    """The tree of a file over those it extends; appends each file's own tree to the layers. above: who extends it."""
+    """Returns the tree of a file merged over those that it extends, and appends each file's own tree to `layers`.
+    above: the files that extend this one.
+    """
     if path.resolve() in (other.resolve() for other in above):
         raise ConfigurationError(f"{path}: extends itself: {' -> '.join(str(other) for other in (*above, path))}")
     tree = read_document(path)
@@ -67,17 +72,19 @@ def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
 
 
 def _bases(tree: dict[str, Any], path: Path) -> list[Path]:
-    """Takes `extends` out of a file's tree: the files that it names, which must be there."""
+    """Removes `extends` from a file's tree and returns the files that it names.
+    Raises `ConfigurationError` if one is missing.
+    """
     if EXTENDS not in tree:
         return []
     given = tree.pop(EXTENDS)
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(
-            f"{path}: {EXTENDS}: a file name or a list of them is needed (given: {described(given)})"
+            f"{path}: {EXTENDS}: expected a file name or a list of file names (given: {described(given)})"
         )
     bases = [path.parent / name for name in names]
     for base in bases:
         if not base.is_file():
-            raise ConfigurationError(f"{path}: {EXTENDS}: there is no file {base}")
+            raise ConfigurationError(f"{path}: {EXTENDS}: file {base} does not exist")
     return bases

@@ -1,7 +1,6 @@
-"""From pydantic's errors to what a person reads: one line a mistake, with its key as it is written in the file.
-
-Consumes a `ValidationError` of the spec. Produces places (keys and list indexes, without the names of union members that
-pydantic puts between them) and sentences that say what is wrong and what would be right.
+"""Turns pydantic's errors into readable ones: one line per mistake, with the key as it is written in the file.
+Consumes a `ValidationError` of the spec. Produces places (keys and list indexes, without the names of union
+members that pydantic inserts between them) and messages that state what is wrong and what is expected.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ Models = tuple[type[BaseModel], ...]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """place: keys and list indexes from the top of the spec; empty for what concerns several keys."""
+    """One mistake in a spec.
+    place: keys and list indexes from the top of the spec; empty if the mistake concerns several keys.
+    """
 
     place: tuple[str | int, ...]
     text: str
@@ -32,7 +33,10 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """A place in the spec. owners: models that its last key was looked for in. models: those that may stand there."""
+    """A place in the spec.
+    owners: the models in which its last key was looked up.
+    models: the models allowed at this place.
+    """
 
     place: tuple[str | int, ...]
     owners: Models
@@ -40,19 +44,21 @@ class _Spot:
 
 
 def mistakes_in(error: ValidationError, root: type[BaseModel]) -> Iterator[Mistake]:
-    """Every mistake that the error holds. root: the model that was validated."""
+    """Yields the mistakes in a validation error.
+    root: the model that was validated.
+    """
     for item in error.errors():
         if not _is_echo(item):
             yield from _explain(item, _locate(item["loc"], root))
 
 
 def _is_echo(item: ErrorDetails) -> bool:
-    """True for a list reported as too short only because its faulty items were left out."""
+    """Returns True for a list reported as too short only because its invalid items were dropped."""
     return item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]
 
 
 def _explain(item: ErrorDetails, spot: _Spot) -> Iterator[Mistake]:
-    """The sentences for one error."""
+    """Yields the mistakes behind one error."""
     place, context = spot.place, item.get("ctx", {})
     given = f" (given: {described(item['input'])})"
     match item["type"]:
@@ -60,20 +66,20 @@ def _explain(item: ErrorDetails, spot: _Spot) -> Iterator[Mistake]:
             keys = sorted({name for model in spot.owners for name in model.model_fields})
             yield Mistake(place, f"unknown key; {_nearest(str(place[-1]), keys, 'keys')}")
         case "missing":
-            yield Mistake(place, "required, and missing")
+            yield Mistake(place, "required but missing")
         case "union_tag_not_found":
-            yield Mistake((*place, "kind"), f"required, and missing; known kinds: {', '.join(_kinds(spot.models))}")
+            yield Mistake((*place, "kind"), f"required but missing; known kinds: {', '.join(_kinds(spot.models))}")
         case "union_tag_invalid":
             tag = str(context["tag"])
             yield Mistake((*place, "kind"), f"unknown kind {tag!r}; {_nearest(tag, _kinds(spot.models), 'kinds')}")
         case "model_type" | "model_attributes_type" | "dict_type":
-            yield Mistake(place, f"a mapping of keys to values is needed{given}")
+            yield Mistake(place, f"expected a mapping of keys to values{given}")
         case "tuple_type":
-            yield Mistake(place, f"a list is needed{given}")
+            yield Mistake(place, f"expected a list{given}")
         case "too_short":
-            yield Mistake(place, f"at least {context['min_length']} item is needed")
+            yield Mistake(place, f"expected at least {context['min_length']} item")
         case "too_long":
-            yield Mistake(place, f"at most {context['max_length']} items are taken")
+            yield Mistake(place, f"expected at most {context['max_length']} items")
         case "value_error":
             yield from (Mistake(place, line) for line in str(context["error"]).splitlines())
         case _:
@@ -86,14 +92,14 @@ def _nearest(name: str, known: Sequence[str], what: str) -> str:
 
 
 def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
-    """Walks the models along pydantic's location, leaving out what is no key of the file."""
+    """Walks the models along pydantic's location, leaving out what is not a key of the file."""
     place: list[str | int] = []
     owners: Models = ()
     models: Models = (root,)
     chosen = True
     for step, part in enumerate(location):
         if not models:
-            # Below free values every other part is the name of a JSON type.
+            # Below a free value, every second part is the name of a JSON type.
             return _Spot((*place, *location[step::2]), (), ())
         if not chosen and (members := tuple(model for model in models if _kind(model) == part)):
             models, chosen = members, True
@@ -119,7 +125,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _kind(model: type[BaseModel]) -> str | None:
-    """The one `kind` that tells a member of a union from the others."""
+    """Returns the `kind` that identifies a member of a union; None if it has no single one."""
     field = model.model_fields.get("kind")
     values = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
     return str(values[0]) if len(values) == 1 else None

@@ -1,1 +1,1 @@
-"""The `rewards` section of a spec: parts, judges, templates, how scores are parsed."""
+"""The `rewards` section of a spec: parts, judges, templates, and how scores are parsed."""

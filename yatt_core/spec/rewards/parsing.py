@@ -1,4 +1,4 @@
-"""How a score is read from what a judge writes."""
+"""How a score is extracted from a judge's answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Take = Literal["first", "last"]
 
 
 class YesNo(SpecModel):
-    """A word for yes scores 1, a word for no 0; whole words, in any case of letters."""
+    """A word for yes scores 1, a word for no scores 0; only whole words count, and case is ignored."""
 
     kind: Literal["yes_no"] = "yes_no"
     yes: tuple[str, ...] = Field(default=("yes",), min_length=1)
@@ -21,25 +21,25 @@ class YesNo(SpecModel):
     no: tuple[str, ...] = Field(default=("no",), min_length=1)
     """Words that mean no."""
     take: Take = "first"
-    """Which one counts where there are several: the last one for judges that think aloud."""
+    """Which match counts if there are several; `last` suits judges that reason before they answer."""
 
     @model_validator(mode="after")
     def _words_differ(self) -> Self:
         words = [word.casefold() for word in (*self.yes, *self.no)]
         if any(not word.strip() or word != word.strip() for word in words):
-            raise ValueError("yes and no hold words, without white space around them")
+            raise ValueError("yes and no: expected words without surrounding white space")
         if len(set(words)) < len(words):
-            raise ValueError("yes and no hold different words")
+            raise ValueError("yes and no: expected different words")
         return self
 
 
 class NumberInRange(SpecModel):
-    """A number in decimal digits; one outside the bounds is no score."""
+    """A number in decimal digits; a number outside the bounds is not a score."""
 
     minimum: Bound = 0.0
-    """Least score."""
+    """Minimum score."""
     maximum: Bound = 1.0
-    """Greatest score."""
+    """Maximum score."""
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> Self:
@@ -53,15 +53,16 @@ class Number(NumberInRange):
 
     kind: Literal["number"] = "number"
     take: Take = "last"
-    """Which one counts where there are several."""
+    """Which number counts if there are several."""
 
 
 class Pattern(NumberInRange):
-    """A number in the group `score` of a regular expression of RE2, whose time is linear in the answer, whatever it holds."""
+    """A number in the group `score` of an RE2 regular expression, matched in time linear in the answer."""
 
     kind: Literal["pattern"] = "pattern"
     pattern: str
-    """Such as `Score: (?P<score>[0-9.]+)`. The first match counts; `(?s).*` in front makes it the last one."""
+    """The expression, such as `Score: (?P<score>[0-9.]+)`. The first match counts; put `(?s).*` in front to use
+    the last one."""
 
     @field_validator("pattern")
     @classmethod
@@ -70,11 +71,11 @@ class Pattern(NumberInRange):
         import pyarrow.compute as pc
 
         if "(?P<score>" not in pattern:
-            raise ValueError("the pattern has no group (?P<score>...) that holds the number")
+            raise ValueError("the pattern needs a group (?P<score>...) for the number")
         try:
             pc.extract_regex(pa.array([""]), pattern=pattern)
         except pa.ArrowInvalid as error:
-            raise ValueError(f"is not a regular expression of RE2 with named groups alone: {error}") from None
+            raise ValueError(f"is not an RE2 regular expression with named groups only: {error}") from None
         return pattern
 
 

@@ -1,4 +1,4 @@
-"""What every part of a reward has, whoever gives its value."""
+"""What every part of a reward has, independent of where its value comes from."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from pydantic import Field, field_validator
 from yatt_core.spec.base import SpecModel
 
 TAKEN_NAMES = frozenset({"mean", "std"})
-"""`reward/mean` and `reward/std` are metrics of the total."""
+"""Reserved names: `reward/mean` and `reward/std` are metrics of the total reward."""
 
 
 class RewardPartBase(SpecModel):
-    """A name, and a weight in the total."""
+    """The name of a part and its weight in the total."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     """Name of the part in metrics and experience, other than `mean` and `std`."""
     weight: float = Field(default=1.0, ge=-1e9, le=1e9)
-    """Factor of the part in the total; may be negative, or 0 for a part that is only measured."""
+    """Weight of the part in the total; may be negative, or 0 for a part that is only measured."""
     reads: Literal["last_turn", "response"] = "last_turn"
-    """What it is given of a response of several turns: the last one, or all of it, calls and results of tools included."""
+    """What the part receives of a multi-turn response: the last turn, or the whole response including tool calls
+    and results."""
     on_error: Literal["stop", "zero"] = "stop"
-    """After a failure on a sample (a function that raises, hangs or returns no number up to 1e30, weighted too; a judge that
-    gives no usable answer): stop the run, or score 0 and flag it."""
+    """What to do after a failure on a sample: stop the run, or score 0 and mark the sample. Failures are a
+    function that raises, hangs or does not return a number of at most 1e30 (weighted, too), and a judge without
+    a usable answer."""
 
     @field_validator("name")
     @classmethod
     def _free_name(cls, name: str) -> str:
         if name in TAKEN_NAMES:
-            raise ValueError(f"{name!r} is taken: reward/{name} is a metric of the total; call the part something else")
+            raise ValueError(f"{name!r} is reserved: reward/{name} is a metric of the total; choose another name")
         return name

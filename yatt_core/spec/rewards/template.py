@@ -1,4 +1,4 @@
-"""Templates of judges: text with placeholders, filled in without anything being run."""
+"""Templates of judges: text with placeholders, filled in without executing anything."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ PROMPT, RESPONSE, ANSWER = "prompt", "response", "answer"
 
 
 def fields_of(template: str) -> frozenset[str]:
-    """The names of a template's placeholders. Raises `ValueError` for one that is more than a name, and for a lone brace."""
+    """Returns the names of a template's placeholders. Raises `ValueError` as `pieces_of` does."""
     return frozenset(name for _, name in pieces_of(template) if name is not None)
 
 
 def pieces_of(template: str) -> Iterator[tuple[str, str | None]]:
-    """The template as pairs of literal text and the placeholder behind it; none behind the last text.
-
-    Raises `ValueError` as `fields_of`.
+    """Yields pairs of literal text and the placeholder after it, None after the last text.
+    Raises `ValueError` for a placeholder that is more than a name, and for a single brace.
     """
     for text, name, form, conversion in Formatter().parse(template):
         if name is not None and (form or conversion or not name.isidentifier()):
             shown = f"{{{name}{'!' + conversion if conversion else ''}{':' + form if form else ''}}}"
-            raise ValueError(f"placeholder {shown} is more than a name; a brace is written {{{{ or }}}}")
+            raise ValueError(f"placeholder {shown} is more than a name; a literal brace is written {{{{ or }}}}")
         yield text, name

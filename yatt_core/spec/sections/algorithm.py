@@ -1,4 +1,4 @@
-"""The learning rule and its options."""
+"""The learning algorithm and its options."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from yatt_core.spec.sections.trainer import AdamWSpec
 
 
 class KlSpec(SpecModel):
-    """A pull towards the reference policy: the weights before the first iteration."""
+    """A KL penalty towards the reference policy: the weights before the first iteration."""
 
     coefficient: PositiveFloat = 0.01
-    """Weight of the pull."""
+    """Coefficient of the penalty."""
     where: Literal["loss", "reward"] = "loss"
-    """In the loss (k3 estimator, per token) or taken off the reward (sum of log-ratios over the response)."""
+    """`loss`: added to the loss (k3 estimator, per token). `reward`: subtracted from the reward (sum of log-ratios
+    over the response)."""
 
 
 class DistillationSpec(SpecModel):
-    """On-policy distillation: a frozen teacher says of each token of the policy what it thinks of it (arXiv 2306.13649)."""
+    """On-policy distillation: a frozen teacher scores each token of the policy (arXiv 2306.13649)."""
 
     teacher: ModelFolder
-    """A model of the policy's tokenizer, of any size. It lies on the trainer's ranks."""
+    """A model of any size with the policy's tokenizer. It is loaded on the trainer's ranks."""
     coefficient: PositiveFloat = 1.0
-    """Times log(policy / teacher) of a token, which is taken off the token's advantage: the reverse KL's gradient."""
+    """Factor of log(policy / teacher) of a token, which is subtracted from the token's advantage: the gradient of
+    the reverse KL."""
 
 
 class ImportanceCorrectionSpec(SpecModel):
@@ -37,73 +39,81 @@ class ImportanceCorrectionSpec(SpecModel):
 
 
 class PolicyGradientSpec(SpecModel):
-    """What the learning rules have in common."""
+    """Options shared by the learning algorithms."""
 
     kind: Literal["grpo", "ppo"]
     epochs: PositiveInt = 1
     """Passes over an iteration's experience."""
     mini_batches: PositiveInt = 1
-    """Optimizer steps in a pass."""
+    """Optimizer steps per pass."""
     clip_low: PositiveFloat = Field(default=0.2, lt=1.0)
-    """The ratio of new to old probability pushes no further below 1 - `clip_low`."""
+    """The ratio of new to old probability is clipped below at 1 - `clip_low`."""
     clip_high: PositiveFloat = 0.2
-    """Nor above 1 + `clip_high`; more than `clip_low` is DAPO's clip-higher (arXiv 2503.14476)."""
+    """The ratio is clipped above at 1 + `clip_high`; a value greater than `clip_low` is DAPO's clip-higher (arXiv
+    2503.14476)."""
     kl: KlSpec | None = None
-    """`null`: no pull, and no reference policy is kept."""
+    """`null`: no KL penalty, and no reference policy is kept."""
     distillation: DistillationSpec | None = None
-    """`null`: no teacher. For a teacher alone give the parts of the reward the weight 0."""
+    """`null`: no teacher. To learn from a teacher only, set the weights of all reward parts to 0."""
     entropy_bonus: NonNegativeFloat = 0.0
-    """Coefficient of the mean token entropy, added to the objective."""
+    """Coefficient of the mean token entropy, which is added to the objective."""
     epsilon: PositiveFloat = 1e-4
-    """Added to the deviation."""
+    """Added to the standard deviation by which advantages are divided."""
     reward_scaling: Literal["none", "running"] = "none"
-    """`running`: rewards are divided by the standard deviation of all rewards of the iterations before (arXiv 2307.04964)."""
+    """`running`: rewards are divided by the standard deviation of all rewards of previous iterations (arXiv
+    2307.04964)."""
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
-    """Mean over all tokens, mean over sequences of their token means, or the sum over sequences x `max_new_tokens`."""
+    """How token losses are aggregated: the mean over all tokens, the mean over sequences of their token means, or
+    the sum divided by the number of sequences x `max_new_tokens`."""
     importance_correction: ImportanceCorrectionSpec | None = None
-    """Correction for the difference between sampler and trainer; `null`: none."""
+    """Correction for the difference between sampler and trainer; `null`: no correction."""
 
 
 class GrpoSpec(PolicyGradientSpec):
-    """Group relative policy optimisation (arXiv 2402.03300) and its usual variants."""
+    """Group relative policy optimisation (arXiv 2402.03300) and its common variants."""
 
     kind: Literal["grpo"] = "grpo"
     normalise: Literal["group_std", "group_mean", "batch_std"] = "group_std"
-    """Reward less the group's mean, over the group's deviation, over 1 (arXiv 2503.20783), or over the batch's."""
+    """Advantages are rewards minus the group mean. `group_std`: divided by the group's standard deviation.
+    `group_mean`: not divided (arXiv 2503.20783). `batch_std`: divided by the batch's standard deviation."""
     permute_advantages: bool = False
-    """Negative control: a seeded permutation of the advantages over the batch, under which nothing can be learnt."""
+    """Negative control: permutes the advantages over the batch with a seeded permutation, so that nothing can be
+    learnt."""
 
 
 class CriticAdamWSpec(AdamWSpec):
-    """AdamW of the critic, with gradient clipping by global norm."""
+    """AdamW for the critic, with gradient clipping by global norm."""
 
     learning_rate: PositiveFloat = 1e-5
-    """It stays as it is, whatever `trainer.schedule` says."""
+    """Constant; `trainer.schedule` does not apply to it."""
 
 
 class CriticSpec(SpecModel):
-    """A model that says of each token what reward is still to come: the policy's layers under a head of one output."""
+    """A model that predicts at each token the reward still to come: the policy's layers with a scalar head."""
 
     model: ModelFolder | None = None
-    """What it begins with, a causal language model of the policy's tokenizer; `null`: the policy, behind its SFT."""
+    """The initial weights: a causal language model with the policy's tokenizer; `null`: the policy after SFT."""
     optimizer: CriticAdamWSpec = CriticAdamWSpec()
-    """Apart from the policy's."""
+    """The critic's optimizer, separate from the policy's."""
     clip: PositiveFloat | None = 0.2
-    """A value counts in the loss no nearer to its return than so far from what it was before the update; `null`: unbounded."""
+    """Maximum change of a value from its prediction before the update that the value loss takes into account;
+    `null`: unbounded."""
     warmup_iterations: NonNegativeInt = 0
-    """First iterations in which the critic learns alone, and the policy stays as it is."""
+    """Number of initial iterations in which only the critic is trained and the policy stays fixed."""
 
 
 class PpoSpec(PolicyGradientSpec):
-    """Proximal policy optimisation (arXiv 1707.06347): advantages of single tokens, by a critic."""
+    """Proximal policy optimisation (arXiv 1707.06347): token-level advantages from a critic."""
 
     kind: Literal["ppo"] = "ppo"
     gamma: PositiveFloat = Field(default=1.0, le=1.0)
-    """gamma of generalised advantage estimation (arXiv 1506.02438): what a reward a token later is worth."""
+    """Discount factor gamma of generalised advantage estimation (arXiv 1506.02438), per token."""
     gae_lambda: NonNegativeFloat = Field(default=0.95, le=1.0)
-    """lambda: 0 trusts the critic's next value alone, 1 the rewards that came."""
+    """lambda of generalised advantage estimation: 0 relies on the critic's next value only, 1 on the observed
+    rewards only."""
     normalise: Literal["batch_std", "none"] = "batch_std"
-    """`batch_std`: advantages less the mean over the batch's tokens, over their deviation."""
+    """`batch_std`: the mean over the batch's tokens is subtracted from the advantages, which are then divided by
+    the standard deviation."""
     critic: CriticSpec = CriticSpec()
 
 

@@ -1,4 +1,4 @@
-"""Where prompts come from, and how many of them an iteration takes."""
+"""Where prompts come from, and how many an iteration uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
 from yatt_core.spec.base import SpecModel
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
-"""Of a source; bounded, for sums and products of weights have to stay finite."""
+"""Weight of a source; bounded so that sums and products of weights stay finite."""
 
 
 class ReasoningGymSource(SpecModel):
@@ -19,82 +19,85 @@ class ReasoningGymSource(SpecModel):
     task: str
     """Name of a reasoning-gym task, such as `spell_backward`."""
     size: PositiveInt = 20_000
-    """How many training entries to draw; those whose question is held out are dropped."""
+    """Number of training entries to draw; entries whose question is held out are dropped."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the task, such as `max_word_len`."""
     weight: Weight = 1.0
-    """Share of the prompts that come from here, relative to the other sources."""
+    """Fraction of the prompts drawn from this source, relative to the other sources."""
 
 
 class FileSource(SpecModel):
-    """Rows of local files, one prompt a row; what all kinds of files share."""
+    """Rows of local files, one prompt per row; the options shared by all file sources."""
 
     prompt_field: str = "prompt"
-    """Key (or column) of the prompt in a row: a text, or a chat of one message, `[{role: user, content: TEXT}]`."""
+    """Key (or column) of the prompt in a row: a string, or a chat of one message, `[{role: user, content: TEXT}]`."""
     answer_field: str = "answer"
-    """Key of the reference answer in a row; rows may lack it."""
+    """Key of the reference answer in a row; optional in each row."""
     image_field: str | None = None
-    """Key of the prompt's image, or of the list of its images (PNG or JPEG): paths relative to the data file, in its
-    folder or below it, or the bytes."""
+    """Key of the prompt's image or list of images (PNG or JPEG): either bytes, or paths relative to the data file
+    that stay within its folder."""
     weight: Weight = 1.0
-    """Share of the prompts that come from here, relative to the other sources."""
+    """Fraction of the prompts drawn from this source, relative to the other sources."""
 
 
 class JsonlSource(FileSource):
-    """A local JSON Lines file, one prompt a row."""
+    """A local JSON Lines file, one prompt per row."""
 
     kind: Literal["jsonl"] = "jsonl"
     path: str
     """The file, relative to the spec's folder."""
     held_out_path: str | None = None
-    """A file of held-out rows; without it they are taken from the end of `path`."""
+    """A file of held-out rows; by default they are taken from the end of `path`."""
 
 
 class ParquetSource(FileSource):
-    """Local Parquet files, one prompt a row."""
+    """Local Parquet files, one prompt per row."""
 
     kind: Literal["parquet"] = "parquet"
     path: str
-    """A file, a folder (all `*.parquet` below it) or a pattern such as `data/*.parquet`, relative to the spec's folder; files
-    follow one another in order of their names."""
+    """A file, a folder (all `*.parquet` files below it) or a pattern such as `data/*.parquet`, relative to the
+    spec's folder; files are read in order of their names."""
     held_out_path: str | None = None
-    """The same for held-out rows; without it they are taken from the end of `path`."""
+    """A file, folder or pattern of held-out rows; by default they are taken from the end of `path`."""
 
 
 class HuggingFaceSource(FileSource):
-    """A local folder of a Hugging Face dataset: written by `save_to_disk`, or files that `load_dataset` reads."""
+    """A local Hugging Face dataset folder: written by `save_to_disk`, or files that `load_dataset` reads."""
 
     kind: Literal["huggingface"] = "huggingface"
     path: str
-    """The folder, relative to the spec's folder. Nothing is fetched."""
+    """The folder, relative to the spec's folder. Nothing is downloaded."""
     split: str = "train"
-    """The split of the training rows."""
+    """The split that contains the training rows."""
     held_out_split: str | None = None
-    """The split of the held-out rows; without it they are taken from the end of `split`."""
+    """The split that contains the held-out rows; by default they are taken from the end of `split`."""
 
 
 Source = Annotated[ReasoningGymSource | JsonlSource | ParquetSource | HuggingFaceSource, Field(discriminator="kind")]
 
 
 class DataSpec(SpecModel):
-    """Prompts: sources, order and quantity."""
+    """Prompts: sources, order and number."""
 
     sources: tuple[Source, ...] = Field(min_length=1)
-    """Mixture: each draw picks a source by weight; each source is walked in a seeded order, epoch by epoch."""
+    """The mixture of sources: each draw selects a source by weight; each source is traversed in a seeded order,
+    epoch by epoch."""
     prompts_per_iteration: PositiveInt = 64
-    """Prompts of an iteration; each is answered `rollout.samples_per_prompt` times."""
+    """Prompts per iteration; each gets `rollout.samples_per_prompt` responses."""
     logical_shards: PositiveInt = 16
-    """Fixed slices of an iteration's prompts; files and decode batches follow them."""
+    """Number of fixed shards of an iteration's prompts, which determine files and decode batches."""
     held_out: PositiveInt = 300
-    """Tasks for evaluation, shared out over the sources by weight; no training prompt has the same text and images."""
+    """Number of evaluation tasks, distributed over the sources by weight; no training prompt has the same text and
+    images as one of them."""
     probe: NonNegativeInt = 200
-    """Training-side tasks that tell SFT when to stop; never trained on either. A run without supervised fine-tuning needs none."""
+    """Number of training-side tasks that determine when SFT stops; they are never trained on. A run without SFT
+    may set it to 0."""
     system_prompt: str | None = None
-    """A system message before each prompt, where the model's chat template takes one."""
+    """System message before each prompt, if the model's chat template supports one."""
     max_prompt_tokens: PositiveInt = 1024
-    """A longer prompt is an error that names the row."""
+    """Maximum prompt length; a longer prompt is an error that names the row."""
 
     @property
     def has_images(self) -> bool:
-        """True where prompts may come with images."""
+        """True if prompts can contain images."""
         return any(isinstance(source, FileSource) and source.image_field is not None for source in self.sources)

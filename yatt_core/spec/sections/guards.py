@@ -1,6 +1,5 @@
-"""What is watched while a run goes on, and what is done when it looks wrong.
-
-Every guard is on with defaults that a healthy run does not come near; `null` switches one off.
+"""The guards of a run: what they watch, and what they do when something looks wrong.
+Every guard is enabled, with defaults well outside the range of a healthy run; `null` disables it.
 """
 
 from __future__ import annotations
@@ -15,37 +14,37 @@ from yatt_core.spec.sections.metric_names import is_known, is_timing, nearest_me
 
 Action = Literal["alert", "pause", "rollback", "stop"]
 TimedAction = Literal["alert", "pause", "stop"]
-"""What follows the clock leads to no rollback: another run of the same spec would not make it."""
+"""Actions that may depend on timing. Rollback is excluded: another run of the same spec would not perform it."""
 LONGEST_WINDOW = 1000
 EARLIEST_FALL = 50
-"""Values before its window that the guard of the entropy waits for."""
+"""Number of values before its window that the entropy guard waits for."""
 
 
 class MetricGuard(SpecModel):
-    """Judges the mean of a metric's newest values. It raises an alarm where one of the given bounds is broken.
-
-    Behind an alarm the window begins anew, so that the next one tells of other values.
+    """Watches the mean of a metric's most recent values and raises an alarm if a configured bound is violated.
+    After an alarm the window starts over, so that the next alarm is about new values.
     """
 
     action: Action = "alert"
-    """`alert`: say it. `pause`: end with a checkpoint and wait for a person. `rollback`: go back to before the window and draw
-    other prompts. `stop`: end with a checkpoint."""
+    """`alert`: only report the alarm. `pause`: end with a checkpoint and wait for a user. `rollback`: go back to
+    before the window and draw other prompts. `stop`: end with a checkpoint."""
     window: PositiveInt = Field(default=5, le=LONGEST_WINDOW)
-    """Newest values whose mean is judged, once there are so many."""
+    """Number of recent values whose mean is checked, as soon as that many exist."""
     at_most: float | None = None
-    """Largest mean that is no alarm."""
+    """Maximum mean that raises no alarm."""
     at_least: float | None = None
-    """Smallest mean that is no alarm."""
+    """Minimum mean that raises no alarm."""
     rise: float | None = Field(default=None, gt=1.0)
-    """Most times the median of the values before the window that the mean may be."""
+    """Maximum mean that raises no alarm, as a multiple of the median of the values before the window."""
     fall: float | None = Field(default=None, gt=0.0, lt=1.0)
-    """Least share of the median of the values before the window that the mean may be."""
+    """Minimum mean that raises no alarm, as a fraction of the median of the values before the window."""
     baseline: PositiveInt = Field(default=20, le=LONGEST_WINDOW)
-    """How many values before the window `rise` and `fall` compare with; they judge once there are so many."""
+    """Number of values before the window that `rise` and `fall` compare with; they take effect as soon as that
+    many exist."""
 
     @property
     def least_baseline(self) -> int:
-        """How many values before the window have to be there for `rise` and `fall` to judge."""
+        """Number of values before the window that `rise` and `fall` need to take effect."""
         return self.baseline
 
     @model_validator(mode="after")
@@ -53,145 +52,148 @@ class MetricGuard(SpecModel):
         bounds = (self.at_most, self.at_least, self.rise, self.fall)
         if all(bound is None for bound in bounds):
             raise ValueError(
-                "one of at_most, at_least, rise and fall is needed; `null` in its place switches a guard off"
+                "expected at least one of at_most, at_least, rise and fall; to disable the guard, set it to `null`"
             )
         if self.at_most is not None and self.at_least is not None and self.at_least > self.at_most:
-            raise ValueError(
-                f"at_least {self.at_least:g} is more than at_most {self.at_most:g}: no value is between them"
-            )
+            raise ValueError(f"at_least {self.at_least:g} is greater than at_most {self.at_most:g}")
         return self
 
 
 class KlGuard(MetricGuard):
-    """Of `kl`, which runs with a pull towards the reference have: the policy has gone far from it."""
+    """Watches `kl`, which only runs with a KL penalty have: the policy has drifted far from the reference."""
 
     at_most: float | None = 0.5
-    """Largest mean that is no alarm, nats a token."""
+    """Maximum mean that raises no alarm, in nats per token."""
 
 
 class EntropyGuard(MetricGuard):
-    """Of `entropy`: it collapses, and with it the differences between answers that are learnt from."""
+    """Watches `entropy`: it collapses, and with it the diversity of the responses to learn from."""
 
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
-    """Newest values whose mean is judged, once there are so many."""
+    """Number of recent values whose mean is checked, as soon as that many exist."""
     fall: float | None = Field(default=0.2, gt=0.0, lt=1.0)
-    """Least share of the median of the values before the window that the mean may be."""
+    """Minimum mean that raises no alarm, as a fraction of the median of the values before the window."""
     baseline: PositiveInt = Field(default=500, le=LONGEST_WINDOW)
-    """How many values before the window `fall` compares with at most. It judges once there are 50: a slow collapse takes longer
-    than that, a fast one does not wait."""
+    """Maximum number of values before the window that `fall` compares with. It takes effect as soon as 50 exist,
+    so that a fast collapse is noticed early; a slow collapse needs the longer baseline."""
 
     @property
     def least_baseline(self) -> int:
-        """Fewer than are compared with: what collapses fast is not to wait for them."""
+        """Fewer values than `baseline`, so that a fast collapse is noticed early."""
         return min(self.baseline, EARLIEST_FALL)
 
 
 class LogProbGapGuard(MetricGuard):
-    """Of `train_rollout_logprob_diff_mean`: sampler and trainer disagree about the same tokens under the same weights."""
+    """Watches `train_rollout_logprob_diff_mean`: sampler and trainer disagree on the same tokens and weights."""
 
     at_most: float | None = 0.1
-    """Largest mean that is no alarm, nats a token."""
+    """Maximum mean that raises no alarm, in nats per token."""
 
 
 class GradientNormGuard(MetricGuard):
-    """Of `grad_norm`, before clipping: an update is pulled much harder than those before it."""
+    """Watches `grad_norm` before clipping: an update has much larger gradients than the previous ones."""
 
     window: PositiveInt = Field(default=3, le=LONGEST_WINDOW)
-    """Newest values whose mean is judged, once there are so many."""
+    """Number of recent values whose mean is checked, as soon as that many exist."""
     rise: float | None = Field(default=10.0, gt=1.0)
-    """Most times the median of the values before the window that the mean may be."""
+    """Maximum mean that raises no alarm, as a multiple of the median of the values before the window."""
 
 
 class TruncationGuard(MetricGuard):
-    """Of `truncated_fraction`: answers are cut before they end."""
+    """Watches `truncated_fraction`: responses are cut off before they end."""
 
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
-    """Newest values whose mean is judged, once there are so many."""
+    """Number of recent values whose mean is checked, as soon as that many exist."""
     at_most: float | None = Field(default=0.5)
-    """Largest mean that is no alarm."""
+    """Maximum mean that raises no alarm."""
 
 
 class ThroughputGuard(MetricGuard):
-    """Of `tokens_per_second`: the run has become slow."""
+    """Watches `tokens_per_second`: the run has slowed down."""
 
     action: TimedAction = "alert"
-    """As of `kl`; slowness is not rolled back, since that would make the result follow the clock."""
+    """As for `kl`, but without `rollback`, which would make the result depend on timing."""
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
-    """Newest values whose mean is judged, once there are so many."""
+    """Number of recent values whose mean is checked, as soon as that many exist."""
     fall: float | None = Field(default=0.3, gt=0.0, lt=1.0)
-    """Least share of the median of the values before the window that the mean may be."""
+    """Minimum mean that raises no alarm, as a fraction of the median of the values before the window."""
 
 
 class CustomGuard(MetricGuard):
-    """A guard of your own, of any metric."""
+    """A user-defined guard of any metric."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
-    """What its alarms are called."""
+    """Name of the guard in its alarms."""
     metric: str
-    """The metric, as docs/formats.md names it. One that the run does not have is never judged."""
+    """The metric, as listed in docs/formats.md. The guard has no effect if the run does not have the metric."""
 
 
 class RewardLengthGuard(SpecModel):
-    """Responses grow, and what they are for does not: the reward has not risen, or it has and fewer answers are right."""
+    """Responses grow without benefit: the reward has not risen, or it has risen while fewer responses are correct."""
 
     action: Action = "alert"
-    """As of `kl`."""
+    """As for `kl`."""
     window: PositiveInt = Field(default=20, le=LONGEST_WINDOW)
-    """Two windows of so many iterations, one right behind the other, are compared by their means."""
+    """Number of iterations in each of the two consecutive windows whose means are compared."""
     growth: float = Field(default=1.5, gt=1.0)
-    """How many times as long responses have to be for an alarm."""
+    """Minimum ratio of the response lengths of the two windows that raises an alarm."""
     gain: NonNegativeFloat = 0.0
-    """The reward has to have risen by more than this."""
+    """The reward must rise by more than this to count as a benefit."""
 
 
 class NonFiniteGuard(SpecModel):
-    """Of updates that were skipped because a loss or gradient was not finite; `recovery.on_non_finite` answers a single one."""
+    """Counts updates skipped because of a non-finite loss or gradient, each handled by `recovery.on_non_finite`."""
 
     action: Action = "alert"
-    """As of `kl`. Where `recovery.on_non_finite` is no skip, the alarm tells of that answer instead."""
+    """As for `kl`. If `recovery.on_non_finite` is not `skip`, the alarm reports that action instead."""
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
-    """Newest iterations that count, once there is one."""
+    """Number of recent iterations taken into account; the guard takes effect from the first one on."""
     at_most: NonNegativeInt = 0
-    """Most skipped updates among them that are no alarm."""
+    """Maximum number of skipped updates in the window that raises no alarm."""
 
 
 class StalledPhaseGuard(SpecModel):
-    """Of a phase under way: it takes much longer than it did before. Its deadline, at which it fails, follows its last twenty."""
+    """Watches the running phase: it takes much longer than before.
+    Its deadline is derived from its last 20 durations.
+    """
 
     action: TimedAction = "alert"
-    """As of `kl`. `pause` and `stop` leave a phase in the middle where it can be left; else they wait for its end or deadline."""
+    """As for `kl`. `pause` and `stop` interrupt a phase if it can be interrupted; otherwise they wait for its end
+    or deadline."""
     share: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """Share of its deadline from which on a phase counts as stalled."""
+    """Fraction of its deadline after which a phase counts as stalled."""
 
 
 class BudgetGuard(SpecModel):
-    """What the run may use up, over all of its sessions and branches; looked at behind each iteration."""
+    """The resources that the run may use over all its sessions and branches; checked after each iteration."""
 
     action: TimedAction = "pause"
-    """As of `kl`. A run whose budget is used up is not driven further before the budget is raised."""
+    """As for `kl`. A run that has exhausted its budget does not continue until the budget is raised."""
     device_hours: PositiveFloat | None = None
-    """Hours of being driven, times the devices: rollout instances or trainer ranks, whichever is more. `null`: no limit."""
+    """Hours in driver sessions times the number of devices, which is the larger of rollout instances and trainer
+    ranks. `null`: no limit."""
     wall_hours: PositiveFloat | None = None
-    """Hours of being driven. `null`: no limit."""
+    """Hours in driver sessions. `null`: no limit."""
 
     @property
     def is_limited(self) -> bool:
-        """True with a limit."""
+        """True if there is a limit."""
         return self.device_hours is not None or self.wall_hours is not None
 
 
 class NotifySpec(SpecModel):
-    """Where alarms, and the news that the run was paused or has failed, are sent to."""
+    """Where to send alarms and the news that the run was paused or failed."""
 
     environment: str = Field(default="YATT_NOTIFY", pattern=r"^[A-Z][A-Z0-9_]*$")
-    """Name of the environment variable that holds the addresses, as Apprise writes them, with blanks between them. The addresses
-    are secrets and belong nowhere else."""
+    """Name of the environment variable that holds the addresses in Apprise's notation, separated by spaces. The
+    addresses are secrets and must not be written anywhere else."""
     interval_seconds: NonNegativeFloat = 60.0
-    """Least time between two messages; what comes up in between goes into the next one. The end of a session does not wait."""
+    """Minimum time between two messages; events in between are combined into the next one. The message about the
+    end of a session is sent at once."""
 
 
 class GuardsSpec(SpecModel):
-    """What is watched, and what is done about it."""
+    """What is watched, and what happens on an alarm."""
 
     kl: KlGuard | None = KlGuard()
     entropy: EntropyGuard | None = EntropyGuard()
@@ -203,25 +205,25 @@ class GuardsSpec(SpecModel):
     throughput: ThroughputGuard | None = ThroughputGuard()
     stalled_phase: StalledPhaseGuard | None = StalledPhaseGuard()
     custom: tuple[CustomGuard, ...] = ()
-    """Guards of other metrics, or of the same ones with other bounds."""
+    """Guards of other metrics, or of the same metrics with other bounds."""
     budget: BudgetGuard = BudgetGuard()
     rollback_limit: PositiveInt = 3
-    """Rollbacks by guards to the same iteration, behind which the run pauses."""
+    """Number of rollbacks by guards to the same iteration after which the run pauses."""
     notify: NotifySpec | None = None
-    """`null`: nobody is told; alarms stand in the ledger all the same."""
+    """`null`: no notifications are sent; alarms are still recorded in the ledger."""
 
     def mistakes(self) -> Iterator[str]:
-        """What cannot be meant, a line each that begins with the key to change."""
+        """Yields one line per mistake, starting with the key to change."""
         taken = set(type(self).model_fields)
         for number, guard in enumerate(self.custom):
             place = f"guards.custom.{number}"
             if guard.name in taken:
-                yield f"{place}.name: {guard.name!r} is the name of another guard; choose another"
+                yield f"{place}.name: another guard is already named {guard.name!r}; choose another name"
             taken.add(guard.name)
             if not is_known(guard.metric):
                 yield f"{place}.metric: there is no metric {guard.metric!r}; {nearest_metric(guard.metric)}"
             elif is_timing(guard.metric) and guard.action == "rollback":
                 yield (
-                    f"{place}.action: {guard.metric} follows the clock, and a result must not; right would be alert, pause or "
+                    f"{place}.action: {guard.metric} depends on timing, and results must not; expected alert, pause or "
                     "stop"
                 )

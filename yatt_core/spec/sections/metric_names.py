@@ -1,6 +1,5 @@
-"""The names of a run's metrics, by class: what a guard may judge, and whether that follows the spec or the clock.
-
-docs/formats.md says what each of them means.
+"""The names of a run's metrics by class: those a guard may watch, and whether they depend on the spec or on timing.
+docs/formats.md explains each of them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ RESULT_METRICS = frozenset(
         "sft/steps", "sft/probe_accuracy",
     }
 )  # fmt: skip
-"""Functions of spec, data, seed and iteration."""
+"""Metrics that are functions of spec, data, seed and iteration."""
 RESULT_FAMILIES = ("reward/", "tools/errors/")
 TIMING_METRICS = frozenset(
     {
@@ -29,21 +28,21 @@ TIMING_METRICS = frozenset(
         "object_store/spilled_bytes", "judge/tokens", "judge/prompt_tokens", "judge/device_seconds",
     }
 )  # fmt: skip
-"""What the clock, load and attempts have a part in."""
+"""Metrics that depend on timing, load and attempts."""
 TIMING_FAMILIES = ("seconds/",)
 
 
 def is_timing(metric: str) -> bool:
-    """True for a metric of class timing."""
+    """Returns True for a metric of class timing."""
     return metric in TIMING_METRICS or metric.startswith(TIMING_FAMILIES)
 
 
 def is_known(metric: str) -> bool:
-    """True for a metric that some run has."""
+    """Returns True for a metric that some run has."""
     return metric in RESULT_METRICS or metric.startswith(RESULT_FAMILIES) or is_timing(metric)
 
 
 def nearest_metric(name: str) -> str:
-    """A suggestion for a name that is none."""
+    """Returns a suggestion for an unknown metric name."""
     near = difflib.get_close_matches(name, sorted(RESULT_METRICS | TIMING_METRICS), n=1)
-    return f"did you mean {near[0]!r}?" if near else "docs/formats.md lists them"
+    return f"did you mean {near[0]!r}?" if near else "docs/formats.md lists the metrics"

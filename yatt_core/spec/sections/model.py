@@ -1,4 +1,4 @@
-"""The policy: a local Hugging Face folder, or a small model made from a config, with a tokenizer of its own; or sizes alone."""
+"""The policy: a local Hugging Face folder, a small model created from a config, or sizes only."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class ModelFolder(SpecModel):
 
 
 class TokenizerSpec(SpecModel):
-    """A tokenizer trained on the training prompts: their common phrases are one token each, all else is characters."""
+    """A tokenizer trained on the training prompts: frequent phrases are single tokens, all other text is characters."""
 
     lowercase: bool = True
-    """Fold case before splitting."""
+    """Convert text to lower case before splitting."""
     phrase_share: PositiveFloat = Field(default=0.2, le=1.0)
-    """A run of words that occurs in at least this share of the prompts becomes one token."""
+    """A sequence of words that occurs in at least this fraction of the prompts becomes one token."""
 
 
 class VisionSpec(SpecModel):
-    """A vision tower (SigLIP) whose patches a projector of two layers turns into tokens of the text model (LLaVA)."""
+    """A vision tower (SigLIP) with a two-layer projector from patches to tokens of the text model (LLaVA)."""
 
     image_size: PositiveInt = 32
-    """Width and height in pixels that every image is resized to; a multiple of `patch_size`."""
+    """Width and height in pixels to which every image is resized; a multiple of `patch_size`."""
     patch_size: PositiveInt = 8
-    """Width and height of a patch; an image takes (image_size / patch_size) squared tokens of the prompt."""
+    """Width and height of a patch in pixels; an image takes (image_size / patch_size)^2 tokens of the prompt."""
     hidden_size: PositiveInt = 64
     """Width of the tower's residual stream; a multiple of `heads`."""
     layers: PositiveInt = 2
@@ -44,20 +44,20 @@ class VisionSpec(SpecModel):
 
     @property
     def patches(self) -> int:
-        """Patches of an image, which are its tokens in a prompt."""
+        """Number of patches of an image, each of which is one token of a prompt."""
         return (self.image_size // self.patch_size) ** 2
 
     @model_validator(mode="after")
     def _sizes_divide(self) -> Self:
         if self.image_size % self.patch_size:
-            raise ValueError(f"image_size {self.image_size} is no multiple of patch_size {self.patch_size}")
+            raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
         if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of heads {self.heads}")
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}")
         return self
 
 
 class ModelFromConfig(SpecModel):
-    """A model made on the spot with seeded random weights, for machines without any."""
+    """A small model created with seeded random weights, for machines that have no model."""
 
     kind: Literal["from_config"] = "from_config"
     architecture: Literal["qwen2", "qwen3", "llama"] = "qwen2"
@@ -69,28 +69,28 @@ class ModelFromConfig(SpecModel):
     heads: PositiveInt = 4
     """Attention heads; a multiple of `key_value_heads`."""
     key_value_heads: PositiveInt = 4
-    """Heads of keys and values, shared by the attention heads in groups."""
+    """Key/value heads, each shared by a group of attention heads."""
     intermediate_size: PositiveInt = 344
     """Width of the feed-forward layers."""
     max_positions: PositiveInt = 2048
-    """Longest sequence, prompt and response together."""
+    """Maximum sequence length, prompt and response together."""
     tie_embeddings: bool = True
-    """One matrix for input embedding and output projection."""
+    """Whether input embedding and output projection share one matrix."""
     vision: VisionSpec | None = None
-    """A vision tower in front of the text model, for prompts with images; `null`: a model of text alone."""
+    """A vision tower in front of the text model, for prompts with images; `null`: a text-only model."""
     tokenizer: TokenizerSpec = TokenizerSpec()
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of heads {self.heads}")
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}")
         if self.heads % self.key_value_heads:
-            raise ValueError(f"heads {self.heads} is no multiple of key_value_heads {self.key_value_heads}")
+            raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
         return self
 
 
 class ModelConfigFile(SpecModel):
-    """The config.json of a Hugging Face model, without weights: for `yatt plan`, not for training."""
+    """The config.json of a Hugging Face model without its weights: for `yatt plan`, not for training."""
 
     kind: Literal["config_file"] = "config_file"
     path: str
@@ -102,9 +102,10 @@ class ModelSizes(SpecModel):
 
     kind: Literal["sizes"] = "sizes"
     architecture: Literal["qwen2", "qwen3", "llama"] = "qwen2"
-    """Architecture of the `transformers` library: qwen2 has biases of queries, keys and values, qwen3 norms them."""
+    """Architecture of the `transformers` library: qwen2 has biases on queries, keys and values; qwen3 normalises
+    queries and keys."""
     vocabulary_size: PositiveInt = 152_064
-    """Rows of the embedding."""
+    """Rows of the embedding matrix."""
     hidden_size: PositiveInt = 3584
     """Width of the residual stream."""
     layers: PositiveInt = 28
@@ -112,22 +113,22 @@ class ModelSizes(SpecModel):
     heads: PositiveInt = 28
     """Attention heads; a multiple of `key_value_heads`."""
     key_value_heads: PositiveInt = 4
-    """Heads of keys and values, shared by the attention heads in groups."""
+    """Key/value heads, each shared by a group of attention heads."""
     head_size: PositiveInt | None = None
     """Width of a head; `null`: `hidden_size` / `heads`."""
     intermediate_size: PositiveInt = 18_944
     """Width of the feed-forward layers."""
     max_positions: PositiveInt = 32_768
-    """Longest sequence, prompt and response together."""
+    """Maximum sequence length, prompt and response together."""
     tie_embeddings: bool = False
-    """One matrix for input embedding and output projection."""
+    """Whether input embedding and output projection share one matrix."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
         if self.head_size is None and self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of heads {self.heads}; give head_size")
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; set head_size")
         if self.heads % self.key_value_heads:
-            raise ValueError(f"heads {self.heads} is no multiple of key_value_heads {self.key_value_heads}")
+            raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
         return self
 
 
@@ -135,21 +136,21 @@ ModelSpec = Annotated[ModelFolder | ModelFromConfig | ModelConfigFile | ModelSiz
 
 
 class SftSpec(SpecModel):
-    """Supervised training on demonstrations (prompt, reference answer) before the first iteration."""
+    """Supervised fine-tuning on demonstrations (prompt, reference answer) before the first iteration."""
 
     demonstrations: PositiveInt = 500
-    """How many training prompts serve as demonstrations."""
+    """Number of training prompts used as demonstrations."""
     batch_size: PositiveInt = 64
-    """Demonstrations in an optimizer step."""
+    """Demonstrations per optimizer step."""
     max_steps: PositiveInt = 400
-    """Stop after so many steps at the latest."""
+    """Maximum number of steps."""
     stop_accuracy: PositiveFloat = Field(default=0.3, le=1.0)
-    """Stop when the greedy accuracy on `data.probe` tasks reaches this."""
+    """Stop as soon as the greedy accuracy on `data.probe` tasks reaches this value."""
     probe_every: PositiveInt = 5
-    """Steps between two looks at the probe accuracy."""
+    """Steps between measurements of the probe accuracy."""
     learning_rate: PositiveFloat = 1e-3
-    """Of AdamW, at its peak."""
+    """Peak learning rate of AdamW."""
     lr_warmup_steps: NonNegativeInt = 20
     """Steps over which the learning rate rises from zero."""
     min_lr_ratio: float = Field(default=1.0, ge=0.0, le=1.0)
-    """Share of the learning rate that is left at `max_steps`; it falls linearly from the first step on."""
+    """Fraction of the peak learning rate that is left at `max_steps`; the decay is linear from the first step on."""

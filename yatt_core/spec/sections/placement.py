@@ -1,4 +1,4 @@
-"""Which role sits on which device."""
+"""Which role runs on which device."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from yatt_core.spec.base import SpecModel
 
 
 class PlacementSpec(SpecModel):
-    """Which role sits on which device while experience is made; to learn, the trainer has all of them."""
+    """Which role runs on which device while experience is collected; for the update, the trainer uses all devices."""
 
     mode: str = Field(default="colocate", pattern=r"^[a-z][a-z0-9_-]*$")
-    """`colocate`: rollout and judges take turns on all devices. `split`: fixed parts. `dynamic`: parts that follow the load,
-    between iterations and within them. Or the name of a policy of your own, an entry point of the group `yatt.placement`."""
+    """`colocate`: rollout and judges take turns on all devices. `split`: a fixed split of the devices. `dynamic`:
+    a split that follows the load, between and within iterations. Or the name of a custom policy, an entry point
+    of the group `yatt.placement`."""
     judges: PositiveInt | None = None
-    """Of `split`: instances that judge, the others roll out."""
+    """With `split`: number of instances that judge; the others generate."""
     control_seconds: PositiveFloat = 1.0
-    """Time between two looks at the pool within an iteration; on virtual engines of their clock."""
+    """Interval between two decisions about the pool within an iteration; on virtual engines, in their clock."""

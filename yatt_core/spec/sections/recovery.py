@@ -1,4 +1,4 @@
-"""How failures are noticed and answered, and how long things are kept."""
+"""How failures are detected and handled, and how long files are kept."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ from yatt_core.spec.base import SpecModel
 
 
 class BudgetSpec(SpecModel):
-    """Attempts that a phase may use up, by class of failure; charged when it is dispatched."""
+    """Attempts allowed per phase, by class of failure; charged when an attempt is dispatched."""
 
     infrastructure: PositiveInt = 3
-    """For processes, machines, networks and disks that fail."""
+    """For failures of processes, machines, networks and disks."""
     data: PositiveInt = 1
-    """For input and reward functions that fail: trying again gives the same failure."""
+    """For failures of input data and reward functions; another attempt fails the same way."""
     numeric: PositiveInt = 1
-    """For replays that differ, and for a loss or gradient that is not finite: behind it, `on_non_finite` is the answer."""
+    """For replays that differ and for losses or gradients that are not finite; once the budget is exhausted,
+    `on_non_finite` applies."""
 
 
 class RecoverySpec(SpecModel):
-    """How failures are noticed and answered."""
+    """How failures are detected and handled."""
 
     phase_deadline_seconds: PositiveFloat = 600.0
-    """A phase that takes longer has failed; the deadline while it has no history of its own, and the longest there is."""
+    """Maximum duration of a phase: its deadline until it has a history, and an upper limit afterwards."""
     deadline_factor: float = Field(default=5.0, ge=2.0)
-    """A phase has failed once it takes so many times the longest of its last twenty."""
+    """A phase has failed if it takes this many times as long as the longest of its last 20 executions."""
     deadline_floor_seconds: PositiveFloat = 60.0
-    """No deadline from history is shorter."""
+    """Minimum deadline derived from history."""
     lease_seconds: float = Field(default=10.0, ge=1.0)
-    """Life of the lease; renewed five times as often."""
+    """Lifetime of the lease, which is renewed five times per lifetime."""
     grace_seconds: PositiveFloat = 120.0
-    """How long the run's cluster waits for a new driver after the last one went away."""
+    """How long the run's cluster waits for a new driver after the last one has disconnected."""
     ledger_wait_seconds: PositiveFloat = 120.0
-    """How long a driver waits for a ledger that does not answer, doing nothing meanwhile."""
+    """How long a driver waits for an unresponsive ledger; it does no other work meanwhile."""
     stop_grace_seconds: PositiveFloat | None = None
-    """A signal to stop, or the end of a window, ends the session within so many seconds, if need be between two phases; `null`:
-    behind the iteration."""
+    """Maximum time that a session continues after a stop signal or the end of a window; it may then end between
+    two phases. `null`: it ends after the current iteration."""
     on_non_finite: Literal["skip", "rollback", "pause", "stop"] = "skip"
-    """Answer to a loss or gradient that is not finite: skip the update, go back to a checkpoint and draw other prompts, pause
-    the run, or stop it as failed."""
+    """What to do if a loss or gradient is not finite: skip the update, roll back to a checkpoint and draw other
+    prompts, pause the run, or stop it as failed."""
     non_finite_limit: PositiveInt = 3
-    """Skips and rollbacks in a row, behind which the run pauses."""
+    """Number of consecutive skips and rollbacks after which the run pauses."""
     quarantine_after: PositiveInt = 3
-    """Actors lost on a node within `quarantine_seconds`, behind which the run does not use it, while there are others."""
+    """Number of actors lost on a node within `quarantine_seconds` after which the run avoids the node, as long as
+    there are others."""
     quarantine_seconds: PositiveFloat = 3600.0
     """How long a lost actor counts against its node."""
     budgets: BudgetSpec = BudgetSpec()
@@ -54,4 +56,5 @@ class RetentionSpec(SpecModel):
     """How long the run's files are kept."""
 
     experience: Literal["all", "needed"] = "all"
-    """`needed`: experience older than every checkpoint that may be gone back to is deleted; its digests stay in the ledger."""
+    """`needed`: experience older than every checkpoint to which the run may roll back is deleted; its digests stay
+    in the ledger."""

@@ -1,4 +1,4 @@
-"""How the weights are updated: the engine, the optimizer, the schedule."""
+"""How the weights are updated: engine, optimizer, schedule."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ class TorchTrainer(SpecModel):
 
     kind: Literal["torch"] = "torch"
     ranks: PositiveInt = 2
-    """Logical ranks, one device each; part of the result, since sums are taken in their order."""
+    """Logical ranks, one per device. They affect the result, because sums are taken in rank order."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the forward and backward passes; parameters and optimizer stay in float32."""
+    """Precision of the forward and backward passes; parameters and optimizer state stay in float32."""
     kernels: Literal["auto", "general"] = "auto"
-    """`auto`: arithmetic of our own where the model is a dense Llama or Qwen; `general`: transformers' module."""
+    """`auto`: custom kernels if the model is a dense Llama or Qwen model; `general`: the transformers module."""
     micro_batch_tokens: PositiveInt = 16_384
-    """Most tokens, padding included, that one forward pass holds."""
+    """Maximum number of tokens, including padding, in a forward pass."""
     packed: bool = False
-    """Samples behind one another in one row, each attending to itself alone: nothing is padded. Changes the last bits."""
+    """Whether samples are concatenated into one row without padding, each attending only to itself. Changes the
+    last bits of the result."""
 
 
 class VirtualTrainer(SpecModel):
-    """Takes given durations on a scaled clock; its weights are a hash chain over the experience it learnt from."""
+    """Simulates updates at configured speeds on a scaled clock; its weights are a hash chain over the experience."""
 
     kind: Literal["virtual"] = "virtual"
     ranks: PositiveInt = 2
-    """Logical ranks, one device each."""
+    """Logical ranks, one per device."""
     fixed_seconds: NonNegativeFloat = 0.05
-    """Seconds of an update, however small."""
+    """Fixed time of an update, independent of its size."""
     seconds_per_token: NonNegativeFloat = 1e-6
-    """Seconds that each response token of the experience adds to an update."""
+    """Time that each response token of the experience adds to an update."""
     clock_factor: PositiveFloat = 1.0
-    """Real seconds are these divided by the factor."""
+    """Virtual seconds per real second."""
 
 
 TrainerEngineSpec = Annotated[
@@ -52,41 +53,42 @@ class AdamWSpec(SpecModel):
     """AdamW with gradient clipping by global norm."""
 
     learning_rate: PositiveFloat = 1e-6
-    """Peak of the schedule."""
+    """Peak learning rate of the schedule."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
-    """Decay of the running means of gradient and squared gradient."""
+    """Decay rates of the running means of the gradient and the squared gradient."""
     epsilon: PositiveFloat = 1e-8
-    """Added to the root of the squared gradient's mean."""
+    """Added to the root of the mean squared gradient."""
     weight_decay: NonNegativeFloat = 0.0
-    """Decoupled: share of a weight that a step takes off, times the learning rate."""
+    """Decoupled weight decay: the fraction of a weight that a step subtracts, multiplied by the learning rate."""
     max_grad_norm: PositiveFloat = 1.0
-    """Gradients with a larger global norm are scaled down to it."""
+    """Gradients with a larger global norm are scaled down to this norm."""
 
 
 class LoraSpec(SpecModel):
-    """Low-rank adapters (arXiv 2106.09685): the model stays as it is, what is learnt is added to chosen matrices."""
+    """Low-rank adapters (arXiv 2106.09685): the model stays frozen, and the updates of selected matrices are learnt."""
 
     rank: PositiveInt = 16
-    """Rank of what is added to a matrix."""
+    """Rank of the adapters."""
     alpha: PositiveFloat = 32.0
-    """What is learnt counts `alpha / rank` times."""
+    """The adapters are scaled by `alpha / rank`."""
     targets: tuple[str, ...] = Field(
         default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
     )
-    """Last names of the linear layers that get adapters."""
+    """Last name components of the linear layers that get adapters."""
     sync: Literal["merged", "adapter"] = "merged"
-    """What goes to the rollout engines: all weights with the adapters in them, or the adapters, to be added on arrival."""
+    """What is sent to the rollout engines: `merged`, all weights with the adapters merged in, or `adapter`, only
+    the adapters, which the engines merge on arrival."""
 
 
 class ScheduleSpec(SpecModel):
     """Learning rate over the iterations of the run."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
-    """Its course from the peak to the end."""
+    """Shape of the decay from the peak to the end."""
     lr_warmup_iterations: NonNegativeInt = 0
-    """Iterations over which it rises from zero."""
+    """Iterations over which the learning rate rises from zero."""
     min_lr_ratio: NonNegativeFloat = Field(default=0.0, le=1.0)
-    """Share of the learning rate that is left at the end."""
+    """Fraction of the peak learning rate that is left at the end."""
 
 
 class TrainerSpec(SpecModel):
@@ -98,4 +100,5 @@ class TrainerSpec(SpecModel):
     lora: LoraSpec | None = None
     """`null`: all weights are trained."""
     sync_bucket_bytes: int = Field(default=256 << 20, ge=8)
-    """Most bytes of weights that go to the rollout engines at a time. Ray's object store keeps two at once."""
+    """Maximum bytes of weights sent to the rollout engines at a time. Ray's object store holds two such buckets at
+    once."""
