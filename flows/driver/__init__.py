@@ -1,1 +1,1 @@
-"""The driver session: context, threads, actors, checkpoints, guards, deadlines and the ways it ends."""
+"""The driver session: context, threads, actors, checkpoints, guards, deadlines, and how a session ends."""

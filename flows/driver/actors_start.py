@@ -1,7 +1,8 @@
-"""Makes a session's actors ready: beside the start of other services, and again after a failure.
+"""Starts a session's actors in parallel with other services, and restarts lost ones after a failure.
 
-What lives and fits is kept: a driver that follows a killed one attaches to its actors. Consumes a way to connect to Ray;
-produces the actors' state, which says what of the last commit's state the actors still hold.
+Consumes a function that connects to Ray. Produces the actors' state, which tells how much of the last commit's state
+they still hold. Living actors that fit the spec are kept, so a driver that follows a killed one attaches to its
+actors.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from yatt_core.spec.rewards.judges import is_trained
 
 log = logging.getLogger("yatt_core.flow")
 END_SECONDS = 10.0
-"""How long a start under way may take to notice that the session ends."""
+"""Maximum time for a start in progress to notice that the session is ending."""
 ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers"
 
 
 class ActorsStart:
     """Starts, repairs and ends the actors of one session.
 
-    check: raises `FencedError` when the driver may no longer act.
+    check: raises `FencedError` if the driver may no longer act.
     """
 
     def __init__(self, check: Callable[[], None]) -> None:
@@ -48,25 +49,25 @@ class ActorsStart:
         self.devices = 0
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
-        """Takes the actors and checkpoints of the branch that the session works on."""
+        """Switches to the actors and checkpoints of another branch."""
         self._context, self._actors, self._checkpoints = context, actors, checkpoints
 
     @property
     def inputs(self) -> InputsReceipt:
-        """The run's inputs, once the actors have started."""
+        """The run's inputs. Raises `InfrastructureError` until the actors have started."""
         if self._inputs is None:
             raise InfrastructureError("the actors have not started")
         return self._inputs
 
     def begin(self, connect: Callable[[], None]) -> None:
-        """Connects to Ray and starts the actors in a thread, beside what else has to come up."""
+        """Connects to Ray and starts the actors in a background thread."""
         self._connect = connect
         executor = ThreadPoolExecutor(1, "start")
         self._starting = executor.submit(self._start)
         executor.shutdown(wait=False)
 
     def ready(self) -> ActorsState:
-        """Waits for the actors that are starting; without one, keeps what lives and makes what is missing."""
+        """Waits for the start in progress; if there is none, starts the missing actors."""
         if self._starting is None:
             return self._start()
         try:
@@ -75,7 +76,7 @@ class ActorsStart:
             self._starting = None
 
     def end(self) -> None:
-        """Ends the actors, also those that a start under way still makes: losing the first ones ends its waiting.
+        """Ends the actors, including those of a start in progress, which fails once its first actors are gone.
 
         A driver that was replaced leaves them alone: its successor has attached to them.
         """
@@ -90,17 +91,17 @@ class ActorsStart:
             self._actors.stop()
 
     def _start(self) -> ActorsState:
-        """Connects to Ray, which may be a new one since the last time, and makes the actors ready."""
+        """Connects to Ray, which may have been restarted since the last time, and makes the actors ready."""
         self._connect()
         self._give_up_at_the_end()
         return self.make_ready()
 
     def _give_up_at_the_end(self) -> None:
         if self._ending.is_set():
-            raise InfrastructureError("the session ends")
+            raise InfrastructureError("the session is ending")
 
     def make_ready(self) -> ActorsState:
-        """Keeps, makes and loads the actors; Ray must be connected."""
+        """Keeps, creates and loads the actors; Ray must be connected."""
         context = self._context
         self._check()
         context.observer.stage("starting controllers, engines and trainer")
@@ -112,7 +113,7 @@ class ActorsStart:
         actors.start()
         self.book_losses()
         self._book_controllers()
-        context.observer.stage(f"making the run's inputs{', with its judge' if self._trains_a_judge else ''}")
+        context.observer.stage(f"preparing the run's inputs{', including its judge' if self._trains_a_judge else ''}")
         self._inputs = actors.materialise()
         self._check_inputs(self._inputs)
         context.observer.stage("loading engines and trainer")
@@ -126,9 +127,10 @@ class ActorsStart:
         return any(is_trained(part) for part in self._context.spec.rewards.judges)
 
     def _account(self) -> bool:
-        """Looks, before it is used, whether the devices have memory for the run; returns whether for all of its roles at once.
+        """Checks, before the devices are used, that their memory suffices; returns True if it does for all roles at
+        once.
 
-        Raises `ConfigurationError` where they have not even for one after the other.
+        Raises `ConfigurationError` if it does not suffice even for one role at a time.
         """
         context, devices = self._context, inventory()
         self.devices = len(devices)
@@ -136,26 +138,26 @@ class ActorsStart:
         demand = None if cluster is None else check_device_memory(context.spec, cluster)
         if demand is None:
             context.observer.warned(
-                "the devices' memory, or the model's, is not known: nobody looked whether it suffices"
+                "the memory of the devices, or the size of the model, is not known: the memory check was skipped"
             )
             return True
         if not demand.resident:
-            context.observer.stage("engines and judges sleep while others work: there is no memory for all at once")
+            context.observer.stage("engines and judges take turns with the trainer: there is no memory for all at once")
         return demand.resident
 
     def _check_inputs(self, inputs: InputsReceipt) -> None:
-        """Writes down, once a run, what it starts from. Raises `DataError` where the files are no longer that."""
+        """Records the digest of the run's inputs, once. Raises `DataError` if the files have changed since."""
         context = self._context
         row = ChoiceRow(0, 0, INPUTS, {"manifest_sha256": inputs.manifest_sha256})
         recorded = context.ledger.records.choice(context.fence, row).body["manifest_sha256"]
         if recorded != inputs.manifest_sha256:
             raise DataError(
-                f"{INPUTS}/{MANIFEST}: sha256 is {inputs.manifest_sha256}, run {context.run} began with {recorded}; put the "
-                "folder back as it was, or begin a new run with the other inputs"
+                f"{INPUTS}/{MANIFEST}: sha256 is {inputs.manifest_sha256}, but run {context.run} began with "
+                f"{recorded}; restore the folder, or start a new run with the changed inputs"
             )
 
     def _book_controllers(self) -> None:
-        """Writes down how many controllers there are where their number follows the nodes, whenever it changes."""
+        """Records the number of controllers whenever it changes, if it follows the number of nodes."""
         by_node = self._actors.controllers_by_node()
         if by_node == self._controllers:
             return
@@ -168,14 +170,14 @@ class ActorsStart:
     # -- quarantine ---------------------------------------------------------------------------------------------------
 
     def book_losses(self) -> None:
-        """Writes down which actors were lost, and where."""
+        """Records which actors were lost, and on which nodes."""
         actors, fence = self._actors, self._context.fence
         for failure in actors.failures:
             self._context.ledger.events.append(fence.run, ACTOR_LOST, asdict(failure), fence)
         actors.failures.clear()
 
     def _quarantined(self) -> frozenset[str]:
-        """Names of the nodes on which too many actors were lost of late."""
+        """Returns the names of the nodes on which too many actors were lost recently."""
         context, recovery = self._context, self._context.spec.recovery
         since = context.clock.time_ms() - 1000 * recovery.quarantine_seconds
         losses = [link for link in context.ledger.events.of_kind(context.run, ACTOR_LOST) if link.at > since]
@@ -184,6 +186,6 @@ class ActorsStart:
         if bad - self._actors.avoid_nodes:
             context.ledger.events.append(context.run, QUARANTINED, {"nodes": sorted(bad)}, context.fence)
             context.observer.warned(
-                f"too many actors were lost on {', '.join(sorted(bad))}: used no more if there are others"
+                f"too many actors were lost on {', '.join(sorted(bad))}: avoiding them if there are other nodes"
             )
         return bad

@@ -1,8 +1,8 @@
-"""The checkpoints of a session: begun by the trainer's first rank, recorded here once they are durable, pruned behind that.
+"""The checkpoints of a session: begun by the trainer, recorded in the ledger once they are durable, and pruned.
 
-At most one is in flight. Only what the ledger names exists: a row is written after the manifest, and marked as pruned before
-the files go. What a lost driver left published without a row is checked and gets its row when the next session begins. Where
-there is a durable tier, a row is written only behind the manifest there.
+At most one is in flight. A checkpoint exists only if the ledger names it: its row is written after the manifest, and
+marked as pruned before the files are deleted. A published checkpoint that a lost driver did not record is verified
+and recorded when the next session begins. If there is a durable tier, a row is written only after the manifest there.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CHECKPOINTS = str(checkpoint_folder(0, 0, 0).parent)
 
 
 def other_weights(commit: CommitRow, held: CheckpointIdentity | CheckpointRow) -> str | None:
-    """Why a checkpoint may hold other weights than its iteration's commit names, in words; none where it holds those.
+    """Returns the reason why a checkpoint may not hold the weights of its iteration's commit; None if it does.
 
-    They differ only in a run that is not exact, which was killed between a checkpoint and its iteration's commit.
+    They can differ only in a run that is not exact and was killed between a checkpoint and its iteration's commit.
     """
     if commit.weights_digest is None and held.term < commit.term:
-        return f"term {commit.term} committed the iteration, and nothing tells whether the weights are the same"
+        return f"term {commit.term} committed the iteration, and its weights cannot be compared"
     if commit.weights_digest not in (None, held.weights_digest):
-        return "its weights are not those of the commit"
+        return "its weights differ from those of the commit"
     return None
 
 
@@ -61,17 +61,17 @@ class CheckpointKeeper:
         self._under_way = False
 
     def kept(self) -> list[CheckpointRow]:
-        """Those that can be restored on the current branch's line, newest first; a fork's are its parent's too."""
+        """Returns the checkpoints on the current branch's line, newest first; for a fork, including its parent's."""
         return self._ledger.records.checkpoints(self._fence.run)
 
     def at(self, iteration: int) -> CheckpointRow | None:
-        """The kept checkpoint of an iteration."""
+        """Returns the kept checkpoint of an iteration; None if there is none."""
         return next((row for row in self.kept() if row.iteration == iteration), None)
 
     def attach(self, in_flight: bool) -> list[CheckpointRow]:
-        """Takes over from an earlier driver: whole checkpoints without a row get theirs, leftovers go. Returns the new rows.
+        """Takes over from an earlier driver: records intact checkpoints, deletes leftovers; returns the new rows.
 
-        in_flight: a living trainer may still be publishing one, or hold its receipt; that one is not touched.
+        in_flight: a living trainer may still be publishing a checkpoint, or hold its receipt; that one is left alone.
         """
         self._under_way = in_flight
         known = {row.folder for row in self._ledger.records.own_checkpoints(self._fence.run)}
@@ -83,38 +83,41 @@ class CheckpointKeeper:
         for identity, receipt in find_unrecorded(self._folder, known):
             if (obstacle := self._obstacle(identity)) is None:
                 self._store.publish(receipt.folder)
-                log.warning("checkpoint %s was published and never recorded; it is now", receipt.folder)
+                log.warning("checkpoint %s was published but not recorded; recording it now", receipt.folder)
                 adopted.append(self._record(receipt))
             elif in_flight:
                 waiting.append(receipt.folder)
             else:
-                log.info("checkpoint %s goes: %s", receipt.folder, obstacle)
+                log.info("deleting checkpoint %s: %s", receipt.folder, obstacle)
         self._sweep(waiting)
         return adopted
 
     def lacks(self, iteration: int) -> bool:
-        """Waits for the one in flight, which may be of this very iteration; true if there is none of it then."""
+        """Returns True if the iteration has no checkpoint, after waiting for the one in flight."""
         self.wait()
         return self.at(iteration) is None
 
     def begin(self, iteration: int) -> None:
-        """Copies the tensors and publishes them in the background, after the one in flight."""
+        """Waits for the checkpoint in flight, copies the tensors, and publishes them in the background."""
         self.wait()
         log.info("checkpoint of iteration %d begins", iteration)
         self._actors.begin_checkpoint(self._fence.run, self._ledger.events.head(self._fence.run).hash)
         self._under_way = True
 
     def wait(self) -> None:
-        """Waits until the one in flight, if any, is durable and recorded. Raises `InfrastructureError` if it hangs."""
+        """Waits until the checkpoint in flight, if any, is durable and recorded.
+
+        Raises `InfrastructureError` if that takes longer than `recovery.phase_deadline_seconds`.
+        """
         deadline = self._spec.recovery.phase_deadline_seconds
         self.collect(wait_seconds=deadline)
         if self._under_way:
             raise InfrastructureError(f"the checkpoint in flight is not durable after {deadline:g} s")
 
     def collect(self, wait_seconds: float = 0.0) -> bool:
-        """Records the one in flight if it is durable by now, then prunes; true if there is a new row.
+        """Records the checkpoint in flight if it is durable, then prunes; returns True if there is a new row.
 
-        Raises what its publication raised, `StorageFullError` on a full disk; nothing is in flight then.
+        Raises what its publication raised, `StorageFullError` on a full disk; nothing is in flight after that.
         """
         if not self._under_way:
             return False
@@ -146,7 +149,7 @@ class CheckpointKeeper:
         return row
 
     def _obstacle(self, identity: CheckpointIdentity) -> str | None:
-        """Why the current line cannot use a checkpoint, in words; none when it can."""
+        """Returns the reason why the current line cannot use a checkpoint; None if it can."""
         commit = self._ledger.commits.at(self._fence.run, identity.iteration)
         if identity.run != self._fence.run:
             return f"it is of run {identity.run}"
@@ -167,7 +170,7 @@ class CheckpointKeeper:
         return any(self._ledger.runs.revision(self._fence.run, n).digest == digest for n in range(newest, 0, -1))
 
     def _prune(self) -> None:
-        """Removes those that nobody can need any more, on every branch of this run; a parent's belong to the parent."""
+        """Deletes checkpoints that are no longer needed, on every branch of this run, but never a parent's."""
         rows = self._ledger.records.own_checkpoints(self._fence.run, "kept")
         needed = needed_checkpoints(self._ledger, self._fence.run, self._spec.checkpoints.keep)
         for row in rows:

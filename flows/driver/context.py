@@ -1,4 +1,4 @@
-"""What stays the same for as long as one driver works on one branch of a run; every phase reads it, none writes to it."""
+"""The context of a driver session: phases read it and never change it; only a change of branch replaces it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from yatt_core.storage.run_store import RunStore, open_store
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """A run as its driver holds it.
+    """A run, as seen by its driver.
 
     spec: the revision in force.
     fence: the lease's fencing token, which every write carries.
-    folder: of the run, on this host.
+    folder: the run's folder on this host.
     store: the run's durable tier.
-    branch: the current one; a rollback replaces the context (`flows.driver.session.DriverSession.enter_branch`).
-    accept_drift: updates may be replayed in another environment than the recorded one.
+    branch: the current branch; a rollback replaces the context (`flows.driver.session.DriverSession.enter_branch`).
+    accept_drift: updates may be replayed in an environment that differs from the recorded one.
     """
 
     home: Home
@@ -49,7 +49,7 @@ class RunContext:
         clock: Clock | None = None,
         accept_drift: bool = False,
     ) -> RunContext:
-        """Builds the context of the driver whose lease `fence` is, on the run's current branch."""
+        """Builds the context of the driver that holds the lease `fence`, on the run's current branch."""
         folder = home.run_folder(fence.run)
         return cls(
             home=home,
@@ -67,5 +67,5 @@ class RunContext:
 
     @property
     def committed_iteration(self) -> int:
-        """The last committed iteration; 0 also before the first."""
+        """The last committed iteration; 0 before the first commit as well."""
         return max(0, self.ledger.runs.find(self.run).iteration)

@@ -1,4 +1,4 @@
-"""How long a phase may take: by its own history, within what the spec allows."""
+"""Deadlines of phases: derived from a phase's own history, within the limits of the spec."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from yatt_core.spec.sections.recovery import RecoverySpec
 
 REMEMBERED = 20
 ENOUGH = 3
-"""Finished attempts from which on a phase has a history."""
+"""Minimum number of finished attempts before a phase's history is used."""
 UNLIKE = frozenset({"recover", "sft", "commit_start"})
-"""Phases whose attempts say nothing about the next one: each has another amount to do."""
+"""Phases whose past attempts do not predict the next one, since the amount of work differs each time."""
 
 
 def deadline(history: Iterable[float], spec: RecoverySpec) -> float:
-    """Seconds that the next attempt may take. history: seconds of the newest finished attempts."""
+    """Returns the seconds that the next attempt may take.
+
+    history: seconds of the latest finished attempts.
+    """
     seconds = list(history)
     if len(seconds) < ENOUGH:
         return spec.phase_deadline_seconds
@@ -25,20 +28,20 @@ def deadline(history: Iterable[float], spec: RecoverySpec) -> float:
 
 
 class PhaseDeadlines:
-    """The histories of a run's phases: read from the ledger once, then kept along."""
+    """The histories of a run's phases: read from the ledger once, then updated in memory."""
 
     def __init__(self, ledger: Ledger, run: str, spec: RecoverySpec) -> None:
         self._ledger, self._run, self._spec = ledger, run, spec
         self._histories: dict[str, deque[float]] = {}
 
     def of(self, phase: str) -> float:
-        """Seconds that an attempt at the phase may take."""
+        """Returns the seconds that an attempt at the phase may take."""
         if phase in UNLIKE:
             return self._spec.phase_deadline_seconds
         return deadline(self._history(phase), self._spec)
 
     def took(self, phase: str, seconds: float) -> None:
-        """An attempt was finished."""
+        """Adds a finished attempt to the phase's history."""
         self._history(phase).append(seconds)
 
     def _history(self, phase: str) -> deque[float]:

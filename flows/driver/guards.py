@@ -1,8 +1,9 @@
-"""The guards of a session: each iteration judged before its commit, stalled phases and budgets noticed, and what alarms ask for.
+"""The guards of a session: they judge each iteration before its commit, and watch for stalled phases and used-up
+budgets.
 
-Consumes the metrics of an iteration and, where the session goes on behind a commit, those of the iterations before it from the
-ledger. Produces alarms with their evidence, which are written before anything follows from them: whoever recovers finds in the
-ledger what is still to be done.
+Consumes the metrics of an iteration and, when a session continues from a commit, those of earlier iterations from the
+ledger. Produces alarms with their evidence. An alarm is recorded before anyone acts on it, so a recovering driver
+finds in the ledger what remains to be done.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
 STRENGTH = (ROLLBACK, "pause", "stop")
-"""Of several actions the last is taken first: a person's look, or an end, comes before another try."""
+"""Actions, weakest first. Of several requested actions the strongest applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a guard ends a session. state: of the run. exit_code: of the command that drives it."""
+    """How a guard ends a session.
+
+    state: the state that the run is left in.
+    exit_code: that of the command that drives the session.
+    """
 
     state: str
     reason: str
@@ -45,13 +50,16 @@ class Ending:
 
     @classmethod
     def of(cls, action: str, reason: str) -> Ending:
-        """What `pause` or `stop` means."""
+        """Returns the ending for the action `pause` or `stop`."""
         return cls("paused", reason, ExitCode.PAUSED) if action == "pause" else cls("stopped", reason, ExitCode.OK)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedIteration:
-    """What the guards came to, for the iteration's commit. since: what they remember behind it, by rule."""
+    """The guards' verdict on an iteration, for its commit.
+
+    since: for each rule that has raised an alarm, the iteration of the last one.
+    """
 
     since: Mapping[str, int]
     alarms: tuple[Mapping[str, Any], ...]
@@ -59,7 +67,10 @@ class JudgedIteration:
 
 
 class Guards:
-    """The guards of one session. stops: is asked where a phase under way is not to be waited for."""
+    """The guards of one session.
+
+    stops: receives a stop request if a phase should not be waited for.
+    """
 
     def __init__(
         self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock, observer: Observer, stops: StopRequests
@@ -75,11 +86,11 @@ class Guards:
         self.look_up()
 
     def look_up(self) -> None:
-        """Reads what alarms still ask for."""
+        """Reads the alarms whose action is still pending from the ledger."""
         self._asked = self._open_in(self._ledger)
 
     def _open_in(self, ledger: Ledger) -> list[AlarmRow]:
-        """Unanswered alarms. A budget asks by itself, for as long as it is used up."""
+        """Returns the unanswered alarms, except those of the budget, which is checked anew each time."""
         return [row for row in ledger.alarms.unanswered(self._fence.run) if row.rule != BUDGET]
 
     # -- an iteration -------------------------------------------------------------------------------------------------
@@ -87,7 +98,10 @@ class Guards:
     def judge(
         self, branch: int, iteration: int, since: Mapping[str, int], metrics: Sequence[Metric]
     ) -> JudgedIteration:
-        """Judges an iteration that is about to be committed. since: what the commit before it remembers."""
+        """Judges an iteration that is about to be committed.
+
+        since: the value of `JudgedIteration.since` in the last commit.
+        """
         known = self._history if self._place == (branch, iteration - 1) else self._known()
         self._history = known.behind(iteration, {metric.key: metric.value for metric in metrics})
         self._place = (branch, iteration)
@@ -96,20 +110,23 @@ class Guards:
         return JudgedIteration(judged.since, bodies, tuple(entry for body in bodies for entry in self._entries(body)))
 
     def _known(self) -> History:
-        """What the rules have seen on the current line, up to its newest commit."""
+        """Returns the rules' history on the current line, up to its latest commit."""
         empty = History.of(self._judge.rules)
         newest = self._ledger.metrics.newest
         return empty.filled({key: newest(self._fence.run, key, depth) for key, depth in empty.depths.items()})
 
     def committed(self, judged: JudgedIteration) -> None:
-        """The iteration's alarms are in the ledger."""
+        """Reports an iteration's alarms, now that they are in the ledger."""
         for body in judged.alarms:
             self._say(body)
         if any(body["action"] != ALERT for body in judged.alarms):
             self.look_up()
 
     def report(self, alarm: Alarm, branch: int, iteration: int, ledger: Ledger | None = None) -> None:
-        """Raises an alarm that no commit carries, unless the ledger has it already. ledger: of the calling thread."""
+        """Raises an alarm outside a commit, unless the ledger already has it.
+
+        ledger: the calling thread's connection.
+        """
         ledger, body = ledger or self._ledger, alarm.body(self._fence.run, branch, iteration)
         if ledger.alarms.record(self._fence, body, self._entries(body)):
             self._say(body)
@@ -125,7 +142,7 @@ class Guards:
 
     @contextmanager
     def phase(self, branch: int, iteration: int, name: str, attempt: int, deadline: float) -> Iterator[None]:
-        """Inside, an attempt at a phase is under way, which may stall."""
+        """Marks an attempt at a phase as in progress, so that a stall can be noticed."""
         self._under_way = branch, PhaseUnderWay(iteration, name, attempt, self._clock.monotonic(), deadline)
         try:
             yield
@@ -133,7 +150,7 @@ class Guards:
             self._under_way = None
 
     def look_at_phase(self, ledger: Ledger) -> None:
-        """Raises an alarm, once an attempt, when the phase under way has stalled; called again and again by another thread."""
+        """Raises an alarm, once per attempt, if the current phase has stalled; called by the lease thread."""
         under_way, guard = self._under_way, self._spec.guards.stalled_phase
         if under_way is None or guard is None or under_way[1] is self._stalled:
             return
@@ -150,14 +167,17 @@ class Guards:
     # -- what is asked for --------------------------------------------------------------------------------------------
 
     def ending(self, branch: int, iteration: int) -> Ending | None:
-        """How the session has to end behind an iteration, if it has to."""
+        """Returns how the session must end after an iteration; None if it may continue."""
         strongest = self._strongest()
         if strongest is not None and strongest.action != ROLLBACK:
             return Ending.of(strongest.action, f"guard {strongest.rule}: {strongest.text}")
         return self.over_budget(branch, iteration)
 
     def over_budget(self, branch: int, iteration: int) -> Ending | None:
-        """How the session has to end short of its target because the run's budget is used up; one alarm for each limit."""
+        """Returns how the session must end before its target if the run's budget is used up; None if it may continue.
+
+        Raises one alarm for each limit that was reached.
+        """
         budget, ending = self._spec.guards.budget, None
         if self._spending is None or iteration >= self._spec.iterations:
             return None
@@ -166,12 +186,12 @@ class Guards:
                 self.report(alarm, branch, iteration)
                 self._told.add(alarm.name)
             if budget.action != ALERT:
-                raised = f"raise it to go on: yatt resume {self._fence.run} --set guards.budget.KEY=HOURS"
+                raised = f"to continue, raise it: yatt resume {self._fence.run} --set guards.budget.KEY=HOURS"
                 ending = Ending.of(budget.action, f"guard {BUDGET}: {alarm.finding.text}; {raised}")
         return ending
 
     def to_roll_back(self) -> AlarmRow | None:
-        """The alarm that asks for a rollback, where nothing stronger is asked for."""
+        """Returns the alarm that requests a rollback; None if there is none, or if a stronger action is requested."""
         strongest = self._strongest()
         return strongest if strongest is not None and strongest.action == ROLLBACK else None
 

@@ -1,4 +1,4 @@
-"""What an iteration took so far: wall time, and bytes that reached the driver."""
+"""Measures an iteration in progress: wall time, and bytes that reached the driver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from yatt_core.cluster.metering import BytesMeter
 
 @dataclass(frozen=True, slots=True)
 class IterationMeter:
-    """Measures one iteration.
+    """The meter of one iteration.
 
-    began: the clock's reading at its start.
-    bytes_before: the byte counter's reading at its start.
+    began: the clock's reading at the start.
+    bytes_before: the byte counter's reading at the start.
     """
 
     clock: Clock
@@ -23,7 +23,7 @@ class IterationMeter:
 
     @classmethod
     def start(cls, clock: Clock, counter: BytesMeter) -> IterationMeter:
-        """Begins to measure now."""
+        """Returns a meter that starts now."""
         return cls(clock, counter, clock.monotonic(), counter.total)
 
     @property

@@ -1,4 +1,4 @@
-"""What the ledger, the tracker and people are told of a run's state: running, completed, stopped, paused or failed."""
+"""Publishes a run's state (running, completed, stopped, paused or failed) to the ledger, the tracker and people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yatt_core.logs import redact
 
 DIGESTS = ("weights_digest", "experience_digest", "metrics_digest")
 NEWS = ("paused", "failed")
-"""States that people are told of."""
+"""States that people are notified of."""
 TRACKED_STATES = {
     "running": "RUNNING",
     "completed": "FINISHED",
@@ -29,8 +29,8 @@ TRACKED_STATES = {
 class Outcome:
     """How a driver session ended.
 
-    state: of the run.
-    exit_code: of the command that drove the session.
+    state: the state that the run was left in.
+    exit_code: that of the command that drove the session.
     """
 
     run: str
@@ -41,7 +41,10 @@ class Outcome:
 
 
 def set_state(context: RunContext, state: str, reason: str) -> None:
-    """Records the run's state in the ledger and, through the outbox, in the tracker; notifies people of bad news."""
+    """Records the run's state in the ledger and, through the outbox, in the tracker.
+
+    Notifies people if the run is paused or has failed.
+    """
     is_news = state in NEWS and context.spec.guards.notify is not None
     now = context.clock.time_ms()
     news = [state_entry(context.run, context.fence.term, state, reason, now)] if is_news else []
@@ -65,7 +68,7 @@ def _tell_digests(context: RunContext) -> None:
 
 
 def _tell_tracker(context: RunContext, name: str, kind: str, body: Mapping[str, str]) -> None:
-    """Adds a row to the outbox, once a session by this name; a later branch has a tracking run of its own."""
+    """Adds a row to the outbox, at most once per session and name; a later branch has its own tracking run."""
     if context.spec.tracking.enabled:
         keys = row_ids(context.run, context.branch, f"t{context.fence.term}/{name}")
         now = context.clock.time_ms()

@@ -1,7 +1,8 @@
 """A driver session: one driver's work on a run, from taking the lease to giving it back.
 
-Composes what the phases need: the run's context, its actors and checkpoints, guards and stop requests, and the driver's threads.
-Opened by `flows.launch`, claimed by the flow (`flows.driver.session_claims`); leaves the run in a recorded state however it ends.
+Holds what the phases need: the run's context, its actors and checkpoints, guards and stop requests, and the driver's
+threads. Opened by `flows.launch`, claimed by the flow (`flows.driver.session_claims`). However it ends, the run is
+left in a recorded state.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ LEDGER_POLL_SECONDS = 1.0
 class DriverSession:
     """One driver's hold on a run.
 
-    window: the scheduled window that the session is driven in; at its end the session stops as if asked to.
-    actors: a stand-in for the run's actors, for simulations.
+    window: the scheduled window of the session; at its end the session stops as if requested.
+    actors: a substitute for the run's actors, for simulations.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class DriverSession:
         self.enter_branch(context.branch, actors)
 
     def enter_branch(self, branch: int, actors: RunActors | None = None) -> None:
-        """Works on a branch from here on; the actors of another one are ended when the actors are next made ready."""
+        """Switches to a branch; actors of the previous branch end when those of this one are made ready."""
         self.context = context = replace(self.context, branch=branch)
         folder, fence = context.folder, context.fence
         self.actors = actors or RunActors(context.spec, folder, fence.term, branch, self.meter, self.stops)
@@ -81,9 +82,9 @@ class DriverSession:
         set_state(self.context, "running", "")
 
     def await_ledger(self, error: LedgerUnavailable) -> None:
-        """Waits for the ledger, then fails what was open.
+        """Waits for the ledger, then records open attempts as failed.
 
-        Raises `LedgerUnavailable` once that has taken `ledger_wait_seconds`.
+        Raises `LedgerUnavailable` if it does not answer within `recovery.ledger_wait_seconds`.
         """
         context = self.context
         log.warning("the ledger does not answer: %s", error)
@@ -95,14 +96,14 @@ class DriverSession:
                 context.ledger.phases.fail_open(context.fence, redact(str(error)))
             except LedgerUnavailable as last:
                 if context.clock.monotonic() > give_up:
-                    # Of this class whatever the cause: the run has written to this ledger, so its address is right.
+                    # Whatever the cause, it is no mistake in the address: the run has written to this ledger.
                     raise LedgerUnavailable(f"the ledger did not answer for {wait:g} s: {last}") from last
                 context.clock.sleep(LEDGER_POLL_SECONDS)
             else:
                 return
 
     def already_finished(self) -> Outcome | None:
-        """Ends the session at once if the run has reached its target and everything is kept; None if there is work."""
+        """Ends the session at once if the run has already completed; returns None if there is work left."""
         row = self.context.ledger.runs.find(self.context.run)
         if row.state != "completed" or row.iteration < self.context.spec.iterations:
             return None
@@ -110,7 +111,7 @@ class DriverSession:
         return Outcome(self.context.run, row.state, row.iteration, "target reached before", ExitCode.OK)
 
     def out_of_budget(self) -> Outcome | None:
-        """Ends the session at once if the run has used up its budget; None if some of it is left."""
+        """Ends the session at once if the run has used up its budget; returns None otherwise."""
         ending = self.guards.over_budget(self.context.branch, self.context.committed_iteration)
         if ending is None:
             return None
@@ -119,7 +120,7 @@ class DriverSession:
         return outcome
 
     def close(self, state: ControlState) -> Outcome:
-        """Ends in good order: a last checkpoint, then the run's state."""
+        """Ends the loop in good order: takes a last checkpoint, then records the run's state."""
         spec = self.context.spec
         self.threads.allow(3 * spec.recovery.phase_deadline_seconds, "the last checkpoint")
         if self.checkpoints.lacks(state.iteration) and state.iteration >= 0:
@@ -134,7 +135,7 @@ class DriverSession:
         return self._conclude(ending)
 
     def pause(self, reason: str) -> Outcome:
-        """Ends with the run paused: a person has to look before it goes on."""
+        """Ends the loop with the run paused, until an operator resumes it."""
         self.context.observer.warned(f"paused: {reason}")
         return self._conclude(Ending.of("pause", reason))
 
@@ -143,19 +144,19 @@ class DriverSession:
         return self.outcome
 
     def end_early(self, outcome: str, state: str, reason: str) -> None:
-        """Ends the session; a ledger that refuses to record it must not hide what ended it."""
+        """Ends the session after an error; a failure to record that must not hide the error."""
         context = self.context
         try:
             if self.outcome is None:
                 context.ledger.phases.fail_open(context.fence, redact(reason))
                 set_state(context, state, redact(reason))
         except LedgerError as error:
-            log.error("the run %s (%s), which the ledger does not record: %s", state, redact(reason), error)
+            log.error("could not record in the ledger that the run %s (%s): %s", state, redact(reason), error)
         finally:
             self.end(outcome)
 
     def end(self, outcome: str) -> None:
-        """Ends threads and actors and gives the lease back; safe to call however far the session got."""
+        """Ends threads and actors and releases the lease; safe to call however far the session got."""
         ledger, fence = self.context.ledger, self.context.fence
         self.threads.drain()
         self.start.end()
@@ -166,13 +167,13 @@ class DriverSession:
             ledger.leases.end_session(fence, outcome)
             ledger.leases.release(fence)
         except LedgerError as error:
-            log.warning("the end of term %d is not in the ledger: %s", fence.term, error)
+            log.warning("could not record the end of term %d in the ledger: %s", fence.term, error)
         ledger.close()
 
-    # -- what the loop asks -------------------------------------------------------------------------------------------
+    # -- conditions of the loop ---------------------------------------------------------------------------------------
 
     def goes_on(self, state: ControlState) -> bool:
-        """Returns False at the target, and as soon as an operator, a signal, a window or a guard asks for an end."""
+        """Returns False at the target, or once an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
         self._see_requests(self.context.ledger)
         if self.stops.asked or self.guards.ending(self.context.branch, state.iteration) is not None:
@@ -180,7 +181,7 @@ class DriverSession:
         return state.iteration < self.context.spec.iterations
 
     def evaluates(self, iteration: int) -> bool:
-        """Returns True if the iteration is measured on the held-out tasks."""
+        """Returns True if the iteration is evaluated on the held-out tasks."""
         spec = self.context.spec
         every = spec.evaluation.every
         return iteration == spec.iterations or (every > 0 and iteration % every == 0)
@@ -190,12 +191,12 @@ class DriverSession:
         return iteration % self.context.spec.checkpoints.every == 0
 
     def _beat(self, ledger: Ledger) -> None:
-        """Looks for requests and stalled phases, in the thread that renews the lease."""
+        """Checks for stop requests and stalled phases, in the thread that renews the lease."""
         self._see_requests(ledger)
         self.guards.look_at_phase(ledger)
 
     def _see_requests(self, ledger: Ledger) -> None:
-        """Turns an operator's stop request, or the end of the session's window, into a stop."""
+        """Turns an operator's request, or the end of the session's window, into a stop request."""
         context = self.context
         if self.window is not None and self.window.is_over(datetime.fromtimestamp(context.clock.time_ms() / 1000, UTC)):
             self.stops.ask(context.spec.recovery.stop_grace_seconds, f"its window is over: {self.window}")

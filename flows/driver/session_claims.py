@@ -1,4 +1,4 @@
-"""Handing an opened session to its flow, and how every way to leave a session ends in a recorded state."""
+"""Hands an opened session over to its flow, and leaves the run in a recorded state however the session ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _offered: dict[str, DriverSession] = {}
 
 @contextmanager
 def ended_on_error(session: DriverSession) -> Iterator[None]:
-    """Ends the session, with the run's state recorded, when what stands inside raises."""
+    """Ends the session and records the run's state if the body raises."""
     try:
         yield
     except (Fenced, FencedError) as error:
-        # Nobody may have taken over: then this is the last word on the run, else it is refused.
+        # If another driver has taken over, the ledger refuses this; if not, the run's state must not stay "running".
         session.failure = FencedError(f"run {session.context.run}: {error}")
         session.end_early("fenced", "failed", str(error))
         raise session.failure from error
@@ -30,7 +30,7 @@ def ended_on_error(session: DriverSession) -> Iterator[None]:
         session.end_early("failed", "failed", str(error))
         raise
     except Exception as error:
-        log.exception("unforeseen")
+        log.exception("unexpected error")
         session.failure = error
         session.end_early("failed", "failed", f"unexpected {type(error).__name__}: {error}")
         raise
@@ -42,9 +42,9 @@ def ended_on_error(session: DriverSession) -> Iterator[None]:
 
 @contextmanager
 def offered(session: DriverSession) -> Iterator[None]:
-    """Leaves an opened session for the flow of the same run in this process to claim.
+    """Offers an opened session to the flow of the same run in this process.
 
-    Where the flow fails before it claims it, the session is ended here.
+    Ends the session if the flow fails before claiming it.
     """
     _offered[session.context.run] = session
     try:
@@ -58,7 +58,7 @@ def offered(session: DriverSession) -> Iterator[None]:
 
 @contextmanager
 def claimed_session(run: str) -> Iterator[DriverSession]:
-    """The opened session of a run; however the flow ends, the run is left in a recorded state."""
+    """Yields the opened session of a run and ends it; however the flow ends, the run is left in a recorded state."""
     session = _offered.pop(run)
     grace = session.context.spec.recovery.stop_grace_seconds
     with graceful_signals(session.stops, grace, session.context.observer.stage), ended_on_error(session):

@@ -1,7 +1,7 @@
-"""What a run has used up, over all of its sessions and branches, drivers that were killed included. Delivering uses up nothing.
+"""The hours and device hours that a run has used, over all its sessions and branches, including killed drivers.
 
-Consumes the leases in the ledger (taken when, given back or last renewed when), and the devices that each revision of the spec
-asks for. Produces hours. The driver's own session goes by its clock.
+Consumes the leases in the ledger (when they were taken, and released or last renewed) and the number of devices in each
+revision of the spec. Outbox delivery does not count. The current session is measured by the driver's clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ MS_PER_HOUR, SECONDS_PER_HOUR = 3_600_000, 3600.0
 
 
 def spent_by(ledger: Ledger, run: str, before_term: int | None = None) -> Spent:
-    """What a run's holders have used up so far, or those before a term. Raises `RunNotFound`."""
+    """Returns what a run's lease holders have used so far. Raises `RunNotFound`.
+
+    before_term: counts only holders before this term.
+    """
     revisions = [ledger.runs.revision(run, n) for n in range(1, ledger.runs.revision(run).revision + 1)]
     spent = Spent(0.0, 0.0)
     for lease in ledger.overview.leases(run):
@@ -31,13 +34,16 @@ def spent_by(ledger: Ledger, run: str, before_term: int | None = None) -> Spent:
 
 
 class Spending:
-    """What the run has used up while a session goes on. devices: that it asks for."""
+    """The run's usage during a session.
+
+    devices: the number of devices that the run uses.
+    """
 
     def __init__(self, ledger: Ledger, fence: Fence, devices: int, clock: Clock) -> None:
         self._clock, self._devices, self._began = clock, devices, clock.monotonic()
         self._before = spent_by(ledger, fence.run, fence.term)
 
     def so_far(self) -> Spent:
-        """Up to now."""
+        """Returns the run's usage up to now."""
         hours = (self._clock.monotonic() - self._began) / SECONDS_PER_HOUR
         return self._before + Spent(hours, hours * self._devices)

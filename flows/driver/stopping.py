@@ -1,7 +1,7 @@
-"""Requests to stop: who asked, by when, and where the driver may be interrupted for it.
+"""Stop requests: why and by when a session should stop, and which phases may be interrupted for it.
 
-Without a limit a session ends behind its iteration. With one (a preemption notice, `yatt stop --within`) it ends between two
-phases, or in the middle of one that can be left and taken up again, so that a last checkpoint still fits.
+Without a time limit, a session stops after the current iteration. With one (a preemption notice, `yatt stop
+--within`), it stops between two phases or in the middle of an interruptible one, early enough for a last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTIBLE = frozenset({"place", "collect", "prepare"})
-"""Phases that can be left in the middle: what they have finished is on disk, and the trainer's weights are a commit's."""
+"""Phases that can be interrupted: finished work is on disk, and the trainer holds the weights of a commit."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Ctrl-C; an end by the surroundings; what Slurm's `--signal=USR1@SECONDS` sends ahead of one."""
+"""Ctrl-C; termination by the system; the advance warning of Slurm's `--signal=USR1@SECONDS`."""
 
 
 class StopNow(Exception):
-    """The session's time is nearly up: leave the phase, take a last checkpoint, and end."""
+    """The session's time is nearly up: the loop must leave the phase, take a last checkpoint, and end."""
 
 
 class StopRequests:
-    """Whether and why the session is to stop, and until when. reserve: seconds that a last checkpoint and the end will take."""
+    """The stop requests of a session.
+
+    asked: True once a stop was requested.
+    reason: that of the first request.
+    reserve: seconds set aside for a last checkpoint and the shutdown.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -36,26 +41,29 @@ class StopRequests:
         self._shield = threading.local()
 
     def ask(self, within: float | None = None, reason: str = "stop requested") -> None:
-        """Asks for a stop. within: seconds that are left; a shorter limit replaces a longer one. The first reason stands."""
+        """Requests a stop; the first reason is kept.
+
+        within: seconds that are left; a shorter limit replaces a longer one.
+        """
         self.asked, self.reason = True, self.reason or reason
         if within is not None:
             deadline = time.monotonic() + max(0.0, within - self.reserve)
             self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
 
     def end(self) -> None:
-        """Ends the session at once: raises `KeyboardInterrupt`, behind the shield if there is one."""
+        """Ends the session at once by raising `KeyboardInterrupt`; inside `shielded`, that is put off."""
         self._ended = True
         if not getattr(self._shield, "up", False):
             self.interrupt()
 
     @property
     def overdue(self) -> bool:
-        """True once the time that is left has gone."""
+        """True once the time limit has passed."""
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Inside, an overdue stop raises `StopNow` where the phase can be left."""
+        """Marks a phase as current; inside, an overdue stop raises `StopNow` if the phase is interruptible."""
         self._phase = name
         try:
             self.interrupt()
@@ -64,7 +72,7 @@ class StopRequests:
             self._phase = ""
 
     def interrupt(self) -> None:
-        """Raises `KeyboardInterrupt` behind `end`, `StopNow` if the stop is overdue and the phase at hand can be left."""
+        """Raises `KeyboardInterrupt` after `end`, or `StopNow` if a stop is overdue and the phase is interruptible."""
         if self._ended:
             self._ended = False
             raise KeyboardInterrupt
@@ -73,7 +81,7 @@ class StopRequests:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """Inside, and in this thread, `end` raises nothing: for calls that bear no exception of a signal's handler."""
+        """Keeps `end` from raising in this thread, for calls that must not be interrupted by a signal handler."""
         self._shield.up = True
         try:
             yield
@@ -83,7 +91,7 @@ class StopRequests:
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Before `graceful_signals`: SIGTERM ends the process as Ctrl-C does, unless there is a handler for it already."""
+    """Makes SIGTERM act like Ctrl-C until `graceful_signals` takes over, unless a handler is already installed."""
     default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if default:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -96,7 +104,7 @@ def ended_in_order() -> Iterator[None]:
 
 @contextmanager
 def graceful_signals(requests: StopRequests, grace: float | None, say: Callable[[str], None]) -> Iterator[None]:
-    """The first signal asks for a stop within `grace` seconds, the second ends at once."""
+    """Handles signals: the first requests a stop within `grace` seconds, the second ends the session at once."""
     signalled = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -106,7 +114,7 @@ def graceful_signals(requests: StopRequests, grace: float | None, say: Callable[
         else:
             signalled = True
             requests.ask(grace)
-            say("stopping; once more to end at once")
+            say("stopping; send the signal again to end at once")
 
     previous = {number: signal.signal(number, handle) for number in SIGNALS}
     try:

@@ -1,4 +1,4 @@
-"""The driver's threads: one renews the lease, one touches the heartbeat, one or two deliver the outbox."""
+"""The driver's threads: one renews the lease, one touches the heartbeat file, and one or two deliver the outbox."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from yatt_core.supervisor.client import Heartbeat
 log = logging.getLogger("yatt_core.flow")
 OUTBOX_DRAIN_SECONDS, NOTIFICATION_DRAIN_SECONDS = 60.0, 20.0
 BETWEEN_PHASES_SECONDS = 300.0
-"""Time the main loop may spend outside of phases before it counts as hanging."""
+"""Time that the main loop may spend between phases before it counts as hung."""
 
 
 class DriverThreads:
     """Starts and ends the threads of one driver.
 
-    beat: called from the lease's thread at each renewal, with that thread's own connection to the ledger.
+    beat: called in the lease thread at each renewal, with that thread's connection to the ledger.
     """
 
     def __init__(
@@ -39,28 +39,28 @@ class DriverThreads:
         self._notifications = OutboxPump(ledger, fence, deliverer) if deliverer else None
 
     def start(self) -> None:
-        """Starts all of them; from here on they must be ended."""
+        """Starts all threads; the caller must end them."""
         self._lease.start()
         self._heartbeat.enter_context(Heartbeat(self._folder, self._fence.term))
         for pump in filter(None, (self._metrics, self._notifications)):
             pump.start()
 
     def check(self) -> None:
-        """Raises `FencedError` when this driver may no longer act."""
+        """Raises `FencedError` if this driver may no longer act."""
         self._lease.check()
 
     def allow(self, seconds: float, work: str) -> None:
-        """Gives the main loop that much time for some work; a driver that hangs for longer lets its lease run out."""
+        """Allows the main loop this many seconds for some work; if it takes longer, its lease expires."""
         self._lease.allow(seconds + BETWEEN_PHASES_SECONDS, work)
 
     def drain(self) -> None:
-        """Delivers what is left in the outbox, within bounds, and ends the threads that do so."""
+        """Delivers the rest of the outbox within a time limit, and ends the threads that deliver it."""
         if self._metrics and not self._metrics.stop(OUTBOX_DRAIN_SECONDS):
-            self._observer.warned("MLflow did not take all points; they wait in the ledger for the next resume")
+            self._observer.warned("MLflow did not accept all points; the rest wait in the ledger for the next resume")
         if self._notifications and not self._notifications.stop(NOTIFICATION_DRAIN_SECONDS):
-            self._observer.warned("not all alarms could be sent; they wait in the ledger for the next resume")
+            self._observer.warned("not all alarms could be sent; the rest wait in the ledger for the next resume")
 
     def end(self) -> None:
-        """Ends heartbeat and lease renewal."""
+        """Ends the heartbeat and the renewal of the lease."""
         self._heartbeat.close()
         self._lease.stop()

@@ -1,10 +1,11 @@
-"""Windows: from when to when a scheduled session may drive its run, and what it does when somebody else does.
+"""Windows: the time in which a scheduled session may drive its run, and whether it waits if another driver holds the
+run.
 
-Consumes the time that a flow run was scheduled for, the longest that it may last, and the starts that follow in its schedule.
-Produces moments in UTC. Pure: the clock, the schedule and the ledger are read elsewhere (`flows.schedule.scheduled`).
+Consumes the time that a flow run was scheduled for, its maximum duration, and the next starts of its schedule. Produces
+times in UTC. Pure: the clock, the schedule and the ledger are read elsewhere (`flows.schedule.scheduled`).
 
-A window lasts for elapsed time, so a change of the clocks makes it neither longer nor shorter; it never reaches into the next
-one, so two windows of a schedule never ask for the same moment, whatever the calendar does to the gaps between them.
+A window is measured in elapsed time, so daylight saving makes it neither longer nor shorter. It never overlaps the next
+window of its schedule.
 """
 
 from __future__ import annotations
@@ -23,26 +24,30 @@ UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 LONGEST = timedelta(days=366)
 CLOSE = 0.75
-"""How like a time zone's a name has to be to be taken for a slip of the pen, from 0 to 1."""
+"""Minimum similarity, from 0 to 1, for suggesting a time zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """begins, ends: aware moments in UTC; ends is None where only the run's target or a person ends it."""
+    """A period in which a session may drive its run.
+
+    begins: an aware time in UTC.
+    ends: an aware time in UTC; None if only the run's target or an operator ends the session.
+    """
 
     begins: datetime
     ends: datetime | None
 
     @classmethod
     def between(cls, begins: datetime, longest: timedelta | None, following: Iterable[datetime]) -> Window:
-        """The window that begins so, lasts `longest` at most, and ends when the next one of the `following` starts begins."""
+        """Returns the window that starts at `begins` and ends after `longest` or at the next `following` start."""
         start = begins.astimezone(UTC)
         ends = [] if longest is None else [start + longest]
         ends += [moment.astimezone(UTC) for moment in following if moment.astimezone(UTC) > start]
         return cls(start, min(ends, default=None))
 
     def is_over(self, now: datetime) -> bool:
-        """True from the window's end on."""
+        """Returns True from the window's end on."""
         return self.ends is not None and now >= self.ends
 
     def __str__(self) -> str:
@@ -50,15 +55,17 @@ class Window:
 
 
 def moment_text(moment: datetime) -> str:
-    """A moment as people and logs read it."""
+    """Formats a time for people and logs."""
     return moment.astimezone(UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
 def waits(own: Window, holders: Window | None, patient_until: datetime, now: datetime) -> bool:
-    """Whether a session that finds the lease held looks again later, in place of leaving.
+    """Returns True if a session that finds the lease held should wait for it, False if it should leave.
 
-    It waits for a holder whose own window is over, which is about to end; and until `patient_until`, by when the lease of a
-    holder that died has run out. It does not wait past its own end. holders: the window of the holder, None where it has none.
+    It waits for a holder whose own window is over, since that session is about to end, and until `patient_until`, by
+    when the lease of a dead holder has expired. It does not wait past the end of its own window.
+
+    holders: the holder's window; None if it has none.
     """
     if own.is_over(now):
         return False
@@ -66,27 +73,30 @@ def waits(own: Window, holders: Window | None, patient_until: datetime, now: dat
 
 
 def parse_duration(text: str, origin: str) -> timedelta:
-    """Such as 8h, 90m, 1h30m or 2d. origin names the option in errors. Raises `ConfigurationError`."""
+    """Parses a duration such as 8h, 90m, 1h30m or 2d. Raises `ConfigurationError`.
+
+    origin: the option, for error messages.
+    """
     match = DURATION.fullmatch(text)
     parts = _numbers(match) if match else []
     if not any(parts):
         raise ConfigurationError(
-            f"{origin}: {text!r} is no duration; {_meant(text)}write whole numbers with their units, such as 8h, 90m, "
+            f"{origin}: {text!r} is not a duration; {_meant(text)}write whole numbers with units, such as 8h, 90m, "
             "1h30m or 2d (d, h, m, s, in this order)"
         )
     seconds = sum(part * unit for part, unit in zip(parts, UNITS.values(), strict=True))
     if seconds > LONGEST.total_seconds():
-        raise ConfigurationError(f"{origin}: {text} is longer than a year; right would be at most {LONGEST.days}d")
+        raise ConfigurationError(f"{origin}: {text} is longer than a year; expected at most {LONGEST.days}d")
     return timedelta(seconds=seconds)
 
 
 def _numbers(match: re.Match[str]) -> list[float]:
-    """Floating-point ones, since Python takes whole numbers of so many digits alone."""
+    """Returns the numbers of a duration, as floats: Python limits the number of digits of an int."""
     return [float(part or 0) for part in match.groups()]
 
 
 def _meant(text: str) -> str:
-    """What a person may have meant by `8 hours` or `90 min`."""
+    """Returns a suggestion for input such as `8 hours` or `90 min`; empty if there is none."""
     found = re.findall(r"(\d+)\s*([a-z])[a-z]*", text.strip().lower(), re.ASCII)
     meant = "".join(number + unit for number, unit in found)
     match = DURATION.fullmatch(meant)
@@ -99,7 +109,10 @@ def _timezones() -> frozenset[str]:
 
 
 def check_timezone(name: str, origin: str) -> str:
-    """A name of the time zone database, as it is written there. origin names the option. Raises `ConfigurationError`."""
+    """Returns the name if the time zone database has it. Raises `ConfigurationError`.
+
+    origin: the option, for error messages.
+    """
     known = _timezones()
     if name in known:
         return name
@@ -109,7 +122,7 @@ def check_timezone(name: str, origin: str) -> str:
     near = difflib.get_close_matches(name.casefold().replace(" ", "_"), [*folded, *cities], n=1, cutoff=CLOSE)
     meant = (folded | {city: zone for city, zone in cities.items() if city not in folded})[near[0]] if near else ""
     if regions:
-        hint = f"it is a region; right would be a zone of it, such as {regions[0]!r}"
+        hint = f"it is a region; expected one of its zones, such as {regions[0]!r}"
     else:
-        hint = f"did you mean {meant!r}?" if meant else "right would be such as 'Europe/Berlin' or 'UTC'"
+        hint = f"did you mean {meant!r}?" if meant else "expected a name such as 'Europe/Berlin' or 'UTC'"
     raise ConfigurationError(f"{origin}: there is no time zone {name!r}; {hint}")

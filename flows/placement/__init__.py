@@ -1,1 +1,1 @@
-"""Placement decisions as they are recorded: their inputs, planning ahead, explanation and replay."""
+"""Recorded placement decisions: inputs, planning ahead, explanation and replay."""

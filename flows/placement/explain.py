@@ -1,6 +1,8 @@
-"""Why an iteration was placed as it was, and what came of it: all that `yatt placement explain` and `gantt` show.
+"""Explains an iteration's placement and its outcome: the data behind `yatt placement explain` and `yatt placement
+gantt`.
 
-Consumes a recorded placement; produces plain values. Times are seconds of collect on the engines' clock, sizes are tokens.
+Consumes a recorded placement; produces plain values. Times are seconds of `collect` on the engines' clock, sizes are
+tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from yatt_core.placement.seen import IterationTelemetry
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Of responses or judgements."""
+    """Statistics of the lengths of responses or judgements, in tokens.
+
+    tokens: the sum.
+    """
 
     tokens: int
     p50: int
@@ -40,7 +45,10 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class SeenWork:
-    """An iteration that the policy was shown. lost: its file is gone or changed, so that nothing else can be said of it."""
+    """A past iteration among the policy's inputs.
+
+    lost: why its file is missing or changed; samples and lengths are None then.
+    """
 
     run: str
     branch: int
@@ -53,7 +61,11 @@ class SeenWork:
 
 @dataclass(frozen=True, slots=True)
 class RoleUse:
-    """A role's share of the devices. role: empty for going over to another one. tokens_per_s: of collect."""
+    """A role's use of the devices.
+
+    role: empty for time spent switching roles.
+    tokens_per_s: tokens per second of `collect`.
+    """
 
     role: str
     device_s: float
@@ -65,9 +77,16 @@ class RoleUse:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision and its outcome. rolling, judging: instances at the start. error: of the prediction, as a share of what it took.
+    """A decision and its outcome. Fields are None or empty if not known yet, or not recorded for lack of judges on
+    devices.
 
-    What is not known yet, or not recorded where no device judges, is none or empty.
+    rolling, judging: instances with that role at the start.
+    seen: the past iterations among the policy's inputs.
+    lost: the files that are missing or changed, and why.
+    state_before, state: the policy's state before and after the decision.
+    error: relative error of the prediction, (predicted - actual) / actual.
+    seconds: seconds by phase, on the driver's clock.
+    moves: number of actions by kind, other than changes of role.
     """
 
     run: str
@@ -95,8 +114,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """Which role each instance had when. busy: of an instance's time in a role, the share that was work, as `INSTANCE/ROLE`.
+    """The roles of each instance over time.
 
+    busy: the busy fraction of an instance's time in a role, by `INSTANCE/ROLE`.
     phases: seconds of the iteration's phases, on the driver's clock.
     """
 
@@ -113,7 +133,7 @@ class Gantt:
 
 
 def explain(placement: RecordedPlacement) -> Explanation:
-    """Everything about one iteration's placement."""
+    """Returns the explanation of one iteration's placement."""
     row, outcome = placement.row, placement.row.outcome or {}
     start: str = row.decision["start"]
     predicted, took = row.prediction.get("collect"), outcome.get("collect_s")
@@ -144,14 +164,14 @@ def explain(placement: RecordedPlacement) -> Explanation:
 
 
 def gantt_of(placement: RecordedPlacement) -> Gantt:
-    """The spans of an iteration. Raises `ConfigurationError` where its work is not known, with the reason."""
+    """Returns the role spans of an iteration. Raises `ConfigurationError` if its work is not known, with the reason."""
     work, row = placement.work, placement.row
     if work is None:
         why = placement.work_lost
         if not why:
-            why = "no device judges in it" if placement.committed else "it is still under way"
+            why = "no judge runs on a device" if placement.committed else "the iteration is still in progress"
         raise ConfigurationError(
-            f"run {placement.run}: no work of iteration {placement.iteration} is recorded that could be drawn: {why}"
+            f"run {placement.run}: there is no recorded work of iteration {placement.iteration} to draw: {why}"
         )
     _, spans = _changes_and_spans(placement, work)
     usage, times = work.telemetry.usage, role_times(spans, work.telemetry.usage)
@@ -176,12 +196,12 @@ def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tupl
 
 
 def _actions(work: RecordedWork) -> list[Mapping[str, Any]]:
-    """Of collect: what the log says of later times was for an evaluation."""
+    """Returns the actions of `collect`; later ones belong to an evaluation."""
     return [line for line in work.actions if line["t"] <= work.telemetry.collect_s]
 
 
 def _within(placement: RecordedPlacement) -> tuple[tuple[Change, ...], dict[str, int], tuple[RoleTime, ...]]:
-    """Changes of role, other actions by kind, and the roles' times; all empty where the work is not known."""
+    """Returns the changes of role, the counts of other actions, and the roles' times; all empty without known work."""
     work = placement.work
     if work is None:
         return (), {}, ()
@@ -209,7 +229,7 @@ def _seen(past: PastWork) -> SeenWork:
 
 
 def _work_lengths(telemetry: IterationTelemetry) -> tuple[Lengths, Lengths]:
-    """Of an iteration's responses, and of its judgements one by one."""
+    """Returns the lengths of an iteration's responses, and of its individual judgements."""
     samples = [sample for wave in telemetry.waves for sample in wave.samples]
     judgements = [tokens for sample in samples for tokens in sample.judge]
     return _lengths(sample.response for sample in samples), _lengths(judgements)

@@ -1,6 +1,7 @@
-"""What a placement decision is made from, and where an iteration's work is kept for the decisions to come.
+"""The inputs of a placement decision, including the recorded work of past iterations.
 
-Consumes the ledger and the files of a run; produces inputs that a policy plans with: now, ahead, or again from the record.
+Consumes the ledger and a run's files. Produces inputs for a policy's plan, whether made now, ahead of time, or in a
+replay.
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ from yatt_core.spec.sections.placement import PlacementSpec
 log = logging.getLogger("yatt_core.flow")
 
 REMEMBERED = 4
-"""Iterations whose work a policy is shown."""
+"""Number of past iterations whose work a policy sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a decision is made from. past: the newest iterations, the latest last. names: of these, with the files' digests."""
+    """The inputs of a decision.
+
+    past: the work of the most recent iterations, latest last.
+    names: the run, branch and iteration of each, with the digest of its file.
+    state: what the policy remembered with its previous decision.
+    """
 
     setting: Setting
     past: tuple[IterationTelemetry, ...]
@@ -41,63 +47,70 @@ class Inputs:
     state: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """As the ledger keeps it; the past by name."""
+        """Returns the inputs as the ledger keeps them; the past by name only."""
         return {"setting": setting_to_json(self.setting), "past": list(self.names), "state": dict(self.state)}
 
     def plan(self, policy: PlacementPolicy) -> Plan:
-        """What a policy makes of it. Raises `ConfigurationError` for a policy that raises, or whose plan cannot be."""
+        """Returns a policy's plan for these inputs.
+
+        Raises `ConfigurationError` if the policy raises or its plan is invalid.
+        """
         try:
             plan: object = policy.plan(self.setting, self.past, _as_recorded(self.state))
-        except (Exception, SystemExit) as error:  # whatever a policy of one's own raises is that policy's failure
-            raise ConfigurationError(f"placement.mode: its policy failed: {failure_text(error)}") from error
+        except (Exception, SystemExit) as error:  # a user's policy may raise anything
+            raise ConfigurationError(f"placement.mode: the policy failed: {failure_text(error)}") from error
         return checked_plan(plan, len(self.setting.speeds))
 
     def after(self, telemetry: IterationTelemetry, name: Mapping[str, Any], state: Mapping[str, Any]) -> Inputs:
-        """Of the decision behind this one. telemetry, name: of the iteration between. state: what its decision remembers."""
+        """Returns the inputs of the next decision.
+
+        telemetry, name: the work and name of the iteration in between.
+        state: the state of that iteration's decision.
+        """
         past, names = (*self.past, telemetry)[-REMEMBERED:], (*self.names, name)[-REMEMBERED:]
         return Inputs(self.setting, past, names, state)
 
 
 def checked_plan(plan: object, instances: int) -> Plan:
-    """What a policy gave, once it is a plan that can be recorded and carried on, in the words and values that the ledger keeps.
+    """Validates a policy's plan and returns it with its values as the ledger keeps them.
 
-    Raises `ConfigurationError`.
+    Raises `ConfigurationError` if the plan cannot be recorded or applied.
     """
     if not isinstance(plan, Plan):
-        raise ConfigurationError(f"placement.mode: its policy gives {type(plan).__name__}; right would be a Plan")
+        raise ConfigurationError(f"placement.mode: the policy returned {type(plan).__name__}; expected a Plan")
     if not isinstance(plan.roles, str) or len(plan.roles) != instances or set(plan.roles) - {ROLLOUT, JUDGE}:
         raise ConfigurationError(
-            f"placement.mode: its policy names the roles {plan.roles!r:.80}; right would be {instances} letters, "
+            f"placement.mode: the policy returned the roles {plan.roles!r:.80}; expected {instances} letters, each "
             f"{ROLLOUT} or {JUDGE}"
         )
     predicted = plan.prediction_s
     if predicted is not None and not (isinstance(predicted, int | float) and 0.0 <= predicted < math.inf):
         raise ConfigurationError(
-            f"placement.mode: its policy predicts {predicted!r:.80}; right would be seconds of collect, or None"
+            f"placement.mode: the policy predicted {predicted!r:.80}; expected seconds of collect, or None"
         )
     if not isinstance(plan.reason, str) or not callable(getattr(plan.runtime_policy, "act", None)):
         raise ConfigurationError(
-            "placement.mode: its policy's plan needs a reason in words, and a runtime policy that can act"
+            "placement.mode: the policy's plan needs a reason (a string) and a runtime policy with a method `act`"
         )
     try:
         state = _as_recorded(plan.state)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(
-            f"placement.mode: its policy remembers what cannot be recorded ({failure_text(error)}); right would be a dictionary "
-            "of plain values"
+            f"placement.mode: the policy returned a state that cannot be recorded ({failure_text(error)}); expected a "
+            "dictionary of plain values"
         ) from None
     reason = plan.reason.encode("utf-8", "backslashreplace").decode()
     return Plan(plan.roles, plan.runtime_policy, predicted, reason, state)
 
 
 def _as_recorded(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state as it comes back from the ledger, and nobody else's: what a policy does to it changes no other."""
+    """Returns a copy of a state as it would come back from the ledger, so that a policy cannot change the original."""
     kept: dict[str, Any] = json.loads(json.dumps(dict(state), allow_nan=False))
     return kept
 
 
 def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[IterationTelemetry, str] | None:
-    """The work of a committed iteration, and its file's digest; none where there is no file, or another than was recorded."""
+    """Returns the work of a committed iteration and its file's digest; None if the file is missing or changed."""
     decisions = ledger.records.decisions(commit.run, commit.branch, commit.iteration)
     outcome = decisions[-1].outcome if decisions else None
     sha256 = None if outcome is None else outcome.get("work_sha256")
@@ -106,17 +119,20 @@ def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[
     try:
         work = load_work(work_file(run_folder, commit.branch, commit.iteration), sha256)
     except DataError as error:
-        log.warning("iteration %d: the placement is planned without its work: %s", commit.iteration, error)
+        log.warning("planning the placement without the work of iteration %d: %s", commit.iteration, error)
         return None
     return work.telemetry, str(sha256)
 
 
 def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Inputs:
-    """What a recorded decision was made from. past: the work that it names."""
+    """Returns the inputs of a recorded decision.
+
+    past: the work that the decision names.
+    """
     return Inputs(setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"]))
 
 
 def policy_of(row: DecisionRow) -> PlacementPolicy:
-    """The policy that made a recorded decision. Raises `ConfigurationError` where it is not installed any more."""
+    """Returns the policy that made a recorded decision. Raises `ConfigurationError` if it is no longer installed."""
     policy = row.inputs["policy"]
     return find_policy(PlacementSpec.model_validate(policy["placement"]), bool(policy["constants_known"]))

@@ -1,7 +1,7 @@
-"""Plans placements in threads: the next iteration's while the trainer learns from this one.
+"""Plans placements in background threads: the next iteration's while the trainer learns from the current one.
 
-A policy is a pure function, so that a plan made ahead is the plan; one made from other inputs than turn out is thrown away. A
-policy that finds no end is not waited for: its thread keeps nobody from ending.
+A policy is a pure function, so a plan made ahead of time is valid as long as its inputs are those of the decision;
+otherwise it is discarded. A policy that never returns blocks nothing: its thread is a daemon.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ class _Planning:
 
 
 class PlacementPrefetch:
-    """Plans of one policy."""
+    """The plans of one policy, made ahead of time if possible."""
 
     def __init__(self, policy: PlacementPolicy) -> None:
         self._policy = policy
         self._ahead: _Planning | None = None
 
     def begin(self, inputs: Inputs) -> None:
-        """Begins to plan with what the next decision will be made from, as far as one can tell."""
+        """Starts planning with the expected inputs of the next decision."""
         self._ahead = self._planning(inputs)
 
     def plan(self, inputs: Inputs, within_seconds: float) -> Plan:
-        """The plan of these inputs, from ahead or made now. Raises what the policy raises, and `StuckError` past the time."""
+        """Returns the plan for these inputs, made ahead of time or now.
+
+        Raises what the policy raises, and `StuckError` if there is no plan within `within_seconds`.
+        """
         planning, self._ahead = self._ahead, None
         if planning is None or planning.inputs != inputs:
             planning = self._planning(inputs)
         try:
             return planning.plan.result(within_seconds)
         except TimeoutError:
-            raise StuckError(f"placement.mode: its policy has made no plan in {within_seconds:g} s") from None
+            raise StuckError(f"placement.mode: the policy made no plan within {within_seconds:g} s") from None
 
     def _planning(self, inputs: Inputs) -> _Planning:
         made: Future[Plan] = Future()
@@ -48,7 +51,7 @@ class PlacementPrefetch:
         def work() -> None:
             try:
                 made.set_result(inputs.plan(self._policy))
-            except BaseException as error:  # noqa: BLE001 - it is raised again where the plan is waited for
+            except BaseException as error:  # noqa: BLE001 - raised again in `plan`
                 made.set_exception(error)
 
         threading.Thread(target=work, name="placement", daemon=True).start()

@@ -1,7 +1,7 @@
-"""A run's placements as they were recorded: each decision with the work that it was made from, and the work that then came.
+"""A run's recorded placements: each decision with the past work it was based on, and the work that followed.
 
-Consumes the ledger and the files of the runs that the line of iterations leads through; produces plain values, for
-`yatt placement`. Writes nothing.
+Consumes the ledger and the files of every run on the line of iterations; produces plain values for `yatt placement`.
+Writes nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.placement.seen import IterationTelemetry
 
 NEEDED = {"inputs": ("setting", "past", "state", "policy"), "decision": ("mode", "start", "state")}
-"""What a decision's row has to say to be explained."""
+"""Keys that a decision's row needs in order to be explained."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastWork:
-    """Work that a decision names. telemetry: none where its file is gone or changed, as `lost` says."""
+    """Past work that a decision names.
+
+    telemetry: None if its file is missing or changed.
+    lost: the reason for that; else empty.
+    """
 
     run: str
     branch: int
@@ -36,9 +40,13 @@ class PastWork:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPlacement:
-    """A decision, and what came of it. run, branch: that made the iteration. committed: else it is under way.
+    """A decision and its outcome.
 
-    work: of the iteration itself; none where no device judges, before its commit, or where its file is lost.
+    run, branch: those that made the iteration.
+    committed: False if the iteration is still in progress.
+    past: the work that the decision names.
+    work: the iteration's own work; None if no judge runs on a device, before the commit, or if its file is lost.
+    work_lost: why the file of the iteration's own work is lost; else empty.
     """
 
     run: str
@@ -52,18 +60,21 @@ class RecordedPlacement:
 
     @property
     def telemetry(self) -> tuple[IterationTelemetry, ...]:
-        """What the policy was shown of the past, as far as it is whole."""
+        """The past work among the policy's inputs, without lost files."""
         return tuple(each.telemetry for each in self.past if each.telemetry is not None)
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The recorded inputs that are gone or changed."""
+        """The recorded inputs that are missing or changed, with the reasons."""
         return tuple(each.lost for each in self.past if each.lost)
 
 
 @dataclass(slots=True)
 class PlacementRecord:
-    """Reads one run's placements along its current line. Neighbours share files, so that the newest stay in memory."""
+    """Reads a run's placements along its current line.
+
+    Consecutive decisions name the same files, so the most recent ones stay in memory.
+    """
 
     ledger: Ledger
     home: Home
@@ -75,38 +86,36 @@ class PlacementRecord:
 
     @property
     def last(self) -> int:
-        """The newest iteration with a decision; 0 where there is none."""
+        """The latest iteration with a decision; 0 if there is none."""
         committed = self.ledger.runs.find(self.run).iteration
         run, branch, _ = self.ledger.commits.maker(self.run, committed + 1)
         return committed + 1 if self.ledger.records.decisions(run, branch, committed + 1) else max(0, committed)
 
     def at(self, iteration: int) -> RecordedPlacement:
-        """One iteration's placement.
+        """Returns one iteration's placement.
 
-        Raises `ConfigurationError` for one that has none, and for a record that does not say what it was made from.
+        Raises `ConfigurationError` if it has none, or if its record lacks the inputs.
         """
         run, branch, committed = self.ledger.commits.maker(self.run, iteration)
         decisions = self.ledger.records.decisions(run, branch, iteration)
         if not decisions:
             known = f"1 to {self.last}" if self.last else "none yet"
             why = " (it is the policy before the first update)" if iteration == 0 else ""
-            raise ConfigurationError(
-                f"run {self.run}: iteration {iteration} has no placement{why}; right would be {known}"
-            )
+            raise ConfigurationError(f"run {self.run}: iteration {iteration} has no placement{why}; available: {known}")
         row = decisions[-1]
         for part, keys in NEEDED.items():
             lacking = [key for key in keys if key not in getattr(row, part)]
             if lacking:
                 raise ConfigurationError(
-                    f"run {run}: the placement of iteration {iteration} was recorded without {', '.join(lacking)}, by an earlier "
-                    "version; it can be neither explained nor replayed"
+                    f"run {run}: the recorded placement of iteration {iteration} lacks {', '.join(lacking)}; "
+                    "it can be neither explained nor replayed"
                 )
         past = tuple(self._past(name) for name in row.inputs["past"])
         work, lost = self._work(run, branch, iteration, (row.outcome or {}).get("work_sha256"))
         return RecordedPlacement(run, branch, iteration, committed, row, past, work, lost)
 
     def between(self, first: int, last: int) -> Iterator[RecordedPlacement]:
-        """The placements of these iterations, both ends included, one at a time."""
+        """Yields the placements of the iterations `first` to `last`, inclusive."""
         return (self.at(iteration) for iteration in range(first, last + 1))
 
     def _past(self, name: Mapping[str, Any]) -> PastWork:

@@ -1,7 +1,7 @@
-"""Placement decisions made once more from their records: by the policy that made them, or by another one.
+"""Replays recorded placement decisions with the policy that made them, or compares them with another policy.
 
-Consumes recorded placements in order. With the policy in force each decision has to come out exactly as it was recorded.
-Another policy plans each iteration with the past that was known then, and both are simulated on the work that really came.
+Consumes recorded placements in order. The original policy must reproduce each recorded decision exactly. Another policy
+plans each iteration from the past known at that time; both decisions are simulated on the actual work.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from yatt_core.placement.simulation.campaign import collect
 from yatt_core.spec.sections.placement import PlacementSpec
 
 SPLIT = "split"
-NOBODY_JUDGES = "no device judges, so that there is nothing to place"
+NOBODY_JUDGES = "no judge runs on a device, so there is nothing to place"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDecision:
-    """A recorded decision, made once more. replayed: roles at the start; none where inputs are lost. why: it is not the same."""
+    """A recorded decision and its replay.
+
+    recorded: the recorded roles at the start.
+    replayed: the replayed roles at the start; None if inputs are lost.
+    why: the differences, or the lost inputs; empty if the decisions are the same.
+    """
 
     iteration: int
     mode: str
@@ -43,9 +48,14 @@ class ReplayedDecision:
 
 @dataclass(frozen=True, slots=True)
 class ComparedDecision:
-    """What another policy would have decided, and seconds of collect: measured, and simulated under both. why: some are missing.
+    """What another policy would have decided.
 
-    same: roles and state are those on record.
+    recorded, start: roles at the start, as recorded and as the other policy chooses them.
+    same: the other policy's roles and state equal the recorded ones.
+    reason: the other policy's own explanation.
+    collect_s: measured seconds of `collect`.
+    recorded_s, other_s: simulated seconds of `collect` under the recorded and the other decision.
+    why: reasons for missing values.
     """
 
     iteration: int
@@ -61,9 +71,12 @@ class ComparedDecision:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Another policy against those on record. Totals, in seconds, are over the iterations whose seconds are all known.
+    """A comparison of another policy with the recorded decisions.
 
-    differing: iterations on record under this very policy that it decides otherwise now.
+    iterations: number of iterations whose seconds are all known; the totals are over these.
+    collect_s, recorded_s, other_s: total seconds.
+    ratio: other_s / recorded_s.
+    differing: iterations that were recorded under this same policy, but that it would now decide differently.
     """
 
     run: str
@@ -78,7 +91,7 @@ class Comparison:
 
 
 def replay(placement: RecordedPlacement) -> ReplayedDecision:
-    """The decision as its own policy makes it from its recorded inputs."""
+    """Repeats a decision with its own policy and recorded inputs."""
     row = placement.row
     plan = None if placement.lost else _planned(placement)
     why = placement.lost if plan is None else _differences(row.decision, plan)
@@ -99,7 +112,7 @@ def _planned(placement: RecordedPlacement) -> Plan:
 
 
 def _differences(decision: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
-    """In words."""
+    """Describes how a plan differs from a recorded decision."""
     parts = (("roles", decision["start"], plan.roles), ("state", decision["state"], plan.state))
     return tuple(
         f"{name}: recorded {_shown(recorded)}, now {_shown(now)}" for name, recorded, now in parts if recorded != now
@@ -111,26 +124,26 @@ def _shown(value: Any) -> str:
 
 
 def parse_policy(text: str, instances: int) -> PlacementSpec:
-    """`colocate`, `split:N` (N instances judge), `dynamic`, or the name of a policy of one's own.
+    """Parses `colocate`, `split:N` (N instances judge), `dynamic`, or the name of a custom policy.
 
-    Raises `ConfigurationError` for another form.
+    Raises `ConfigurationError` for any other form.
     """
     mode, colon, number = text.partition(":")
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", mode) or (colon and mode != SPLIT):
         raise ConfigurationError(
-            f"--policy {text!r:.80}: right would be colocate, split:N, dynamic, or the name of a policy of your own"
+            f"--policy {text!r:.80}: expected colocate, split:N, dynamic, or the name of your own policy"
         )
     if mode == SPLIT and not (re.fullmatch(r"[0-9]{1,9}", number) and 0 < int(number) < instances):
         raise ConfigurationError(
-            f"--policy {text!r:.80}: how many of {instances} instances judge? Right would be split:N, N from 1 to {instances - 1}"
+            f"--policy {text!r:.80}: expected split:N, with N from 1 to {instances - 1} of {instances} instances"
         )
     return PlacementSpec(mode=mode, judges=int(number) if number else None)
 
 
 class OtherPolicy:
-    """A policy that is led along a run's recorded iterations, with a state and start roles of its own.
+    """A policy that is applied to a run's recorded iterations in order, with its own state and roles.
 
-    Where it is the policy on record it begins with the recorded state, so that it decides as recorded.
+    If it is the recorded policy, it begins with the recorded state, so it must decide as recorded.
     """
 
     def __init__(self, wanted: PlacementSpec) -> None:
@@ -139,12 +152,12 @@ class OtherPolicy:
         self._roles: dict[int, str] = {}
 
     def is_recorded(self, placement: RecordedPlacement) -> bool:
-        """Whether an iteration was placed by this very policy."""
+        """Returns True if the recorded decision was made by this same policy."""
         spec = PlacementSpec.model_validate(placement.row.inputs["policy"]["placement"])
         return (spec.mode, spec.judges) == (self._wanted.mode, self._wanted.judges)
 
     def compare(self, placement: RecordedPlacement) -> ComparedDecision:
-        """Plans the next iteration, and simulates it under both decisions."""
+        """Plans the next iteration and simulates it under both decisions."""
         row = placement.row
         if self._state is None:
             self._state = row.inputs["state"] if self.is_recorded(placement) else {}
@@ -179,13 +192,13 @@ class OtherPolicy:
             why=(
                 *([placement.work_lost] if placement.work_lost else ()),
                 *differences,
-                *(f"the decision on record: {why}" for why in recorded_fails),
+                *(f"the recorded decision: {why}" for why in recorded_fails),
                 *(f"{self._wanted.mode}: {why}" for why in other_fails),
             ),
         )
 
     def _past(self, placement: RecordedPlacement) -> tuple[IterationTelemetry, ...]:
-        """The past as recorded, but that it began with the roles that this policy gave."""
+        """Returns the recorded past, with the start roles that this policy would have chosen."""
         return tuple(
             replace(each.telemetry, roles=self._roles.get(each.iteration, each.telemetry.roles))
             for each in placement.past
@@ -196,10 +209,10 @@ class OtherPolicy:
 def _simulated(
     placement: RecordedPlacement, plan: Plan, past: tuple[IterationTelemetry, ...]
 ) -> tuple[float | None, tuple[str, ...]]:
-    """Seconds of collect that the cost model gives a plan for the work that really came, none where that is not known; and why
-    its runtime policy does not come to an end with it, in words.
+    """Simulates a plan on the actual work; returns its seconds of `collect`, and reasons why the simulation failed.
 
-    Constants that the engines do not tell are fitted to the same work and the past.
+    The seconds are None if the work is not known or the simulation failed. Cost constants that the engines do not
+    report are fitted to the same work and the past.
     """
     if placement.work is None:
         return None, ()
@@ -209,13 +222,16 @@ def _simulated(
         setting = fitted(setting, [*past, work])
     try:
         took = collect(setting, plan.roles, plan.runtime_policy, work.waves, past[-1].roles if past else None)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a policy raises is that policy's failure
-        return None, (f"its runtime policy fails in the simulation: {failure_text(error)}",)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's policy may raise anything
+        return None, (f"the runtime policy failed in the simulation: {failure_text(error)}",)
     return took.collect_s, ()
 
 
 def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) -> Comparison:
-    """Leads a policy along placements in order. policy: as for `parse_policy`, whose errors it raises."""
+    """Compares a policy with recorded placements, in order.
+
+    policy: text for `parse_policy`, whose errors are raised.
+    """
     rows, differing = [], []
     other: OtherPolicy | None = None
     for placement in placements:

@@ -1,6 +1,6 @@
-"""What the samples of an iteration took, as a file of the run: written once, and read for as long as somebody keeps it.
+"""The work of an iteration's samples, as a file in the run's folder.
 
-A decision names the files that it was made from by their sha256, so that planning it again with other numbers is noticed.
+A decision names its input files by their sha256, so a replay notices if they have changed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ from yatt_core.placement.seen import IterationTelemetry
 
 @dataclass(frozen=True, slots=True)
 class RecordedWork:
-    """An iteration's work and seconds, and the log of all actions within it (see `placement.actions`), in order of time."""
+    """An iteration's work and seconds.
+
+    actions: the log of all actions (see `yatt_core.placement.actions`), in order of time.
+    """
 
     telemetry: IterationTelemetry
     actions: Sequence[Mapping[str, Any]]
 
 
 def work_file(run_folder: Path, branch: int, iteration: int) -> Path:
-    """Where an iteration's work is kept."""
+    """Returns the path of an iteration's work file."""
     return run_folder / "placement" / f"b{branch:03d}" / f"i{iteration:06d}.json"
 
 
 def write_work(path: Path, work: RecordedWork, setting: Mapping[str, Any]) -> str:
-    """Writes the file, durably, with the setting of the pool that did the work; returns its sha256."""
+    """Writes the work durably, together with the setting of the pool that did it; returns the file's sha256."""
     durable.make_folder(path.parent)
     body = {"telemetry": telemetry_to_json(work.telemetry), "actions": list(work.actions), "setting": dict(setting)}
     durable.write_file(path, json.dumps(body).encode())
@@ -40,11 +43,11 @@ def write_work(path: Path, work: RecordedWork, setting: Mapping[str, Any]) -> st
 
 
 def load_work(path: Path, sha256: str) -> RecordedWork:
-    """The work in a file. Raises `DataError` where it is gone, or is not what was recorded."""
+    """Reads the work from a file. Raises `DataError` if the file is missing, or its sha256 is not the recorded one."""
     if not path.is_file():
-        raise DataError(f"{path} is gone")
+        raise DataError(f"{path} is missing")
     found = file_sha256(path)
     if found != sha256:
-        raise DataError(f"{path} is not what was recorded: its sha256 is {found}, and was {sha256}")
+        raise DataError(f"{path} has changed: its sha256 is {found}, but {sha256} was recorded")
     body = json.loads(path.read_text())
     return RecordedWork(telemetry_from_json(body["telemetry"]), tuple(body["actions"]))

@@ -1,1 +1,1 @@
-"""What a run is before anybody drives it: its home, spec, lease, control state, results, and what the flow asks of the outside."""
+"""A run apart from its driver: home, spec, lease, control state, results, and the protocols of external services."""

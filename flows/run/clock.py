@@ -1,4 +1,4 @@
-"""Time as the flow reads it, so that a simulation can stand in for hours."""
+"""The flow's clock, which a simulation can replace."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and lets it pass."""
+    """A source of time."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Returns seconds since an arbitrary point; never goes backwards."""
         ...
 
     def time_ms(self) -> int:
-        """Milliseconds since 1970, UTC."""
+        """Returns milliseconds since 1970, UTC."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Lets so much time pass."""
+        """Waits."""
         ...
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The system clock."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Returns seconds since an arbitrary point; never goes backwards."""
         return time.monotonic()
 
     def time_ms(self) -> int:
-        """Milliseconds since 1970, UTC."""
+        """Returns milliseconds since 1970, UTC."""
         return int(time.time() * 1000)
 
     def sleep(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The control state: the small row that each commit carries, and all that a resumed run needs besides tensors and the log."""
+"""The control state: a small row in each commit, with all that a resumed run needs besides tensors and experience."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from yatt_core.spec.sections.data import DataSpec
 
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """State after an iteration's commit. iteration: the last committed one, -1 before the first.
+    """The state after an iteration's commit.
 
-    sampling_average: prompts per valid group, by which dynamic sampling draws its next wave.
-    fingerprint: of the iteration's update, which a replay has to reproduce. best: the highest held-out accuracy and its
-    iteration. environment: what the update's last bits depend on. reward_moments: of all rewards so far. placement: what the
-    placement policy remembers. guards: the iteration of the last alarm of each guard that has raised one.
+    iteration: the last committed iteration; -1 before the first.
+    cursor: the position after the prompts drawn so far.
+    sampling_average: prompts per valid group, which determines the size of the next wave of dynamic sampling.
+    fingerprint: that of the iteration's update, which a replay must reproduce.
+    environment: facts that the last bits of an update depend on.
+    best: the highest held-out accuracy and its iteration.
+    reward_moments: moments of all rewards so far.
+    placement: the placement policy's state.
+    guards: for each guard that has raised an alarm, the iteration of the last one.
     """
 
     iteration: int
@@ -35,11 +40,11 @@ class ControlState:
 
     @classmethod
     def initial(cls, data: DataSpec) -> ControlState:
-        """Before anything was done."""
+        """Returns the state before the first commit."""
         return cls(iteration=-1, cursor=Cursor.start(data))
 
     def to_json(self) -> dict[str, Any]:
-        """As the ledger keeps it."""
+        """Returns the state as the ledger keeps it."""
         return {
             "iteration": self.iteration,
             "cursor": self.cursor.to_json(),
@@ -54,12 +59,12 @@ class ControlState:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> ControlState:
-        """From the ledger."""
+        """Reads a state from the ledger."""
         best = state["best"]
         return cls(
             iteration=state["iteration"],
             cursor=Cursor.from_json(state["cursor"]),
-            # Commits from before there were sampling averages, moments, placements and guards have none of them.
+            # A commit may lack the newer keys.
             sampling_average=float(state.get("sampling_average", FIRST_AVERAGE)),
             fingerprint=state["fingerprint"],
             environment=state["environment"],
@@ -72,7 +77,7 @@ class ControlState:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The state that a recovery came to, and what it took."""
+    """The recovered state, and the receipt of the recovery."""
 
     state: ControlState
     receipt: RecoverReceipt

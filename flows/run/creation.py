@@ -1,4 +1,4 @@
-"""Creates runs and loads their specs: the ledger's rows, the run's folder, and what the tracker is told of a run first."""
+"""Creates runs and loads their specs: rows in the ledger, the run's folder, and the first outbox rows for the tracker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yatt_core.spec.reading.documents import yaml_text
 
 
 def create_run(home: Home, spec: RunSpec) -> str:
-    """A new run: its rows in the ledger, its folder, and what the tracker is to be told of it first."""
+    """Creates a run, with its rows in the ledger and its folder; returns its id."""
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
         document = spec.model_dump(mode="json")
@@ -29,24 +29,24 @@ def create_run(home: Home, spec: RunSpec) -> str:
 
 
 def write_spec(folder: Path, spec: RunSpec) -> None:
-    """The spec in force, for people to read in the run's folder; the ledger's is the one that counts."""
+    """Writes the spec in force to the run's folder, for people to read; the ledger's copy is authoritative."""
     durable.write_file(folder / "spec.yaml", yaml_text(spec.model_dump(mode="json")).encode())
 
 
 def current_spec(ledger: Ledger, run: str) -> RunSpec:
-    """The newest revision of a run's spec."""
+    """Returns the latest revision of a run's spec."""
     return parse_spec(ledger.runs.revision(run).spec, f"the spec of run {run}")
 
 
 def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
-    """A run's id and the newest revision of its spec."""
+    """Returns a run's id and the latest revision of its spec."""
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.find(name).id
         return run, current_spec(ledger, run)
 
 
 def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
-    """What creates and describes the run in the tracker; the same rows whenever they are written."""
+    """Returns the outbox rows that create and describe the run in the tracker; their ids are always the same."""
     now = int(time.time() * 1000)
     document = spec.model_dump(mode="json")
     tags = {"yatt.run": run, "yatt.spec_digest": spec.digest, "yatt.code_revision": code_revision(), "yatt.branch": "0"}

@@ -1,4 +1,4 @@
-"""Trees of plain values as dotted keys: how specs are told to trackers and compared."""
+"""Flattens trees of plain values to dotted keys, such as a spec's for the tracker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 
 def flatten(node: object, prefix: str = "") -> dict[str, str]:
-    """A tree of plain values as dotted keys; leaves as text, lists of leaves as JSON."""
+    """Flattens a tree of plain values to dotted keys; leaves become text, lists of leaves become JSON."""
     if isinstance(node, dict) and node:
         return {k: v for key, value in node.items() for k, v in flatten(value, f"{prefix}{key}.").items()}
     if isinstance(node, list) and node and isinstance(node[0], dict):

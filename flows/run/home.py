@@ -1,4 +1,4 @@
-"""Where things lie: the home folder with the ledger and MLflow's store, and a folder for each run.
+"""The layout of the home folder: the ledger, MLflow's store, and a folder for each run.
 
 runs/                     the home: $YATT_HOME, or `runs` in the working folder
   ledger.db               the ledger, unless $YATT_LEDGER names another database
@@ -22,24 +22,27 @@ _POSTGRESQL = re.compile(r"^postgres(ql)?(\+\w+)?://")
 
 
 def with_driver(address: str, driver: str) -> str:
-    """A database's address with the PostgreSQL driver that is installed; the address of another database as it is."""
+    """Returns a PostgreSQL address with the given driver; leaves the address of any other database unchanged."""
     return _POSTGRESQL.sub(f"postgresql+{driver}://", address)
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The home folder; absolute."""
+    """The home folder.
+
+    folder: an absolute path.
+    """
 
     folder: Path
 
     @classmethod
     def locate(cls, folder: Path | None = None) -> Home:
-        """The given folder, else $YATT_HOME, else `runs` in the working folder; not created here."""
+        """Returns the home in the given folder, else in $YATT_HOME, else in `runs` in the working folder; creates nothing."""
         return cls(Path(folder or os.environ.get("YATT_HOME") or "runs").resolve())
 
     @property
     def ledger(self) -> str:
-        """Database address of the ledger. Raises `LedgerAddressError` where the environment names what is none."""
+        """The database address of the ledger. Raises `LedgerAddressError` if $YATT_LEDGER is not one."""
         given = os.environ.get(LEDGER_VARIABLE)
         if not given:
             return f"sqlite:///{self.folder / 'ledger.db'}"
@@ -51,25 +54,25 @@ class Home:
 
     @property
     def mlflow_store(self) -> str:
-        """Database address of MLflow's store."""
+        """The database address of MLflow's store."""
         given = os.environ.get("MLFLOW_BACKEND_STORE_URI")
         return with_driver(given, "psycopg") if given else f"sqlite:///{self.folder / 'mlflow.db'}"
 
     @property
     def tracking_uri(self) -> str:
-        """Where runs are tracked: MLflow's server, if one is named, else the store itself."""
+        """The address of MLflow's server, if $MLFLOW_TRACKING_URI names one, else of the store itself."""
         return os.environ.get("MLFLOW_TRACKING_URI") or self.mlflow_store
 
     @property
     def artifacts(self) -> Path:
-        """MLflow's artifacts, where no server keeps them."""
+        """The folder of MLflow's artifacts, used without an MLflow server."""
         return self.folder / "artifacts"
 
     @property
     def group(self) -> Path:
-        """Folder of the service group; no run is called so, since a run's name ends with a number."""
+        """The folder of the service group; no run has this name, since a run's name ends in a number."""
         return self.folder / "group"
 
     def run_folder(self, run: str) -> Path:
-        """Folder of a run."""
+        """Returns the folder of a run."""
         return self.folder / run

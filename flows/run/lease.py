@@ -1,9 +1,10 @@
-"""Keeps a session's lease alive from a thread of its own, and tells the main loop the moment it may no longer write.
+"""Keeps a session's lease alive in a thread of its own, and keeps the main loop from writing once the lease is lost.
 
-A driver that was stopped and continued may still believe in its lease: before a side effect the main loop asks `check`, which
-trusts this process's monotonic clock, not the database's answer of long ago. Past its own deadline it does nothing until the
-ledger has confirmed the term again, or says that it was replaced. A main loop that hangs past its allowance is not kept alive.
-The service group's keeper holds the lease of a run that nobody drives for moments; whoever wants to drive it waits for that.
+A driver that was suspended and resumed may wrongly believe that it still holds its lease. So before a side effect,
+the main loop calls `check`, which trusts this process's monotonic clock rather than the last renewal. Past its
+deadline, the driver does nothing until the ledger either confirms the term or reports that the driver was replaced.
+The lease of a main loop that exceeds its allowed time is not renewed. The service group's keeper holds the lease of
+an undriven run for moments at a time; a driver waits for it.
 """
 
 from __future__ import annotations
@@ -24,19 +25,21 @@ from yatt_core.errors import FencedError
 log = logging.getLogger("yatt_core.flow")
 RENEWALS_PER_LIFE = 5
 KEEPER = "yatt keeper"
-"""Begins the name of a holder that only delivers, and will be gone in a moment."""
+"""Prefix of the name of a holder that only delivers the outbox and soon releases the lease."""
 PATIENCE_SECONDS, ASK_SECONDS = 30.0, 0.2
 
 
 def is_keeper(holder: str) -> bool:
-    """Whether who holds a lease only delivers."""
+    """Returns True if the holder of a lease is a keeper, which only delivers the outbox."""
     return holder.startswith(KEEPER)
 
 
 def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patience: float = PATIENCE_SECONDS) -> Fence:
-    """Takes the lease for this process; waits for a keeper that has it, so many seconds at most. work: what it is for.
+    """Takes the lease for this process; waits up to `patience` seconds if a keeper holds it.
 
-    Raises `LeaseHeld` when somebody else has it, or a keeper for longer.
+    work: the purpose, as part of the holder's name.
+
+    Raises `LeaseHeld` if another process holds the lease, or a keeper holds it for longer.
     """
     give_up = time.monotonic() + patience
     while True:
@@ -49,9 +52,10 @@ def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patienc
 
 
 class LeaseKeeper:
-    """Renews a lease five times in its life, through a connection of its own.
+    """Renews a lease `RENEWALS_PER_LIFE` times per lifetime, through its own connection.
 
-    wait_seconds: how long `check` waits for a ledger that does not answer. on_beat: called with the ledger at each renewal.
+    wait_seconds: how long `check` waits for a ledger that does not answer.
+    on_beat: called with the ledger at each renewal.
     """
 
     def __init__(
@@ -74,30 +78,30 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._renew_for_ever, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Begins to renew."""
+        """Starts the thread that renews the lease."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops renewing; the lease itself is given back by who holds the fence."""
+        """Stops renewing; releasing the lease is up to the caller."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(self._life)
 
     def allow(self, seconds: float, work: str) -> None:
-        """The main loop may take so long for this work; past it the lease is left to run out."""
+        """Allows the main loop this many seconds for some work; after that, the lease is no longer renewed."""
         self._allowed_until, self._work = time.monotonic() + seconds, work
 
     def check(self) -> None:
-        """Returns while the lease is good; past its deadline, once the ledger has confirmed the term.
+        """Returns if the lease is valid; past its deadline, waits until the ledger has confirmed the term.
 
-        Raises `FencedError` when the lease was lost, or nothing is heard of the ledger for `wait_seconds`.
+        Raises `FencedError` if the lease was lost, or the ledger does not answer within `wait_seconds`.
         """
         with self._told:
             give_up = time.monotonic() + self._wait
             while not self._lost and time.monotonic() > self._deadline:
                 if self._ended.is_set() or time.monotonic() > give_up:
                     overdue = time.monotonic() - self._deadline
-                    raise FencedError(f"the lease of term {self._fence.term} ran out {overdue:.1f} s ago")
+                    raise FencedError(f"the lease of term {self._fence.term} expired {overdue:.1f} s ago")
                 self._told.wait(self._life / RENEWALS_PER_LIFE)
             if self._lost:
                 raise FencedError(self._lost)
@@ -106,7 +110,7 @@ class LeaseKeeper:
         try:
             while not self._ended.wait(self._life / RENEWALS_PER_LIFE) and not self._lost:
                 if time.monotonic() > self._allowed_until:
-                    self._lose(f"the driver hangs in {self._work}:\n{self._stack()}")
+                    self._lose(f"the driver is stuck in {self._work}:\n{self._stack()}")
                 else:
                     self._renew()
         finally:
@@ -124,7 +128,7 @@ class LeaseKeeper:
             log.warning("the lease could not be renewed: %s", error)
         except LedgerError as error:
             self._lose(str(error))
-        except Exception as error:  # noqa: BLE001 - a thread that dies would end the lease without a word
+        except Exception as error:  # noqa: BLE001 - if the thread died, the lease would end without a message
             self._lose(f"it could not be renewed: {type(error).__name__}: {error}")
         else:
             with self._told:
@@ -138,6 +142,6 @@ class LeaseKeeper:
             self._told.notify_all()
 
     def _stack(self) -> str:
-        """Where the main thread stands."""
+        """Returns the main thread's stack."""
         frame = sys._current_frames().get(self._main or 0)
         return "".join(traceback.format_stack(frame)) if frame else "the main thread has ended"

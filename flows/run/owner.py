@@ -1,6 +1,7 @@
-"""What tells a run from one of the same name in another ledger, where both use one thing: a store, an MLflow or Prefect server.
+"""Distinguishes a run from one of the same name in another ledger that shares its store, MLflow server or Prefect
+server.
 
-Consumes the run's first revision, which nobody changes; produces a digest.
+Consumes the first revision of the run's spec, which never changes; produces a digest.
 """
 
 from __future__ import annotations
@@ -10,6 +11,6 @@ from yatt_core.digests import json_digest
 
 
 def owner_of(ledger: Ledger, run: str) -> str:
-    """The same for as long as the run's ledger is kept. Raises `RunNotFound`."""
+    """Returns the run's digest, which is constant for the life of its ledger. Raises `RunNotFound`."""
     first = ledger.runs.revision(run, 1)
     return json_digest([run, first.digest, first.created_at])

@@ -1,4 +1,4 @@
-"""What the flow needs from the outside, as small protocols that `ops` fills in."""
+"""Small protocols for what the flow needs from external services; `ops` implements them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class IterationSummary:
-    """A committed iteration, as a person watches it."""
+    """A committed iteration, for display.
+
+    target: the run's last iteration.
+    """
 
     iteration: int
     target: int
@@ -18,49 +21,51 @@ class IterationSummary:
 
 
 class Observer(Protocol):
-    """Watches a session; called in the driver's process, must return at once."""
+    """Observes a session; called in the driver's process, so its methods must return at once."""
 
     def stage(self, text: str) -> None:
-        """What is being done before the first phase, or between phases."""
+        """Reports a step before the first phase, or between phases."""
         ...
 
     def phase_started(self, iteration: int, phase: str) -> None:
-        """A phase is about to be dispatched."""
+        """Reports that a phase is about to be dispatched."""
         ...
 
     def committed(self, summary: IterationSummary) -> None:
-        """An iteration is durable."""
+        """Reports a committed iteration."""
         ...
 
     def warned(self, text: str) -> None:
-        """Something went wrong that the run survives."""
+        """Reports a problem that does not end the run."""
         ...
 
 
 class SilentObserver:
-    """Watches nothing."""
+    """Ignores everything."""
 
     def stage(self, text: str) -> None:
-        """Ignored."""
+        """Does nothing."""
 
     def phase_started(self, iteration: int, phase: str) -> None:
-        """Ignored."""
+        """Does nothing."""
 
     def committed(self, summary: IterationSummary) -> None:
-        """Ignored."""
+        """Does nothing."""
 
     def warned(self, text: str) -> None:
-        """Ignored."""
+        """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
     """A row of the outbox, ready to be delivered to the tracker.
 
-    key: its deterministic id. kind: `run` (create the tracking run), `params`, `tags`, `metrics` (branch, iteration and
-    metrics by key), `artifact`, `status`, `checkpoint` and `alias` (`flows.delivery.registry`). body: what to send; for kind `run` with
-    the `owner` (`flows.run.owner`). at_ms: the row's own time, so that a point sent twice is one point. tracking_run: where it
-    goes; for kind `run` the one that it is nested in, none for a run's first.
+    key: its deterministic id.
+    kind: `run` (create the tracking run), `params`, `tags`, `metrics` (branch, iteration and metrics by key),
+        `artifact`, `status`, `checkpoint` or `alias` (`flows.delivery.registry`).
+    body: the payload; for kind `run` it includes the `owner` (`flows.run.owner`).
+    at_ms: the row's own time, so that a point that is sent twice counts once.
+    tracking_run: the destination; for kind `run` the parent to nest it in, or None for a run's first.
     """
 
     key: str
@@ -72,19 +77,23 @@ class OutboxItem:
 
 
 class Tracker(Protocol):
-    """Delivers outbox rows to a tracking system; a row may be given again after a crash."""
+    """Delivers outbox rows to a tracking system; a row may be delivered again after a crash."""
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
-        """Sends rows of one run in their order; returns identifiers made by it, by row key (the tracking run's for `run`).
+        """Sends rows of one run in order; returns the tracking system's new ids by row key (the tracking run's for
+        `run`).
 
-        Raises `InfrastructureError` when the tracking system cannot be reached; none of the rows then counts as sent.
+        Raises `InfrastructureError` if the tracking system cannot be reached; none of the rows counts as sent then.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that people are to be told. key: the same when it is given again."""
+    """A message for people.
+
+    key: unchanged if the notice is sent again.
+    """
 
     key: str
     text: str
@@ -92,8 +101,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """taken: keys of the notices that everybody has taken by now. failures: why somebody took nothing, without saying where they
-    are.
+    """The result of a notification.
+
+    taken: keys of the notices that all recipients have accepted by now.
+    failures: why a recipient did not accept the message, without its address.
     """
 
     taken: frozenset[str]
@@ -101,16 +112,19 @@ class Told:
 
 
 class Notifier(Protocol):
-    """Sends messages to people; the same notice may be given again."""
+    """Sends messages to people; the same notice may be passed again."""
 
     def notify(self, run: str, notices: Sequence[Notice]) -> Told:
-        """Sends everybody one message of those notices of a run that they have not taken yet; forgets those not given again."""
+        """Sends each recipient one message with the notices that it has not accepted yet; forgets notices not passed again."""
         ...
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TrackedPoint:
-    """A point as the tracking system has it. at_ms: milliseconds since 1970, as it was sent."""
+    """A point of a metric in the tracking system.
+
+    at_ms: milliseconds since 1970, as sent.
+    """
 
     step: int
     at_ms: int
@@ -121,5 +135,8 @@ class MetricsReader(Protocol):
     """Reads back what a tracker delivered, for audits."""
 
     def points(self, tracking_run: str, key: str) -> Sequence[TrackedPoint]:
-        """All points of a metric; empty where it is unknown. Raises `InfrastructureError` when it cannot be reached."""
+        """Returns all points of a metric; empty if it is unknown.
+
+        Raises `InfrastructureError` if the tracking system cannot be reached.
+        """
         ...

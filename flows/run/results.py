@@ -1,6 +1,7 @@
-"""What a run came to, as `yatt train -o json` and `yatt show -o json` print it: read from the ledger alone.
+"""A run's results, as `yatt train -o json` and `yatt show -o json` print them: read from the ledger alone.
 
-The digests depend on results only, so two runs with equal digests did the same, however often one of them was killed.
+The digests depend on results only, so two runs with equal digests computed the same, however often one of them was
+killed.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ SESSION_ENDED = "session_ended"
 
 @dataclass(frozen=True, slots=True)
 class RunResults:
-    """A run's figures; none where the run has not come so far.
+    """A run's figures; None if the run has not got that far.
 
-    accuracy_sft, accuracy: on held-out tasks, after SFT and newest. seconds: wall time of all sessions.
-    weights_digest: of the last committed iteration. experience_digest: over the iterations of the current branch.
-    metrics_digest: over the points of class result. flow_bytes_per_sample: what reached the drivers' processes.
+    accuracy_sft: held-out accuracy after SFT.
+    accuracy: the latest held-out accuracy.
+    seconds: wall time of all sessions.
+    sft_seconds: duration of SFT.
+    weights_digest: that of the last committed iteration.
+    experience_digest: over the iterations of the current branch.
+    metrics_digest: over the points of class result.
+    flow_bytes_per_sample: bytes that reached the driver processes, per sample.
     """
 
     run: str
@@ -42,7 +48,7 @@ class RunResults:
 
 
 def run_results(ledger: Ledger, run: str) -> RunResults:
-    """The figures of a run, by its id. Raises `RunNotFound`."""
+    """Returns the figures of a run, by its id. Raises `RunNotFound`."""
     overview = ledger.overview.show(run)
     accuracy = dict(ledger.metrics.history(run, ACCURACY))
     sft = dict(ledger.metrics.history(run, SFT_SECONDS))
@@ -63,9 +69,10 @@ def run_results(ledger: Ledger, run: str) -> RunResults:
 
 
 def session_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
-    """Wall time of each session by term: as its command told at its end, else from its start to its end or last commit.
+    """Returns the wall time of each session by term.
 
-    A session whose driver was lost counts to its last commit, since nobody knows when it died.
+    That is the time its command recorded at its end, else from the session's start to its end. A session whose driver
+    was lost counts up to its last commit, since the time of death is unknown.
     """
     told: dict[int, float] = {}
     last_commit: dict[int, int] = {}
@@ -83,7 +90,7 @@ def session_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
 
 
 def metrics_digest(points: Iterable[Point]) -> str:
-    """sha256 over (key, step, value) in the order given; a value as the 8 bytes of its little-endian IEEE double."""
+    """Returns the sha256 over (key, step, value) in the given order; a value is hashed as a little-endian IEEE double."""
     digest = hashlib.sha256()
     for point in points:
         digest.update(f"{point.key}|{point.step}|".encode() + struct.pack("<d", point.value))
@@ -91,7 +98,7 @@ def metrics_digest(points: Iterable[Point]) -> str:
 
 
 def _weights_digest(ledger: Ledger, run: str) -> str | None:
-    """Of the last commit; where that holds none, of the checkpoint that was taken of it."""
+    """Returns the weights digest of the last commit, else of its checkpoint; None if neither has one."""
     commit = ledger.commits.latest(run)
     if commit is None or commit.weights_digest is not None:
         return commit.weights_digest if commit else None
