@@ -1,1 +1,1 @@
-"""Operators' changes to a run's line of iterations: fork, roll back, revise the spec, restore."""
+"""A run's line of iterations: which ones can be restored, and how operators fork it, roll it back or change its spec."""

@@ -1,8 +1,9 @@
-"""What operators do to a run's line of iterations: fork it, roll it back, change its spec, forgive a phase its failures.
+"""Operators' changes to a run's line of iterations: fork, rollback, a new spec revision, a fresh failure budget.
 
-Each takes the run's lease (so that no driver is at work), writes, and gives it back. Nothing is deleted by any of them: a
-superseded line keeps its rows, experience and metrics, and retention alone decides what of the files goes. Raises
-`ConfigurationError` for what cannot be done, before anything is written; `db.core.errors.LeaseHeld` when somebody drives the run.
+Each operation takes the run's lease (so that no driver is active), writes, and releases it. None of them deletes
+anything: a superseded line keeps its rows, experience and metrics, and only retention deletes files. All raise
+`ConfigurationError` for an impossible request, before anything is written, and `db.core.errors.LeaseHeld` if a driver
+holds the run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from yatt_core.spec import RunSpec, override_spec
 from yatt_core.tools.registry import check_tools
 
 LEASE_SECONDS = 600.0
-"""Life of an operator's lease; a command that died is replaced at once on its own host."""
+"""Lifetime of an operator's lease; on the same host, the lease of a dead command can be taken over at once."""
 BEFORE_FIRST = ("sft", "sync", "evaluate", "commit_start")
 PHASES = ("place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit")
 RECOVER = "recover"
@@ -47,7 +48,12 @@ RECOVER = "recover"
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A fork that was made: where it begins, and the checkpoint and number of replayed updates that lead there."""
+    """A new fork.
+
+    parent_iteration: the iteration after which it begins.
+    checkpoint: the iteration of the checkpoint that it starts from.
+    replayed: number of updates to replay from there.
+    """
 
     run: str
     parent_run: str
@@ -59,7 +65,14 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """A branch that was opened, and what it leaves behind."""
+    """A branch opened by a rollback.
+
+    iteration: the iteration after which the branch begins.
+    left_branch: the branch that was current before.
+    superseded: number of committed iterations that are left behind.
+    checkpoint: the iteration of the checkpoint that the branch starts from.
+    replayed: number of updates to replay from there.
+    """
 
     run: str
     branch: int
@@ -72,7 +85,7 @@ class RolledBack:
 
 @contextmanager
 def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
-    """Holds a run that nobody drives, for a command. Raises `LeaseHeld`."""
+    """Holds the lease of an undriven run for a command. Raises `LeaseHeld`."""
     fence = take_lease(ledger, run, work, LEASE_SECONDS)
     try:
         yield fence
@@ -84,9 +97,13 @@ def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
 
 
 def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: int | None = None) -> Forked:
-    """A new run that begins behind an iteration of another one, with that iteration's spec and these changes of it.
+    """Creates a run that begins after an iteration of another run, with that iteration's spec and some changes.
 
-    branch: of the run, the current one by default; a superseded one may be named. `yatt resume` drives the fork.
+    `yatt resume` drives the fork.
+
+    at: the iteration.
+    overrides: changes to the spec, as KEY=VALUE.
+    branch: the parent's branch; the current one by default, but a superseded one is allowed.
     """
     with Ledger.open(home.ledger) as ledger:
         _require_whole(ledger, run)
@@ -105,10 +122,11 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
 
 
 def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = None) -> None:
-    """Gives a fork its copies, where it has not got them yet; does nothing to any other run.
+    """Gives a fork its copies of the parent's files, unless it has them; does nothing to any other run.
 
-    source: who has what it needs; by default the run that made the iteration. Raises `ConfigurationError` where
-    that has pruned it.
+    source: the branch to copy from; by default the one that made the iteration.
+
+    Raises `ConfigurationError` if the source has pruned files that the fork needs.
     """
     if is_whole(ledger, run):
         return
@@ -131,12 +149,12 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = Non
 
 
 def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
-    """Whose iteration it is: the run's own, or one that it inherited itself."""
+    """Returns the run and branch that made the iteration: the run itself, or an ancestor of it."""
     _require_branch(ledger, run, branch)
     commit = ledger.commits.at(run, at, branch) if at >= 0 else None
     if commit is None:
         last = ledger.runs.line(run, branch)[-1].last
-        raise ConfigurationError(f"run {run}: iteration {at} is not committed; right would be 0 to {last}")
+        raise ConfigurationError(f"run {run}: iteration {at} is not committed; expected 0 to {last}")
     return Parent(commit.run, commit.branch, at)
 
 
@@ -144,7 +162,7 @@ def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
 
 
 def rollback(home: Home, run: str, to: int, reason: str = "") -> RolledBack:
-    """Opens a branch behind an iteration of the current line and makes it the current one; `yatt resume` goes on there."""
+    """Opens a branch after an iteration of the current line and makes it current; `yatt resume` continues there."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt rollback of {run}") as fence:
         row, spec = ledger.runs.find(run), current_spec(ledger, run)
         _require_whole(ledger, run)
@@ -163,10 +181,11 @@ def open_branch(
     reason: str,
     choices: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> int:
-    """Opens a branch and has its tracking run made, in one transaction; returns its number.
+    """Opens a branch and enqueues the creation of its tracking run, in one transaction; returns the branch's number.
 
-    choices: by name, those that the branch's first iteration has to obey. Raises `Fenced`, `OutOfOrder` for an iteration
-    that is not committed.
+    choices: choices by name that the branch's first iteration must obey.
+
+    Raises `Fenced`, or `OutOfOrder` if the iteration is not committed.
     """
     run, left = fence.run, ledger.runs.find(fence.run).current_branch
     commit = ledger.commits.at(run, at)
@@ -204,7 +223,7 @@ def open_branch(
 
 
 def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
-    """An audited revision of the spec, in force from the next iteration on; returns the number of the one in force."""
+    """Records a new revision of the spec, in force from the next iteration; returns the number of the one in force."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
         row, before = ledger.runs.find(run), current_spec(ledger, run)
@@ -212,12 +231,14 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
         if after.digest == before.digest:
             return ledger.runs.revision(run).revision
         if after.name != before.name:
-            raise ConfigurationError(f"--set name: run {run} keeps its name; `yatt fork --name` makes one with another")
+            raise ConfigurationError(
+                f"--set name: a run keeps its name; `yatt fork {run} --name` creates one with another"
+            )
         _refuse_change(before, after, row.iteration, home.run_folder(run))
         if after.storage != before.storage:
             raise ConfigurationError(
-                f"--set storage.url: it stays {before.storage.url} for run {run}, since its checkpoints and experience lie there; "
-                f"`yatt fork {run} --at N --set storage.url=...` begins another run elsewhere"
+                f"--set storage.url: cannot change, since run {run} has its checkpoints and experience at "
+                f"{before.storage.url}; `yatt fork {run} --at N --set storage.url=...` starts another run elsewhere"
             )
         _require_safe_point(ledger, home, run, before, after)
         reason = " ".join(f"--set {text}" for text in overrides)
@@ -233,7 +254,7 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
 
 
 def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, after: RunSpec) -> None:
-    """Nothing that the change acts upon may be under way: no update to be replayed, no experience of the open iteration."""
+    """Raises `ConfigurationError` if the change affects updates to be replayed or the open iteration's experience."""
     row = ledger.runs.find(run)
     if row.iteration < 0:
         return
@@ -241,8 +262,8 @@ def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, a
     if keys and not Reach(ledger, home.run_folder(run), run, row.current_branch).has_checkpoint(row.iteration):
         raise ConfigurationError(
             f"run {run}: {', '.join(keys)} can only be changed at a checkpoint, and there is none of iteration "
-            f"{row.iteration}, the last committed: updates would be replayed under other values than they were made with. "
-            f"Resume it without --set, then `yatt stop {run} --wait`, which leaves one, then set it"
+            f"{row.iteration}, the last committed one: updates would be replayed with other values than before. Resume "
+            f"the run without --set, then `yatt stop {run} --wait`, which takes a checkpoint, then set it"
         )
     keys = keys_read_by_samples(before, after)
     following = row.iteration + 1
@@ -253,14 +274,14 @@ def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, a
         or (begun.exists() and any(begun.iterdir()))
     ):
         raise ConfigurationError(
-            f"run {run}: {', '.join(keys)} cannot be changed while iteration {following} has experience that was made with "
-            f"other values. Drop that with `yatt rollback {run} --to {row.iteration}`, or resume without --set and stop "
-            "behind the iteration"
+            f"run {run}: {', '.join(keys)} cannot be changed while iteration {following} has experience made with the old "
+            f"values. Discard it with `yatt rollback {run} --to {row.iteration}`, or resume without --set and stop after "
+            "the iteration"
         )
 
 
 def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list[OutboxEntry]:
-    """The tracker's params stay those of the first revision, which it keeps for ever; the new spec is an artifact."""
+    """Returns the outbox rows of a revision: tags, and the spec as an artifact, since a tracker's params are immutable."""
     if not spec.tracking.enabled:
         return []
     now, name = _now(), f"revision-{number}"
@@ -280,7 +301,7 @@ def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list
 
 
 def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "") -> dict[str, int]:
-    """Gives a phase of the open iteration its whole budget again; returns what was charged, by class of failure."""
+    """Restores the failure budget of a phase of the open iteration; returns what was charged, by class of failure."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt retry of {run}") as fence:
         row = ledger.runs.find(run)
         _require_open(row.id, row.iteration, iteration, phase)
@@ -293,29 +314,36 @@ def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "") 
                     if a.failure_class is not None
                 }
             )
-            known = f"there are failures of {', '.join(failed)}" if failed else "none of its phases has failed"
+            known = f"failed phases: {', '.join(failed)}" if failed else "none of its phases has failed"
             raise ConfigurationError(
-                f"run {run}: {phase} of iteration {iteration} has lost no attempt; {known}. `yatt resume {run}` goes on"
+                f"run {run}: {phase} of iteration {iteration} has no failed attempt; {known}. "
+                f"To continue: `yatt resume {run}`"
             )
         return ledger.phases.forgive(fence, row.current_branch, iteration, phase, reason or "yatt retry")
 
 
 def iteration_of(committed: int, phase: str) -> int:
-    """The iteration that a phase's budget counts for, where the newest commit is of `committed`."""
+    """Returns the iteration that a phase's budget belongs to.
+
+    committed: the last committed iteration.
+    """
     return max(0, committed) if phase == RECOVER else committed + 1
 
 
 def _require_open(run: str, committed: int, iteration: int, phase: str) -> None:
-    """A budget counts for the iteration that is to be committed next; recovery's for the last commit."""
+    """Raises `ConfigurationError` unless the phase has a budget in this iteration.
+
+    A budget belongs to the next iteration to be committed; that of recovery, to the last commit.
+    """
     known = (*PHASES, RECOVER) if committed >= 0 else (*BEFORE_FIRST, RECOVER)
     if phase not in known:
-        raise ConfigurationError(f"--phase {phase}: right would be one of {', '.join(known)}")
+        raise ConfigurationError(f"--phase {phase}: expected one of {', '.join(known)}")
     right = iteration_of(committed, phase)
     if iteration == right:
         return
     if iteration <= committed and phase != RECOVER:
         raise ConfigurationError(
-            f"run {run}: iteration {iteration} is committed; to do it again on a new branch: "
+            f"run {run}: iteration {iteration} is committed; to repeat it on a new branch: "
             f"`yatt rollback {run} --to {iteration - 1}`"
         )
     raise ConfigurationError(f"run {run}: {phase} is at iteration {right}, not {iteration}")
@@ -334,19 +362,20 @@ def _require_branch(ledger: Ledger, run: str, branch: int | None) -> None:
 def _require_whole(ledger: Ledger, run: str) -> None:
     if not is_whole(ledger, run):
         raise ConfigurationError(
-            f"run {run}: it is a fork whose making was cut off; `yatt resume {run}` finishes it first"
+            f"run {run}: it is a fork whose creation was interrupted; finish it first with `yatt resume {run}`"
         )
 
 
 def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path) -> None:
-    """Raises `ConfigurationError` for a change that no safe point allows: of the past, or to what does not exist or fit.
+    """Raises `ConfigurationError` for a change that is never allowed: to the past, or to values that do not exist or
+    fit.
 
-    folder: of the run, or of a fork's parent.
+    folder: the folder of the run, or of a fork's parent.
     """
     refuse_fixed(before, after)
     if after.iterations < committed:
         raise ConfigurationError(
-            f"--set iterations={after.iterations}: iteration {committed} is committed already; right would be {committed} or more"
+            f"--set iterations={after.iterations}: iteration {committed} is committed; expected {committed} or more"
         )
     for part in after.rewards.functions:
         resolve(part)

@@ -1,11 +1,12 @@
-"""What a fork takes over from the run that it was forked from: its own copies of everything that it stands on.
+"""Copies to a fork everything that it needs from its parent.
 
-Consumes the parent's folder and rows; produces the fork's inputs, its first checkpoint, and the experience between that and its
-first iteration, each published whole, then its row. The files are hard links: they take no room, and the parent prunes its own
-names whenever it likes. (Paths into the parent's folder would bind its retention to all forks of forks.) Doing it again does
-nothing, so that a fork whose making was cut off is finished by its first `resume`.
+Consumes the parent's folder and rows. Produces the fork's inputs, its first checkpoint, and the experience from there
+up to its first iteration; each is published whole before its row is written. The files are hard links: they take no
+space, and the parent remains free to prune its own. (Paths into the parent's folder would tie its retention to all
+its forks.) The operation is idempotent, so a fork whose creation was interrupted is completed by its first `resume`.
 
-Copies keep the branch numbers of those that made them, which seeds come from, and have term 0: no driver of the fork made them.
+Copies keep the branch numbers under which they were made, since seeds depend on them. Their term is 0, since no
+driver of the fork made them.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from yatt_core.storage.run_store import RunStore
 
 log = logging.getLogger("yatt_core.flow")
 COPIED = 0
-"""Term of what was copied; drivers count from 1."""
+"""Term of copies; those of drivers begin at 1."""
 NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
-"""What file systems answer that cannot link, or not that far."""
+"""Errors of file systems that do not support hard links, or not across this boundary."""
 
 
 def inherit(
@@ -46,10 +47,13 @@ def inherit(
     spec: RunSpec,
     store: RunStore,
 ) -> None:
-    """Gives a fork what it needs of its parent's branch: inputs, the base checkpoint, and the experience behind it up to `at`.
+    """Copies to a fork what it needs from its parent's branch: inputs, the base checkpoint, and later experience up
+    to `at`.
 
-    spec: the fork's. store: its durable tier, which has a copy before its row is written. Raises `InfrastructureError` when the
-    disk or the store refuses, `Fenced`.
+    spec: the fork's spec.
+    store: the fork's durable tier, which receives each copy before its row is written.
+
+    Raises `InfrastructureError` if the disk or the store fails, `Fenced`.
     """
     source, target = home.run_folder(parent), home.run_folder(fence.run)
     copy_folder(source / INPUTS, target / INPUTS)
@@ -59,13 +63,13 @@ def inherit(
     folder = str(checkpoint_folder(base.branch, base.iteration, COPIED))
     copy_folder(source / base.folder, target / folder)
     store.publish(folder)
-    # Last: a fork that has a checkpoint has everything.
+    # Last, since a fork with a checkpoint counts as complete.
     copy = replace(base, run=fence.run, term=COPIED, folder=folder, seconds=0.0)
     ledger.records.checkpoint(fence, copy, published_entries(spec, copy))
 
 
 def is_whole(ledger: Ledger, run: str) -> bool:
-    """True unless the run is a fork that has not got all of its copies yet."""
+    """Returns True unless the run is a fork that does not have all of its copies yet."""
     first = ledger.overview.branches(run)[0]
     return first.parent_run is None or bool(ledger.records.own_checkpoints(run))
 
@@ -81,7 +85,7 @@ def _copy_experience(
     store: RunStore,
 ) -> None:
     commit = ledger.commits.at(parent, iteration, branch)
-    assert commit is not None, "the caller has looked at every iteration"
+    assert commit is not None, "the caller has checked every iteration"
     for wave in ledger.records.waves(parent, commit.branch, iteration):
         ledger.records.wave(fence, wave)
     for row in ledger.records.shards(parent, commit.branch, iteration):
@@ -93,7 +97,7 @@ def _copy_experience(
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """A folder of the same files under another name, whole or not at all; one that is there already is left as it is."""
+    """Copies a folder, all or nothing, as hard links where possible; leaves an existing target unchanged."""
     if target.exists():
         return
     durable.make_folder(target.parent)
@@ -118,6 +122,6 @@ def _link(path: Path, copy: Path) -> None:
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        log.info("%s cannot be linked (%s), it is copied", path, error.strerror)
+        log.info("copying %s, which cannot be linked (%s)", path, error.strerror)
         shutil.copyfile(path, copy)
         durable.sync_file(copy)

@@ -1,1 +1,1 @@
-"""What leaves the ledger through the outbox: metrics and checkpoints to the tracker, news to people."""
+"""Delivery of the ledger's outbox: metrics and checkpoints to the tracker, notifications to people."""

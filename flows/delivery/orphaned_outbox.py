@@ -1,7 +1,7 @@
-"""Delivers what runs left in the outbox whose driver is gone: the part of the service group's keeper that knows the ledger.
+"""Delivers the outbox of runs whose driver is gone, for the service group's keeper.
 
-Consumes the ledger and what delivers one kind of rows; produces deliveries, under a lease of its own that it holds for moments.
-Which run is dead, and when a failed one is tried again, is decided by pure functions.
+Consumes the ledger and a deliverer of one kind of rows. Each delivery takes a short lease of its own. Pure functions
+decide which run has no driver, and when a failed delivery is retried.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from flows.run.lease import KEEPER, LeaseKeeper, take_lease
 
 LEASE_SECONDS = 10.0
 SLICE_SECONDS = 5.0
-"""The lease is given back after so long, though rows are left: a driver may be waiting for it."""
+"""Maximum time to hold the lease, even if rows are left: a driver may be waiting for it."""
 BATCH = 10
-"""Rows to the tracker between two looks at the time: a slow one is given few of them."""
+"""Rows to send to the tracker before checking the time; small, since the tracker may be slow."""
 SILENT_SECONDS = 600.0
-"""A driver that was only stopped goes on under its lease when it is continued; where nobody can tell, it has so long."""
+"""How long a driver whose process cannot be checked counts as alive once its lease has expired: it may be suspended."""
 FIRST_DELAY, MAX_DELAY = 10.0, 900.0
 
 
 def is_dead(letters: Undelivered, holder_is_gone: Callable[[Holder], bool] = is_gone) -> bool:
-    """Whether nobody is there who would deliver a run's rows: its lease was given back, or its holder is certainly gone."""
+    """Returns True if a run has no driver to deliver its rows: its lease was released, or its holder is gone."""
     if letters.holder is None:
         return True
     return letters.silent_seconds > 0 and (holder_is_gone(letters.holder) or letters.silent_seconds > SILENT_SECONDS)
@@ -37,22 +37,28 @@ def is_dead(letters: Undelivered, holder_is_gone: Callable[[Holder], bool] = is_
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A run whose rows could not be delivered. failures: in a row. again_at: monotonic time of the next try."""
+    """A run whose rows could not be delivered.
+
+    failures: number of consecutive failures.
+    again_at: monotonic time of the next attempt.
+    """
 
     failures: int = 0
     again_at: float = 0.0
     reason: str = ""
 
     def failed(self, now: float, reason: str) -> Trouble:
-        """Once more: the delay doubles, up to its bound."""
+        """Returns the state after one more failure; the delay doubles, up to `MAX_DELAY`."""
         delay = min(FIRST_DELAY * 2.0 ** min(self.failures, 60), MAX_DELAY)
         return Trouble(self.failures + 1, now + delay, reason)
 
 
 def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -> int:
-    """Sends rows of a dead run, oldest first, for `SLICE_SECONDS` at most; returns how many.
+    """Sends rows of a run without a driver, oldest first, for at most `SLICE_SECONDS`; returns how many.
 
-    address: of the ledger. Raises `LeaseHeld` when the run has a driver after all, and what deliverer and ledger raise.
+    address: the ledger's database address.
+
+    Raises `LeaseHeld` if the run has a driver after all, and what deliverer and ledger raise.
     """
     fence = take_lease(ledger, run, KEEPER, LEASE_SECONDS, patience=0.0)
     keeper = LeaseKeeper(address, fence, LEASE_SECONDS, LEASE_SECONDS)
@@ -75,4 +81,4 @@ def _give_back(ledger: Ledger, fence: Fence) -> None:
     try:
         ledger.leases.release(fence)
     except Fenced:
-        return  # a driver has taken over: it delivers the rest
+        return  # a driver has taken over and delivers the rest

@@ -1,8 +1,9 @@
-"""Delivers the outbox from threads of their own, so that neither tracking nor telling people ever holds up training.
+"""Delivers the outbox in separate threads, so that neither tracking nor notifications ever hold up training.
 
-Rows are claimed under the session's term, sent in order, and marked; a row that was sent and not marked (a crash between) is
-sent again with its own timestamp and changes nothing. While the tracker is away rows wait in the ledger. A row's id says which
-branch it tells of: a branch that a rollback opened has a tracking run of its own, nested in the run's.
+Rows are claimed under the session's term, sent in order, and marked as delivered. A row that was sent but not marked
+(because of a crash in between) is sent again with its original timestamp, which changes nothing. While the tracker is
+unreachable, rows wait in the ledger. A row's id names its branch: a branch that a rollback opened has its own
+tracking run, nested in the run's.
 """
 
 from __future__ import annotations
@@ -30,40 +31,41 @@ RETRY_SECONDS = 5.0
 
 
 def row_id(run: str, branch: int, name: str) -> str:
-    """The id of a row that tells of one branch; it says where the row goes, as that of an iteration's metrics does."""
+    """Returns the id of a row for one branch; the branch in the id determines the row's tracking run."""
     return f"{run}/b{branch}/{name}"
 
 
 def row_ids(run: str, branch: int, name: str) -> list[str]:
-    """The ids of rows that tell of a branch in the run's own tracking run, and in the branch's where that is another."""
+    """Returns the ids of the same row for the run's tracking run and, if it has its own, for the branch's."""
     return [f"{run}/{name}"] if branch == 0 else [f"{run}/{name}", row_id(run, branch, name)]
 
 
 def creation_id(run: str, branch: int) -> str:
-    """The id of the row that creates a branch's tracking run; branch 0's is the run's own."""
+    """Returns the id of the row that creates a branch's tracking run; branch 0 uses the run's own."""
     return f"{run}/run" if branch == 0 else row_id(run, branch, "run")
 
 
 def branch_of(run: str, entry_id: str) -> int:
-    """The branch whose tracking run a row goes to: the one in its id, else 0, the run's own."""
+    """Returns the branch whose tracking run a row goes to: the one in its id, else 0 for the run's own."""
     named = re.match(rf"{re.escape(run)}/b(\d+)/", entry_id)
     return int(named[1]) if named else 0
 
 
 def tracking_run(ledger: Ledger, run: str, branch: int) -> str | None:
-    """The tracker's name for a branch's tracking run; none until it is created.
+    """Returns the tracker's id of a branch's tracking run; None until it is created.
 
-    A branch that never got one of its own (it is older than the nesting, or tracking was off) goes to the run's.
+    A branch without its own (because tracking was off when it was opened) uses the run's.
     """
     own = ledger.runs.find(run).mlflow_run_id
     return own if branch == 0 else ledger.outbox.external_id(creation_id(run, branch)) or own
 
 
 def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int = BATCH) -> int:
-    """Sends one batch of a run's undelivered rows; returns how many it was.
+    """Sends one batch of a run's undelivered rows; returns the size of the batch.
 
-    A row that creates a tracking run goes alone, since others need what it makes; rows of several branches go one branch
-    after the other. Raises what tracker and ledger raise; what a tracker that is away did not take is given back.
+    A row that creates a tracking run is sent alone, since others need its id; rows of several branches are sent
+    branch by branch. Raises what tracker and ledger raise; rows that an unreachable tracker did not accept are
+    released.
     """
     rows = ledger.outbox.claim(fence, batch)
     try:
@@ -76,16 +78,16 @@ def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int =
 
 
 def _destination(run: str, row: ClaimedRow) -> tuple[int, str]:
-    """What is sent together: the rows of one branch, and a creation alone."""
+    """Returns the key by which rows are sent together: those of one branch, but a creation alone."""
     return branch_of(run, row.id), row.id if row.kind == CREATION else ""
 
 
 def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow]) -> None:
-    """Sends rows of one destination and books them."""
+    """Sends rows of one destination and marks them as delivered."""
     branch, creates = branch_of(fence.run, rows[0].id), rows[0].kind == CREATION
-    # A branch's tracking run is nested in the run's own, which is nested in none.
+    # A branch's tracking run is nested in the run's own, which is at the top level.
     target = tracking_run(ledger, fence.run, 0 if creates else branch) if branch or not creates else None
-    # Another ledger that the tracker serves may have a run of this name.
+    # A run of another ledger may have the same name in this tracker.
     told = {"owner": owner_of(ledger, fence.run)} if creates else {}
     items = [OutboxItem(row.id, fence.run, row.kind, {**row.payload, **told}, row.logged_at_ms, target) for row in rows]
     made = tracker.deliver(items)
@@ -96,7 +98,10 @@ def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedR
 
 
 class Deliverer(Protocol):
-    """Delivers one kind of rows. longest_wait: between two tries while what it delivers to is away."""
+    """Delivers one kind of rows.
+
+    longest_wait: maximum seconds between two attempts while the destination is unreachable.
+    """
 
     @property
     def name(self) -> str: ...
@@ -104,23 +109,29 @@ class Deliverer(Protocol):
     def longest_wait(self) -> float: ...
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
-        """Sends some of what is due; returns how many rows, 0 once nothing is. last: the session ends, all is due.
+        """Sends some of the rows that are due; returns how many, 0 if there are none left.
 
-        Raises `InfrastructureError` with nothing lost, `Fenced`, and other errors behind which it has to start over.
+        last: the session is ending, so all rows are due.
+
+        Raises `InfrastructureError` without losing rows, `Fenced`, and other errors, after which `start_over` is
+        needed.
         """
         ...
 
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
-        """Forgets what it had claimed and gives it back; behind an error nobody knows what of it the ledger has booked."""
+        """Releases all claimed rows after an error that leaves it unknown which of them the ledger has marked."""
         ...
 
     def waiting(self, ledger: Ledger, run: str) -> int:
-        """Rows that are not delivered."""
+        """Returns the number of undelivered rows."""
         ...
 
 
 class TrackerDeliverer:
-    """Delivers to the tracker. batch: rows at a time."""
+    """Delivers rows to the tracker.
+
+    batch: number of rows at a time.
+    """
 
     name, longest_wait = "outbox", RETRY_SECONDS
 
@@ -128,20 +139,20 @@ class TrackerDeliverer:
         self._tracker, self._batch = tracker, batch
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
-        """A batch, whether the session ends or not."""
+        """Sends one batch, whether or not the session is ending."""
         return deliver_pending(ledger, fence, self._tracker, self._batch)
 
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
-        """Claims anew what is not booked."""
+        """Releases the rows that are not marked as delivered."""
         ledger.outbox.give_back(fence)
 
     def waiting(self, ledger: Ledger, run: str) -> int:
-        """Rows that the tracker has not got."""
+        """Returns the number of rows that the tracker does not have yet."""
         return ledger.outbox.counts(run)[0]
 
 
 class OutboxPump:
-    """A delivering thread of a session."""
+    """A thread of a session that delivers the outbox."""
 
     def __init__(self, address: str, fence: Fence, deliverer: Deliverer) -> None:
         self._address, self._fence, self._deliverer = address, fence, deliverer
@@ -150,11 +161,11 @@ class OutboxPump:
         self._thread = threading.Thread(target=self._pump, name=deliverer.name, daemon=True)
 
     def start(self) -> None:
-        """Begins to deliver."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self, drain_seconds: float) -> bool:
-        """Delivers what is left, for so long at most; True if nothing stayed behind."""
+        """Delivers the remaining rows for at most `drain_seconds`; returns True if none are left."""
         self._ended.set()
         self._thread.join(drain_seconds)
         return self._drained.is_set()
@@ -173,8 +184,8 @@ class OutboxPump:
                     waiting = self._deliverer.waiting(ledger, self._fence.run) if last_round else 0
                 except Fenced:
                     return
-                # Any error: what a service answers can break its client in ways that nobody foresaw, and the next try may find
-                # another answer. A thread that ended here would deliver nothing for as long as the session goes on.
+                # Any error: a service's answer can break its client in unforeseen ways, and the next attempt may
+                # succeed. If the thread ended here, nothing would be delivered for the rest of the session.
                 except Exception as error:  # noqa: BLE001
                     unsure = unsure or not isinstance(error, InfrastructureError)
                     self._say(error)
@@ -185,7 +196,7 @@ class OutboxPump:
                     continue
                 wait = RETRY_SECONDS
                 if last_round:
-                    if not waiting:  # else: rows that are claimed until the next term
+                    if not waiting:  # else some rows remain claimed until the next term
                         self._drained.set()
                     return
                 self._ended.wait(POLL_SECONDS)
@@ -197,10 +208,10 @@ class OutboxPump:
 
 
 def is_foreseen(error: Exception) -> bool:
-    """Whether it is an error of ours; what a service answers can break its client in ways that nobody foresaw."""
+    """Returns True for YATT's own errors; a service's answer can break its client in unforeseen ways."""
     return isinstance(error, YattError | LedgerError)
 
 
 def in_words(error: Exception) -> str:
-    """Why something was not delivered, without credentials."""
+    """Describes a failed delivery, without credentials."""
     return redact(f"{error}" if is_foreseen(error) else f"{type(error).__name__}: {error}")

@@ -1,8 +1,10 @@
-"""What the tracker's model registry is told: every checkpoint as a version of the run's registered model, and where aliases point.
+"""Outbox rows for the tracker's model registry: each checkpoint as a version of the run's registered model, and
+aliases.
 
-Consumes checkpoints and moves of aliases as the ledger has them. Produces outbox rows with deterministic ids, to be written in
-the transaction of what they tell. Each tells all that the registry needs to know of its checkpoint, so that a version which is not
-there yet (tracking was off when the checkpoint was taken) is made by whatever comes first.
+Consumes checkpoints and alias moves from the ledger. Produces outbox rows with deterministic ids, to be written in
+the same transaction as the change they report. Each row has everything that the registry needs to know about its
+checkpoint, so the first row to arrive can create a missing version (tracking may have been off when the checkpoint
+was taken).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ CHECKPOINT, ALIAS = "checkpoint", "alias"
 
 
 class Published(Protocol):
-    """What a checkpoint's row and a move of an alias have in common."""
+    """The fields that a checkpoint's row and an alias move have in common."""
 
     @property
     def run(self) -> str: ...
@@ -40,17 +42,17 @@ class Published(Protocol):
 
 
 def registered_model(run: str) -> str:
-    """The name under which a run's checkpoints are registered; a run's id is free of what such names may not hold."""
+    """Returns the name under which a run's checkpoints are registered: its id, which has no forbidden characters."""
     return run
 
 
 def version_id(checkpoint: Published) -> str:
-    """What the version of a checkpoint is searched for by; the id of the outbox row that first tells of it."""
+    """Returns the search key for a checkpoint's version: the id of the first outbox row about it."""
     return row_id(checkpoint.run, checkpoint.branch, f"checkpoint-i{checkpoint.iteration}-t{checkpoint.term}")
 
 
 def published_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]:
-    """Tells that a checkpoint is there; nothing where the run is not tracked."""
+    """Returns the rows that announce a new checkpoint; empty if the run is not tracked."""
     return (
         [OutboxEntry(version_id(checkpoint), CHECKPOINT, _body(checkpoint, "kept"), _now())]
         if spec.tracking.enabled
@@ -59,13 +61,13 @@ def published_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]
 
 
 def pruned_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]:
-    """Tells that a checkpoint's files go."""
+    """Returns the rows that announce the deletion of a checkpoint's files; empty if the run is not tracked."""
     entry = OutboxEntry(f"{version_id(checkpoint)}/pruned", CHECKPOINT, _body(checkpoint, "pruned"), _now())
     return [entry] if spec.tracking.enabled else []
 
 
 def moved_entries(spec: RunSpec, moves: Sequence[AliasMove]) -> list[OutboxEntry]:
-    """Tells where aliases point from now on, by whose decision and why."""
+    """Returns the rows that announce alias moves: the new target, by whom and why; empty if the run is not tracked."""
     return [_moved_entry(move) for move in moves] if spec.tracking.enabled else []
 
 

@@ -1,1 +1,1 @@
-"""A run's files: which must be kept, and how they come from the durable tier."""
+"""A run's files: which ones must be kept, and how they are fetched from the durable tier."""

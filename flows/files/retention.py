@@ -1,10 +1,10 @@
-"""What of a run's files must stay: checkpoints that can be gone back to, and the experience that replay from them needs.
+"""Decides which of a run's files must be kept: checkpoints to go back to, and the experience to replay from them.
 
-Consumes the ledger's lines, base points (where its branches begin), checkpoints and commits. Produces the folders of the
-checkpoints that stay, and the deletion of the experience that nobody can need. Rows and digests stay in any case.
+Consumes the ledger's lines, base points (where branches begin), checkpoints and commits. Produces the folders of the
+checkpoints to keep, and deletes experience that is no longer needed. Rows and digests are always kept.
 
-    current line   its newest `keep` checkpoints and the first; all experience behind the oldest of the newest
-    base points    the newest checkpoint at or before each, and the experience between the two
+    current line   its latest `keep` checkpoints and the first; all experience after the oldest of the latest
+    base points    the latest checkpoint at or before each, and the experience between the two
     aliases        the checkpoints that they point to
 """
 
@@ -35,13 +35,17 @@ PRUNED_EVENT = "experience_pruned"
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What of one run must stay: folders of checkpoints, and ranges of iterations whose experience may be replayed."""
+    """The files of a run that must be kept.
+
+    checkpoints: folders of checkpoints.
+    experience: ranges of iterations whose experience may have to be replayed.
+    """
 
     checkpoints: frozenset[str]
     experience: tuple[IterationRange, ...]
 
     def replays(self, run: str, branch: int, iteration: int) -> bool:
-        """Whether somebody may have to replay an iteration."""
+        """Returns True if the iteration may have to be replayed."""
         return any((s.run, s.branch) == (run, branch) and s.first <= iteration <= s.last for s in self.experience)
 
 
@@ -53,10 +57,15 @@ def needed_files(
     keep: int,
     aliased: Collection[CheckpointKey],
 ) -> Needed:
-    """The choice itself. own: the run's kept checkpoints. current: the current line, committed up to that iteration.
+    """Returns the files to keep. A checkpoint after the last commit is kept but not counted: its commit may never
+    follow.
 
-    base_lines: the line of each base point, ending at it. aliased: what an alias points to, on whatever branch. A checkpoint
-    behind the last commit stays and counts for nothing: if the commit never comes, it is of no use.
+    own: the run's kept checkpoints.
+    current: the current line.
+    committed: the last committed iteration of the current line.
+    base_lines: the line of each base point, ending at it.
+    keep: number of the latest checkpoints to keep on the current line.
+    aliased: the targets of aliases, on any branch.
     """
     rows = list(own)
     folders = {row.folder for row in rows if row.iteration > committed and _holds(current, row)}
@@ -75,17 +84,22 @@ def needed_files(
 
 
 def needed_checkpoints(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
-    """Folders of the run's own checkpoints that stay."""
+    """Returns the folders of the run's own checkpoints that must be kept."""
     return _needed(ledger, run, keep).checkpoints
 
 
 def prune_experience(
     ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSpec, store: RunStore | None = None
 ) -> list[int]:
-    """Deletes shards and prepared columns that no reachable checkpoint needs; returns the iterations, over all branches.
+    """Deletes shards and prepared columns that no reachable checkpoint needs; returns their iterations, over all
+    branches.
 
-    Does nothing unless `retention.experience` is `needed`. The audit chain tells first what goes, so that a missing file is
-    never a riddle; telemetry stays. store: the durable tier, where they go too. Raises `Fenced`, `InfrastructureError`.
+    Does nothing unless `retention.experience` is `needed`. The audit chain records the deletion first, so that a
+    missing file can always be explained. Telemetry is kept.
+
+    store: the durable tier, from which the files are deleted too.
+
+    Raises `Fenced`, `InfrastructureError`.
     """
     if spec.retention.experience != "needed":
         return []
@@ -97,7 +111,7 @@ def prune_experience(
         found.setdefault(branch, set()).add(iteration)
     run = ledger.runs.find(fence.run)
     for branch, iterations in sorted(found.items()):
-        # Behind the last commit somebody is at work.
+        # After the last commit, the iteration in progress needs its files.
         done = [i for i in sorted(iterations) if branch != run.current_branch or i <= run.iteration]
         gone = [i for i in done if not needed.replays(fence.run, branch, i)]
         for first, last in consecutive(gone):
@@ -110,7 +124,7 @@ def prune_experience(
                 store.remove(folder)
         pruned += gone
     if pruned:
-        log.info("experience of %d iterations is deleted, no checkpoint needs it any more", len(pruned))
+        log.info("deleted the experience of %d iterations, which no checkpoint needs any longer", len(pruned))
     return pruned
 
 
@@ -127,13 +141,13 @@ def _holds(line: Sequence[IterationRange], row: CheckpointRow) -> bool:
 
 
 def _behind(line: Sequence[IterationRange], iteration: int, last: int) -> list[IterationRange]:
-    """The part of a line that lies behind an iteration, up to another."""
+    """Returns the part of a line after an iteration, up to and including `last`."""
     parts = [IterationRange(s.run, s.branch, max(s.first, iteration + 1), min(s.last, last)) for s in line]
     return [part for part in parts if part.first <= part.last]
 
 
 def _on_disk(run_folder: Path) -> dict[int, set[int]]:
-    """Branches, and iterations of each, that still have folders of shards or prepared columns."""
+    """Returns the iterations, by branch, that still have folders of shards or prepared columns."""
     found = {}
     for branch in (run_folder / EXPERIENCE).glob("b[0-9]*"):
         found[int(branch.name[1:])] = {int(path.name[1:]) for path in branch.glob("i[0-9]*") if _parts(path)}
@@ -141,7 +155,7 @@ def _on_disk(run_folder: Path) -> dict[int, set[int]]:
 
 
 def _stored(store: RunStore) -> dict[tuple[int, int], list[str]]:
-    """Folders of shards on the durable tier, by branch and iteration."""
+    """Returns the folders of shards on the durable tier, by branch and iteration."""
     found: dict[tuple[int, int], list[str]] = {}
     for folder in store.folders(EXPERIENCE, depth=3):
         _, branch, iteration, _ = PurePosixPath(folder).parts
@@ -162,7 +176,7 @@ def _delete(folder: Path) -> None:
 
 
 def consecutive(iterations: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers."""
+    """Returns the first and last number of each range of consecutive numbers."""
     if not iterations:
         return []
     breaks = [(a, b) for a, b in pairwise(iterations) if b != a + 1]

@@ -1,7 +1,7 @@
-"""The durable tier as the flow and the commands use it: whose the address is, and what the run's folder lacks is fetched.
+"""The durable tier for the flow and the commands: claims the store for a run, and fetches files that its folder lacks.
 
-Consumes the ledger, a run's folder and the store that the newest revision of its spec names. Produces files in the run's folder;
-whoever reads them checks them against the ledger's digests.
+Consumes the ledger, a run's folder and the store in the latest revision of its spec. Produces files in the run's
+folder; readers check them against the ledger's digests.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ log = logging.getLogger("yatt_core.flow")
 
 
 def store_of(ledger: Ledger, run: str, folder: Path) -> RunStore:
-    """The durable tier of a run, whose files lie in a folder."""
+    """Opens the durable tier of a run.
+
+    folder: the run's folder.
+    """
     spec = parse_spec(dict(ledger.runs.revision(run).spec), f"the spec of run {run}")
     return open_store(spec, folder)
 
 
 def claim_store(ledger: Ledger, run: str, spec: RunSpec, folder: Path) -> RunStore:
-    """The durable tier of a run that is about to write there, made sure to be this run's and no other ledger's.
+    """Opens the durable tier of a run that is about to write to it, and claims it for this run of this ledger.
 
-    Raises `ConfigurationError` for an address, credentials or an owner that are not right, `InfrastructureError` for a store
-    that does not answer.
+    Raises `ConfigurationError` if the address, credentials or owner are wrong, `InfrastructureError` if the store
+    does not answer.
     """
     store = open_store(spec, folder)
     store.claim(owner_of(ledger, run))
@@ -41,7 +44,7 @@ def claim_store(ledger: Ledger, run: str, spec: RunSpec, folder: Path) -> RunSto
 
 
 def whole_shards(store: RunStore, folder: Path, rows: Sequence[ShardRow]) -> list[ShardRow]:
-    """Those whose files agree with their digests, in the run's folder or, fetched now, from the durable tier."""
+    """Returns the shards whose files match their digests; fetches missing or damaged ones from the durable tier."""
     damaged = damaged_shards(folder, rows)
     fetched = [row for row in damaged if store.fetch(row.folder, row.manifest_sha256)]
     lost = [row for row in damaged if row not in fetched] + damaged_shards(folder, fetched)
@@ -49,9 +52,9 @@ def whole_shards(store: RunStore, folder: Path, rows: Sequence[ShardRow]) -> lis
 
 
 def verify_kept(store: RunStore, folder: Path, row: CheckpointRow) -> None:
-    """Checks a checkpoint byte by byte, after the durable tier's has taken the place of a local one that is missing or damaged.
+    """Verifies a checkpoint byte by byte; a missing or damaged local copy is first replaced from the durable tier.
 
-    Raises `DataError` where neither is whole.
+    Raises `DataError` if neither copy is intact.
     """
     try:
         verify_checkpoint(folder, row.folder, row.manifest_sha256)
@@ -62,7 +65,10 @@ def verify_kept(store: RunStore, folder: Path, row: CheckpointRow) -> None:
 
 
 def verify_beside_driver(ledger: Ledger, folder: Path, row: CheckpointRow) -> None:
-    """`verify_kept` while somebody may drive the run, and prune. Raises `ConfigurationError` where that was done meanwhile."""
+    """Verifies a checkpoint as `verify_kept` does, while a driver may be pruning checkpoints.
+
+    Raises `ConfigurationError` if the checkpoint was pruned meanwhile.
+    """
     failure: DataError | InfrastructureError | None = None
     try:
         verify_kept(store_of(ledger, row.run, folder), folder, row)
@@ -77,21 +83,21 @@ def verify_beside_driver(ledger: Ledger, folder: Path, row: CheckpointRow) -> No
 
 
 def fetch_sealed(store: RunStore, folder: Path, branch: int, iteration: int) -> list[str]:
-    """Fetches the shards of an iteration that are sealed and not in the run's folder, recorded or not; returns their folders.
+    """Fetches an iteration's sealed shards that the run's folder lacks, recorded or not; returns their folders.
 
-    Their controllers, or the driver that was to record them, may have died on another machine.
+    Their controllers, or the driver that should have recorded them, may have died on another machine.
     """
     below = str(iteration_folder(branch, iteration))
     return fetch_missing(store, folder, (name for name, whole in store.folders(below).items() if whole))
 
 
 def fetch_lacking(store: RunStore, folder: Path, rows: Iterable[RecordedShard]) -> None:
-    """Fetches what the ledger names and the run's folder lacks; what stands there is not looked at."""
+    """Fetches recorded shards that the run's folder lacks; does not check those that it has."""
     for row in rows:
         if not (folder / row.folder).exists():
             store.fetch(row.folder, row.manifest_sha256)
 
 
 def fetch_missing(store: RunStore, folder: Path, names: Iterable[str]) -> list[str]:
-    """Fetches folders that the run's folder lacks; returns those that came."""
+    """Fetches folders that the run's folder lacks; returns the names of those that were fetched."""
     return [name for name in names if not (folder / name).exists() and store.fetch(name)]

@@ -1,1 +1,1 @@
-"""Prefect's client, server and what they say when they cannot be reached."""
+"""Prefect's client and servers, and error messages for when they cannot be reached."""

@@ -1,7 +1,7 @@
-"""What is said of the server that Prefect's client is set to, where it does not answer or refuses.
+"""Error messages for a Prefect server that does not answer or refuses a request.
 
-Consumes what the client raises; produces words without credentials. Imports prefect: only once its server's address is in the
-environment (`flows.prefect_io.prefect_server.use_server`).
+Consumes errors of Prefect's client; produces text without credentials. This module imports prefect, so import it only
+once the server's address is in the environment (`flows.prefect_io.prefect_server.use_server`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from flows.prefect_io.prefect_server import PREFECT_VARIABLE, shown
 from yatt_core.logs import redact
 
 AWAY = (HTTPError, PrefectException)
-"""What is raised while Prefect's server does not answer."""
+"""Errors that Prefect's client raises if the server does not answer."""
 
 
 def server_trouble(error: Exception) -> str:
-    """Which server it is and what is wrong with it, for what goes on without it."""
+    """Returns which server failed and how, for callers that continue without it."""
     return redact(f"Prefect's server at {shown(PREFECT_API_URL.value() or '')}: {type(error).__name__}: {error}")
 
 
 def server_needed(error: Exception) -> str:
-    """The same for what cannot go on without it, with what would be right where it does not answer."""
-    right = f"; right would be one that runs: `yatt up` starts it, {PREFECT_VARIABLE} names another"
+    """Returns the same for callers that cannot continue, with a remedy if the server does not answer."""
+    right = f"; start one with `yatt up`, or name another in {PREFECT_VARIABLE}"
     return server_trouble(error) + (right if isinstance(error, TransportError) else "")

@@ -1,7 +1,7 @@
-"""Loopback Prefect servers as services of a supervisor: a run's own, or the service group's with its worker; and the
-settings of their clients.
+"""Local Prefect servers as supervised services (a run's own, or the service group's with its worker), and client
+settings.
 
-Settings must be in the environment before prefect is first imported, so this module does not import it.
+The settings must be in the environment before prefect is first imported, so this module does not import it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ WORK_POOL = "yatt"
 PREFECT_VARIABLE = "PREFECT_API_URL"
 DATABASE_VARIABLE = "PREFECT_API_DATABASE_CONNECTION_URL"
 SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
-"""What a server asks for, and what its clients bring, as `user:password`."""
+"""The credentials that a server requires and that its clients send, as `user:password`."""
 RETENTION = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 24 * 3600),
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P7D",
 }
-"""How long the group keeps finished flow runs (seconds) and events (a duration), unless the surroundings say otherwise."""
+"""How long the group keeps finished flow runs (seconds) and events (a duration); the environment can override it."""
 BULK_RECORDING = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",
 }
-"""Task runs are recorded in bulk: one by one the server would take as much of a core as a small trainer."""
+"""Task runs are recorded in batches: one at a time, the server would use as much of a core as a small trainer."""
 START_SECONDS = 900.0
-"""How long members of the group may take to start: on a machine that is busy, to start one anew would only take longer."""
+"""How long members of the group may take to start; on a busy machine, a restart would only take longer."""
 DRIVER_SECONDS = 60.0
-"""How long drivers that the worker started may take to reach a safe point when the group ends."""
+"""How long the worker's drivers may take to reach a safe point when the group shuts down."""
 
 
 def _common(folder: Path) -> dict[str, str]:
-    # Two paths are given on their own: their defaults lie in ~/.prefect, whatever the home is.
+    # Some paths are set explicitly: their defaults are in ~/.prefect, regardless of the home.
     return {
         "PREFECT_HOME": str(folder),
         "PREFECT_SERVER_MEMO_STORE_PATH": str(folder / "memo_store.toml"),
@@ -56,9 +56,9 @@ def _common(folder: Path) -> dict[str, str]:
 
 
 def server_service(run_folder: Path) -> ServiceSpec:
-    """The server: SQLite in the run folder, no telemetry, and none of the services that only deployments need.
+    """Returns a run's own server: SQLite in the run's folder, no telemetry, none of the services for deployments.
 
-    Events of task runs are not kept beside them: with events, too, the server would take more time than a small trainer.
+    Events of task runs are not kept: with them, the server would take more CPU time than a small trainer.
     """
     folder = run_folder / "prefect"
     unused = (
@@ -105,15 +105,17 @@ def _server(folder: Path, port: str, environment: Mapping[str, str]) -> ServiceS
 
 
 def sqlite_address(folder: Path) -> str:
-    """Prefect's database as an SQLite file in its folder."""
+    """Returns the address of Prefect's database, an SQLite file in the folder."""
     return f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
 
 
 def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str]) -> ServiceSpec:
-    """The service group's server: everything that deployments need, and a vacuum for what finished long ago.
+    """Returns the service group's server: everything that deployments need, and a vacuum for old flow runs and events.
 
-    Its database is what `DATABASE_VARIABLE` says in the environment of the supervisor: an address may hold a password, and a
-    request lies in a file. surroundings: an environment that may change `RETENTION`.
+    Its database is set by `DATABASE_VARIABLE` in the supervisor's environment, not here: the address may hold a
+    password, and requests to the supervisor are stored in files.
+
+    surroundings: an environment that may override `RETENTION`.
     """
     address = f"http://127.0.0.1:{port}"
     environment = _common(folder / "prefect") | {
@@ -121,7 +123,7 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
         **{name: surroundings.get(name, default) for name, default in RETENTION.items()},
         PREFECT_VARIABLE: f"{address}/api",
         "PREFECT_SERVER_UI_API_URL": f"{address}/api",
-        # Pages of other origins may ask a loopback server too; without these they would be answered.
+        # Without these, a loopback server would answer requests from web pages of any origin.
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{address},http://localhost:{port}",
         "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
@@ -132,14 +134,17 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
 
 
 def worker_name() -> str:
-    """That of the group's worker on this host, and on no other: Prefect keeps it with each flow run that the worker starts."""
+    """Returns the name of the group's worker, unique to this host; Prefect records it with each flow run of the worker."""
     return f"{WORK_POOL}-{json_digest(this_process().host)[:12]}"
 
 
 def worker_service(folder: Path, prefect_port: int, health_port: int, environment: Mapping[str, str]) -> ServiceSpec:
-    """A process worker of the pool `WORK_POOL`, which it makes if need be. environment: for it and the drivers it starts.
+    """Returns a process worker of the pool `WORK_POOL`, which it creates if necessary.
 
-    Drivers survive its death. When the group ends they are asked to stop, and have `DRIVER_SECONDS` to reach a safe point.
+    Drivers survive the death of the worker. When the group shuts down, they are asked to stop and have
+    `DRIVER_SECONDS` to reach a safe point.
+
+    environment: settings for the worker and the drivers that it starts.
     """
     command = [
         "worker",
@@ -173,9 +178,9 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
 
 
 def named_server() -> str | None:
-    """The server that the environment names, without `/api`; None where it names none.
+    """Returns the server that the environment names, without `/api`; None if it names none.
 
-    Raises `ConfigurationError` for what cannot be an address.
+    Raises `ConfigurationError` if the address is invalid.
     """
     given = os.environ.get(PREFECT_VARIABLE)
     if not given:
@@ -187,22 +192,22 @@ def named_server() -> str | None:
         fitting = False
     if not fitting:
         raise ConfigurationError(
-            f"{PREFECT_VARIABLE}: {shown(given)!r} is no address of a Prefect server; right would be such as "
+            f"{PREFECT_VARIABLE}: {shown(given)!r} is not the address of a Prefect server; expected something like "
             "http://127.0.0.1:4200/api"
         )
     return given.rstrip("/").removesuffix("/api")
 
 
 def shown(address: str) -> str:
-    """An address without the user and password that it may hold."""
+    """Returns an address without user and password."""
     return re.sub(r"^(\w+://)?.*@", lambda match: match[1] or "", address)
 
 
 def use_server(run_folder: Path, address: str, password: str | None = None) -> None:
-    """Points this process's Prefect client at a server; call it before prefect is imported.
+    """Points this process's Prefect client at a server; must be called before prefect is imported.
 
-    password: what the server asks for, as `user:password`; where none is given, what the environment says of clients, else of
-    servers, as one that is started here takes it from there.
+    password: the server's credentials, as `user:password`. If None, those for clients in the environment are used, else
+        those for servers, which a server started from the same environment requires.
     """
     if password is not None:
         os.environ[PASSWORD_VARIABLE] = password

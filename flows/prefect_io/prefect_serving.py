@@ -1,8 +1,9 @@
-"""Prefect's command line with small page caches of SQLite: what Prefect servers are started by.
+"""Prefect's command line with small SQLite page caches, used to start Prefect servers.
 
-Consumes the arguments of `prefect`. Prefect asks SQLite to keep 80 MB of pages for each of up to 15 connections. A long run
-fills them little by little: the server would grow by 5 KB a task run for days. With SQLite's own default it stays as it is, and
-takes no more time.
+Consumes the arguments of `prefect`. Prefect configures a page cache of 80 MB for each of up to 15 SQLite connections.
+A long
+run fills them gradually: the server would grow by 5 KB per task run for days. With SQLite's default size, it does not
+grow and is no slower.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 CACHE_KIB = 2000
-"""Of each connection."""
+"""Page cache of each connection, in KiB."""
 _DONE = "small cache"
 
 
 def keep_caches_small() -> None:
-    """For all connections to SQLite that this process opens from now on."""
-    # When a connection is first lent, since what Prefect asks for when one is made comes behind any listener of ours.
+    """Limits the page cache of all SQLite connections that this process opens from now on."""
+    # At the first checkout of a connection, since Prefect's own settings on connect are applied after our listeners.
     event.listen(Pool, "checkout", _shrink)
 
 

@@ -1,4 +1,4 @@
-"""Creates runs and loads their specs: rows in the ledger, the run's folder, and the first outbox rows for the tracker."""
+"""Creates runs and loads their specs: rows in the ledger, the run's folder, the first outbox rows for the tracker."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Home:
 
     @classmethod
     def locate(cls, folder: Path | None = None) -> Home:
-        """Returns the home in the given folder, else in $YATT_HOME, else in `runs` in the working folder; creates nothing."""
+        """Returns the home at `folder`, else at $YATT_HOME, else at `runs` in the working folder; creates nothing."""
         return cls(Path(folder or os.environ.get("YATT_HOME") or "runs").resolve())
 
     @property

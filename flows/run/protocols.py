@@ -115,7 +115,10 @@ class Notifier(Protocol):
     """Sends messages to people; the same notice may be passed again."""
 
     def notify(self, run: str, notices: Sequence[Notice]) -> Told:
-        """Sends each recipient one message with the notices that it has not accepted yet; forgets notices not passed again."""
+        """Sends each recipient one message with the notices of a run that it has not accepted yet.
+
+        Forgets notices that are not passed again.
+        """
         ...
 
 

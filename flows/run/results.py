@@ -90,7 +90,7 @@ def session_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
 
 
 def metrics_digest(points: Iterable[Point]) -> str:
-    """Returns the sha256 over (key, step, value) in the given order; a value is hashed as a little-endian IEEE double."""
+    """Returns the sha256 over (key, step, value) in the given order, each value as a little-endian 8-byte double."""
     digest = hashlib.sha256()
     for point in points:
         digest.update(f"{point.key}|{point.step}|".encode() + struct.pack("<d", point.value))

@@ -1,1 +1,1 @@
-"""Deployments and their windows: when a run is driven, and how dead flow runs are closed."""
+"""Deployments and their windows: when a run is driven, and how the flow runs of dead processes are closed."""

@@ -1,9 +1,9 @@
-"""A deployment: which run the windows of a schedule drive; as data, on Prefect's server, and in a prefect.yaml.
+"""Deployments: which run the windows of a schedule drive, as data, on Prefect's server, and in a prefect.yaml.
 
-Consumes a run's name and a schedule; produces the deployment on the server that Prefect's client is set to, or its entry in a
-prefect.yaml, which `prefect deploy` makes the same deployment of. Its entrypoint is a module's path, so the code is what the
-worker has installed, and its parameters hold no secret: addresses of databases come from the worker's environment. A digest says
-whose ledger is meant, so a window refuses that of a worker with another one.
+Consumes a run's name and a schedule. Produces the deployment on the configured Prefect server, or an entry in a
+prefect.yaml, from which `prefect deploy` creates the same deployment. The entrypoint is a module path, so a worker
+runs its installed code. The parameters hold no secrets: database addresses come from the worker's environment. A
+digest identifies the ledger, so that a window fails on a worker that uses another ledger.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ DEPLOYMENTS = "deployments"
 STEP = "prefect.deployments.steps.set_working_directory"
 TAG = "yatt"
 JOB = {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}
-"""Of the process of a window: two lines a task run would fill the server's database."""
+"""Settings of a window's process: at the default log level, two lines per task run would fill the server's database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The windows of `run`. owner: which run of that name is meant (`flows.run.owner`). schedule: None where only people start them.
+    """The windows of `run`.
 
-    longest: None up to the start that follows.
+    owner: a digest of the run, in case another ledger has a run of that name (`flows.run.owner`).
+    schedule: None if windows are only started manually.
+    longest: the maximum duration of a window; if None, it lasts until the next start.
     """
 
     name: str
@@ -56,24 +58,24 @@ class Deployment:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """Those of the flow `ops.scheduled.window`."""
+        """The parameters of the flow `ops.scheduled.window`."""
         seconds = None if self.longest is None else self.longest.total_seconds()
         return {"run": self.run, "home": str(self.home), "owner": self.owner, "for_seconds": seconds}
 
     @property
     def pull_steps(self) -> list[dict[str, Any]]:
-        """What the process does before it imports the flow: it works in the home folder."""
+        """The steps before the flow is imported: change to the home folder."""
         return [{STEP: {"directory": str(self.home)}}]
 
 
 def entrypoint(flow: WindowFlow) -> str:
-    """The path of the module that a flow is in, and its name there."""
+    """Returns a flow's module path and its name in the module."""
     return f"{flow.fn.__module__}.{flow.fn.__name__}"
 
 
 @contextmanager
 def _answering(doing: str) -> Iterator[SyncPrefectClient]:
-    """A client of the server that the environment names. Raises `InfrastructureError` where it does not answer."""
+    """Yields a client of the configured Prefect server. Raises `InfrastructureError` if the server does not answer."""
     try:
         with get_client(sync_client=True) as client:
             yield client
@@ -82,7 +84,7 @@ def _answering(doing: str) -> Iterator[SyncPrefectClient]:
 
 
 def deployed(name: str, flow: WindowFlow) -> DeploymentResponse | None:
-    """The deployment of this name as the server has it. Raises `InfrastructureError`."""
+    """Returns the server's deployment of this name; None if there is none. Raises `InfrastructureError`."""
     with _answering(f"looking for deployment {name}") as client:
         try:
             return client.read_deployment_by_name(f"{flow.name}/{name}")
@@ -91,13 +93,13 @@ def deployed(name: str, flow: WindowFlow) -> DeploymentResponse | None:
 
 
 def apply(deployment: Deployment, flow: WindowFlow) -> str:
-    """Makes the deployment, or changes the one of its name; returns its id. Raises `InfrastructureError`.
+    """Creates the deployment, or updates the one of the same name; returns its id. Raises `InfrastructureError`.
 
-    Flow runs that were scheduled by an older schedule and have not begun are replaced by those of the new one.
+    Flow runs of an older schedule that have not started are replaced by those of the new schedule.
     """
     schedules = [] if deployment.schedule is None else [DeploymentScheduleCreate(schedule=deployment.schedule)]
     with _answering(f"deploying {deployment.name}") as client:
-        with suppress(ObjectAlreadyExists):  # one that `yatt up` made, or that somebody gave settings of their own
+        with suppress(ObjectAlreadyExists):  # made by `yatt up`, or configured by the user
             client.create_work_pool(WorkPoolCreate(name=WORK_POOL, type="process"))
         return str(
             client.create_deployment(
@@ -118,7 +120,7 @@ def apply(deployment: Deployment, flow: WindowFlow) -> str:
 
 
 def entry(deployment: Deployment, flow: WindowFlow) -> dict[str, Any]:
-    """The deployment as it stands in the list `deployments` of a prefect.yaml."""
+    """Returns the deployment as an entry of the list `deployments` in a prefect.yaml."""
     return {
         "name": deployment.name,
         "entrypoint": entrypoint(flow),
@@ -138,13 +140,13 @@ def _schedule_entry(schedule: Schedule) -> dict[str, Any]:
 
 
 def read_project(path: Path) -> dict[str, Any]:
-    """A prefect.yaml as it is, where it can be written; without deployments where there is none yet.
+    """Reads a prefect.yaml that is to be changed; returns an empty list of deployments if the file does not exist.
 
-    Raises `ConfigurationError`, naming file and key.
+    Raises `ConfigurationError`, with file and key, if the file is invalid or its folder cannot be written.
     """
     folder = path.parent
     if not folder.is_dir():
-        raise ConfigurationError(f"{path}: there is no folder {folder}; make it, or name a file elsewhere")
+        raise ConfigurationError(f"{path}: there is no folder {folder}; create it, or name a file elsewhere")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{path}: the folder {folder} is not writable; name a file elsewhere")
     try:
@@ -155,22 +157,22 @@ def read_project(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: cannot be read as YAML: {error}") from None
     document = {} if document is None else document
     if not isinstance(document, dict):
-        raise ConfigurationError(f"{path}: a mapping of keys to values is needed, as `prefect init` writes it")
+        raise ConfigurationError(f"{path}: expected a mapping of keys to values, as `prefect init` writes it")
     if document.get(DEPLOYMENTS) is None:
         document[DEPLOYMENTS] = []
     entries = document[DEPLOYMENTS]
     if not isinstance(entries, list) or not all(isinstance(item, dict) and "name" in item for item in entries):
-        raise ConfigurationError(f"{path}: {DEPLOYMENTS}: a list of mappings is needed, each with a name")
+        raise ConfigurationError(f"{path}: {DEPLOYMENTS}: expected a list of mappings, each with a name")
     return document
 
 
 def entry_named(project: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """The deployment of this name in a prefect.yaml; None where there is none."""
+    """Returns the deployment of this name in a prefect.yaml; None if there is none."""
     return next((item for item in project[DEPLOYMENTS] if item["name"] == name), None)
 
 
 def write_project(path: Path, project: dict[str, Any], item: Mapping[str, Any]) -> None:
-    """The prefect.yaml with this entry in the place of the one of its name; all else stays, comments included."""
+    """Writes the prefect.yaml with this entry added, or replacing the one of the same name; keeps all else, with comments."""
     entries = project[DEPLOYMENTS]
     place = next((place for place, other in enumerate(entries) if other["name"] == item["name"]), len(entries))
     entries[place : place + 1] = [dict(item)]

@@ -1,7 +1,8 @@
-"""The process that the group's worker started for a flow run, as it is on this host; until its window begins no ledger knows it.
+"""Finds the process that the service group's worker started for a flow run; no ledger knows it until its window begins.
 
-Consumes what Prefect keeps of a flow run: its worker's name, which says the host (`flows.prefect_io.prefect_server.worker_name`), and a
-process id. A process is known by the flow run in its environment, so that none is taken for it which came to have its id later.
+Consumes Prefect's record of the flow run: the worker's name, which identifies the host
+(`flows.prefect_io.prefect_server.worker_name`), and the process id. A process is identified by the flow run in its
+environment, so that a later process with the same id is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ WORKER_LABEL, FLOW_RUN_VARIABLE = "prefect.worker.name", "PREFECT__FLOW_RUN_ID"
 
 @dataclass(frozen=True, slots=True)
 class Infrastructure:
-    """text: how a person would call the process; empty where Prefect knows of none. runs: None where nobody here can tell."""
+    """The process of a flow run.
+
+    text: a description of the process; empty if Prefect has recorded none.
+    runs: whether the process is running; None if that cannot be determined on this host.
+    """
 
     text: str
     runs: bool | None
 
 
 def infrastructure_of(flow_run: FlowRun) -> Infrastructure:
-    """The process of a flow run, as far as it can be known here."""
+    """Returns what this host can find out about the process of a flow run."""
     pid, worker = flow_run.infrastructure_pid, flow_run.labels.get(WORKER_LABEL)
     if pid is None:
         return Infrastructure("", None)

@@ -1,10 +1,11 @@
-"""Closes the flow runs of windows whose process is dead, which Prefect would show as running for ever.
+"""Closes the flow runs of windows whose process is dead, which Prefect would otherwise show as running for ever.
 
-Consumes the flow runs that Prefect takes for alive and what is known of each: to the ledger its process, its session, the lease;
-to Prefect, where the window has not begun yet, what its worker started (`flows.schedule.flow_run_process`).
-Produces the state `Crashed` with the reason in words. `cause_of_death` is pure. The lease, not Prefect, keeps a run from two
-drivers, so a flow run that is closed by mistake (its host does not answer for a long time, and it still works) loses its place
-in Prefect's lists and nothing else.
+Consumes the flow runs that Prefect regards as alive. For each, the ledger has the process, the session and the lease;
+if its window has not begun, Prefect knows which process the worker started (`flows.schedule.flow_run_process`).
+Produces the state `Crashed` with a reason. `cause_of_death` is pure.
+
+The lease, not Prefect, prevents two drivers of one run. So if a flow run is closed by mistake (because its host does
+not answer for a long time, although it still works), it only disappears from Prefect's list of running flow runs.
 """
 
 from __future__ import annotations
@@ -33,22 +34,24 @@ from flows.schedule.window_record import recorded_windows
 from yatt_core.logs import redact
 
 FLOW = "yatt"
-"""Name of the flow whose runs are windows."""
+"""Name of the flow whose flow runs are windows."""
 ALIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 SILENT_SECONDS = 1800.0
-"""Without a sign of life for so long, a process that nobody here can look for counts as dead."""
+"""How long a process that cannot be checked on this host may show no sign of life before it counts as dead."""
 START_SECONDS = 60.0
-"""So long after its last state a flow run without a window may be one that is started again, and Prefect name its old process."""
+"""Grace period after the last change of state: a flow run may be restarting while Prefect still names its old process."""
 PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What is known of the process of a flow run.
+    """What is known about the process of a flow run.
 
-    process: its name, empty where none was recorded. gone: it certainly no longer runs. here: it would run on this host, so
-    `gone` is the whole truth. replaced: another driver ended its session for it. silent_seconds: since its last sign of life
-    (lease renewed, window begun, state of the flow run changed).
+    process: its name; empty if none was recorded.
+    here: it belongs to this host, so `gone` is conclusive either way.
+    gone: it is certainly no longer running.
+    replaced: another driver has taken over its run.
+    silent_seconds: seconds since its last sign of life (lease renewed, window begun, state of the flow run changed).
     """
 
     process: str
@@ -60,7 +63,10 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A flow run that was closed. why: its cause of death."""
+    """A flow run that was closed.
+
+    why: the cause of death.
+    """
 
     flow_run: str
     run: str
@@ -68,18 +74,18 @@ class Closed:
 
 
 def cause_of_death(signs: Signs) -> str | None:
-    """Why the process of a flow run counts as dead, in words; None while it may live."""
+    """Returns the reason why the process of a flow run counts as dead; None if it may be alive."""
     if signs.gone:
         return f"its process is gone: {signs.process}"
     if signs.replaced:
-        return f"another driver has taken its run over: {signs.process}"
+        return f"another driver has taken over its run: {signs.process}"
     if signs.here or signs.silent_seconds < SILENT_SECONDS:
         return None
-    return f"no sign of life for {signs.silent_seconds:.0f} s: {signs.process or 'no process was ever seen'}"
+    return f"no sign of life for {signs.silent_seconds:.0f} s: {signs.process or 'no process was recorded'}"
 
 
 def reap(ledger: Ledger, home: Home) -> list[Closed]:
-    """Closes what is dead among the windows of this home's runs. Raises what Prefect's client raises."""
+    """Closes the flow runs of dead windows of this home's runs. Raises what Prefect's client raises."""
     with get_client(sync_client=True) as client:
         closed = []
         for flow_run in _taken_for_alive(client, home):
@@ -87,7 +93,7 @@ def reap(ledger: Ledger, home: Home) -> list[Closed]:
             why = cause_of_death(signs_of(ledger, run, flow_run))
             if why is None:
                 continue
-            # It may have ended in order since it was listed; from a process that is gone nothing follows any more.
+            # It may have ended normally since it was listed; after that check a dead process changes nothing.
             now = client.read_flow_run(flow_run.id)
             if now.state_type in ALIVE:
                 client.set_flow_run_state(flow_run.id, Crashed(message=redact(why)), force=True)
@@ -106,7 +112,10 @@ def _taken_for_alive(client: SyncPrefectClient, home: Home) -> list[FlowRun]:
 
 
 def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
-    """What ledger and this host know of it; a run that the ledger does not have has left no sign but its flow run's state."""
+    """Gathers the signs of life of a flow run's process.
+
+    For a run that the ledger does not have, the flow run's state is the only sign.
+    """
     key, now = str(flow_run.id), time.time()
     seen = [] if flow_run.state is None else [flow_run.state.timestamp.timestamp()]
     try:
@@ -130,7 +139,7 @@ def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
 
 
 def _unrecorded(flow_run: FlowRun, silent_seconds: float) -> Signs:
-    """Of one whose window has not begun, or is another ledger's."""
+    """Returns the signs of life of a flow run whose window has not begun, or belongs to another ledger."""
     process = infrastructure_of(flow_run)
     return Signs(
         process=process.text,

@@ -1,8 +1,8 @@
-"""When the windows of a deployment begin: a cron line or an interval in a time zone, and the moments that Prefect makes of it.
+"""The start times of a deployment's windows: a cron line or an interval in a time zone.
 
-Consumes what a person wrote, or the schedules of a deployment as Prefect's server has them; produces Prefect's schedules and
-moments in UTC. The moments come from the code with which Prefect's scheduler makes its flow runs, so that the end of a window
-is just the start that follows it there.
+Consumes the user's options, or a deployment's schedules on Prefect's server; produces Prefect's schedules and times
+in UTC. The times are computed by the code of Prefect's own scheduler, so a window ends exactly when the scheduler
+starts the next one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ from flows.driver.windows import check_timezone
 from yatt_core.errors import ConfigurationError
 
 FIELDS = {"minute": "0-59", "hour": "0-23", "day": "1-31", "month": "1-12", "weekday": "0-6 or mon-sun"}
-CRON_HELP = "five fields are needed (minute hour day month weekday), such as '0 22 * * *' for 22:00 every day"
+CRON_HELP = "expected five fields (minute hour day month weekday), such as '0 22 * * *' for 22:00 every day"
 SOONEST = timedelta(seconds=1)
 Schedule = CronSchedule | IntervalSchedule
 
 
 def cron_schedule(cron: str, timezone: str, origin: str, timezone_origin: str) -> CronSchedule:
-    """The schedule of a cron line. The origins name the options. Raises `ConfigurationError`, naming the field that is wrong."""
+    """Returns the schedule of a cron line.
+
+    origin, timezone_origin: the options, for error messages.
+
+    Raises `ConfigurationError`, with the invalid field.
+    """
     check_timezone(timezone, timezone_origin)
     fields = cron.split()
     if len(fields) != len(FIELDS):
@@ -34,12 +39,12 @@ def cron_schedule(cron: str, timezone: str, origin: str, timezone_origin: str) -
     schedule = _valid_cron(cron, timezone)
     if schedule is None:
         wrong = next((name for place, name in enumerate(FIELDS) if not _is_valid_field(place, fields[place])), None)
-        which = f"{wrong}: {fields[list(FIELDS).index(wrong)]!r} is not in {FIELDS[wrong]}" if wrong else "no cron line"
+        which = f"{wrong}: {fields[list(FIELDS).index(wrong)]!r} is not in {FIELDS[wrong]}" if wrong else "invalid cron"
         raise ConfigurationError(f"{origin}: {cron!r}: {which}; {CRON_HELP}")
     try:
         upcoming(schedule, datetime.now(UTC), 1)
-    except ValueError:  # croniter's word for a line that no day matches
-        raise ConfigurationError(f"{origin}: {cron!r} never comes: no day of the calendar matches it") from None
+    except ValueError:  # raised by croniter if no day matches
+        raise ConfigurationError(f"{origin}: {cron!r} never matches: no such day exists in the calendar") from None
     return schedule
 
 
@@ -51,14 +56,16 @@ def _is_valid_field(place: int, text: str) -> bool:
 
 def _valid_cron(cron: str, timezone: str) -> CronSchedule | None:
     try:
-        # Prefect takes the digits of every script.
+        # Prefect would accept digits of any script.
         return CronSchedule(cron=cron, timezone=timezone) if cron.isascii() else None
     except ValidationError:
         return None
 
 
 def interval_schedule(interval: timedelta, anchor: datetime, timezone: str, timezone_origin: str) -> IntervalSchedule:
-    """Windows that begin so far apart, counted from the anchor; whole days keep the clock's hour in the time zone.
+    """Returns the schedule of windows at a fixed interval from the anchor; intervals of whole days keep the local hour.
+
+    timezone_origin: the option, for error messages.
 
     Raises `ConfigurationError`.
     """
@@ -69,12 +76,12 @@ def interval_schedule(interval: timedelta, anchor: datetime, timezone: str, time
 
 
 def upcoming(schedule: SCHEDULE_TYPES, begin: datetime, count: int) -> list[datetime]:
-    """The first starts of a schedule from a moment on. Raises `ValueError` where a cron line never comes."""
+    """Returns the first `count` starts of a schedule from `begin` on. Raises `ValueError` if a cron line never matches."""
     timed = getattr(server_schedules, type(schedule).__name__).model_validate(schedule.model_dump())
     moments: Sequence[DateTime] = asyncio.run(timed.get_dates(n=count, start=begin))
     return [datetime.fromtimestamp(moment.timestamp(), UTC) for moment in moments]
 
 
 def following(schedules: Iterable[SCHEDULE_TYPES], begin: datetime) -> list[datetime]:
-    """The next start of each schedule behind a moment; fewer where one has no more."""
+    """Returns the next start of each schedule after `begin`; a schedule without further starts is left out."""
     return [moment for schedule in schedules for moment in upcoming(schedule, begin + SOONEST, 1)]

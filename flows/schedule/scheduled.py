@@ -1,11 +1,14 @@
-"""The flow run that a worker starts for a window of a deployment: one session of a run, or the reason why there is none.
+"""The flow run that a worker starts for a window of a deployment: one session of a run, or the reason why there is
+none.
 
-Consumes the deployment's parameters and what the flow run was scheduled for. Produces the final state of the flow run: done,
-or in one sentence who holds the run, that the window was missed, or what ended the session. That the window began, in which
-process, and why it was left are links of the run's audit chain, which is also where the reaper looks (`flows.schedule.reaper`).
+Consumes the deployment's parameters and the scheduled time of the flow run. Produces the flow run's final state:
+completed, or a sentence that names the holder of the run, a missed window, or the error that ended the session. The
+run's audit chain records the start of the window, its process, and why it did not drive; the reaper reads it too
+(`flows.schedule.reaper`).
 
-A flow run that was scheduled for a time drives until the end of that window, however late it starts; one whose window is over
-does nothing, so a worker that comes back finds nothing to catch up with. One that a person asked for begins when it starts.
+A scheduled flow run drives until the end of its window, however late it starts. If the window is already over, it
+does nothing, so a worker that comes back has nothing to catch up on. The window of a flow run that was started
+manually begins when it starts.
 """
 
 from __future__ import annotations
@@ -46,14 +49,14 @@ log = logging.getLogger("yatt_core.flow")
 HELD, MISSED, PAUSED = "Held", "Missed", "Paused"
 LOOK_SECONDS = 1.0
 SERVER_SECONDS = 60.0
-"""How long Prefect's server may be away when a window begins."""
+"""How long Prefect's server may be unreachable when a window begins."""
 Ending = State[None]
 
 WindowFlow = Flow[..., Ending]
 
 
 def window_flow(function: Callable[..., Ending]) -> WindowFlow:
-    """Makes a flow of the function that brings what comes from the outside."""
+    """Turns a function that supplies the external services into the flow of a window."""
     return flow(name=FLOW, flow_run_name="{run}", retries=0, persist_result=False)(function)
 
 
@@ -67,10 +70,11 @@ def drive_window(
     notifier: Callable[[], Notifier | None] = lambda: None,
     clock: Clock | None = None,
 ) -> Ending:
-    """Drives the run until the end of the window that this flow run is.
+    """Drives the run until the end of this flow run's window.
 
-    owner: which run of that name its deployment was made for. longest: how long a window may last. notifier: makes what tells
-    people; what it raises ends the window like any error.
+    owner: digest of the run that the deployment was made for.
+    longest: the maximum duration of a window.
+    notifier: creates the notifier; an error that it raises ends the window.
     """
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None, "a window is a flow run"
@@ -92,25 +96,23 @@ def drive_window(
 
 
 def _check_owner(ledger: Ledger, home: Home, run: str, owner: str | None) -> None:
-    """Raises `ConfigurationError` where the deployment was made for another ledger's run of this name, or does not say for
-    which one, `RunNotFound`.
-    """
+    """Raises `ConfigurationError` if the deployment names no owner, or another ledger's run of this name; `RunNotFound`."""
     here = owner_of(ledger, ledger.runs.find(run).id)
     if owner is None:
         raise ConfigurationError(
-            f"the deployment names no owner of run {run}, so whose run is meant cannot be known; nothing was done. Right would "
-            f"be to deploy again, under the YATT_LEDGER of that run: `yatt deploy --run {run} --name NAME` with its schedule"
+            f"the deployment names no owner of run {run}, so it may be meant for another ledger; nothing was done. Deploy it "
+            f"again, with the YATT_LEDGER of that run: `yatt deploy --run {run} --name NAME` and its schedule"
         )
     if owner != here:
         raise ConfigurationError(
-            f"the deployment was made for another run {run} than the one in this worker's ledger {home.ledger}: it names owner "
-            f"{owner}, this one's is {here}; nothing was done. Right would be a worker with the YATT_LEDGER that `yatt deploy` "
-            f"had, or to deploy again under this one: `yatt deploy --run {run} --name NAME` with its schedule"
+            f"the deployment was made for a run {run} in another ledger than this worker's, {home.ledger}: its owner is "
+            f"{owner}, this run's is {here}; nothing was done. Set the worker's YATT_LEDGER as it was for `yatt deploy`, or "
+            f"deploy again with this one: `yatt deploy --run {run} --name NAME` and its schedule"
         )
 
 
 def window_of(flow_run: FlowRun, longest: timedelta | None, now: datetime) -> Window:
-    """From when to when a flow run may drive; Prefect's server is asked for the start that follows."""
+    """Returns the window of a flow run; asks Prefect's server for the next start."""
     begins = now
     if flow_run.auto_scheduled and flow_run.expected_start_time is not None:
         begins = datetime.fromtimestamp(flow_run.expected_start_time.timestamp(), UTC)
@@ -122,7 +124,10 @@ def window_of(flow_run: FlowRun, longest: timedelta | None, now: datetime) -> Wi
 
 
 def _deployment(key: UUID) -> DeploymentResponse:
-    """A deployment, from a server that may just be starting again. Raises `InfrastructureError` when it stays away."""
+    """Reads a deployment, waiting for a server that is restarting.
+
+    Raises `InfrastructureError` if the server does not answer within `SERVER_SECONDS`.
+    """
     until = time.monotonic() + SERVER_SECONDS
     while True:
         try:
@@ -139,29 +144,29 @@ def _now(clock: Clock) -> datetime:
 
 
 def _close_dead(ledger: Ledger, home: Home) -> None:
-    """A window before this one may have died with its worker; that Prefect is told so is no condition for this one."""
+    """Closes flow runs of windows that died with their worker; this window does not depend on it."""
     try:
         for closed in reap(ledger, home):
-            log.warning("flow run %s of run %s is closed: %s", closed.flow_run, closed.run, closed.why)
+            log.warning("closed flow run %s of run %s: %s", closed.flow_run, closed.run, closed.why)
     except AWAY as error:
-        log.warning("dead flow runs stay open: %s", server_trouble(error))
+        log.warning("could not close dead flow runs: %s", server_trouble(error))
 
 
 def _reason_to_leave(ledger: Ledger, run: str, own: Window, now: datetime) -> Ending | None:
-    """The end of a window that has nothing to do here; None where it drives."""
+    """Returns the final state of a window that should not drive; None if it should."""
     if own.ends is not None and own.is_over(now):
         return Completed(
-            name=MISSED, message=f"the window of run {run} was over at {moment_text(own.ends)}: nothing was done"
+            name=MISSED, message=f"the window of run {run} ended at {moment_text(own.ends)}: nothing was done"
         )
     return _paused(ledger, run)
 
 
 def _paused(ledger: Ledger, run: str) -> Ending | None:
-    """The end of a window of a run that somebody has to look at first; None for any other."""
+    """Returns the final state of a window if its run is paused, waiting for an operator; else None."""
     row = ledger.runs.find(run)
     if row.state != "paused":
         return None
-    why = f"run {run} is paused until somebody has looked: {row.state_reason}; `yatt resume {run}` goes on"
+    why = f"run {run} is paused and needs an operator: {row.state_reason}; to continue: `yatt resume {run}`"
     return Failed(name=PAUSED, message=redact(why))
 
 
@@ -175,14 +180,14 @@ def _drive(
     notifier: Notifier | None,
     clock: Clock,
 ) -> Outcome | Ending:
-    """Takes the lease and drives; the end of a window in which somebody else is alive and drives."""
+    """Drives a session; returns its outcome, or the final state of the window if another driver holds the run."""
     patient_until: datetime | None = None
     while True:
         try:
             return run_session(home, run, observer, tracker, notifier=notifier, window=own)
         except LeaseHeld as held:
             now = _now(clock)
-            if is_keeper(held.holder):  # it is about to give the lease back
+            if is_keeper(held.holder):  # it is about to release the lease
                 stays = not own.is_over(now)
             else:
                 patient_until = patient_until or now + timedelta(seconds=held.expires_in)
@@ -191,12 +196,12 @@ def _drive(
                 return Completed(name=HELD, message=f"run {run} is held by {held.holder}: nothing was done")
             observer.stage(f"waiting for {held.holder} to end")
             clock.sleep(LOOK_SECONDS)
-            # A guard may have paused it in the last iteration of the one that was waited for.
+            # A guard may have paused the run in the last iteration of the previous holder.
             if (paused := _paused(ledger, run)) is not None:
                 return paused
 
 
 def _ending(outcome: Outcome) -> Ending:
-    """How a window ends that drove, or found the target reached."""
+    """Returns the final state of a window that drove, or found the target already reached."""
     said = f"run {outcome.run} is {outcome.state} at iteration {outcome.iteration}: {redact(outcome.reason)}"
     return Completed(message=said) if outcome.exit_code == ExitCode.OK else Failed(name=PAUSED, message=said)
